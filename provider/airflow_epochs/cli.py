@@ -43,7 +43,7 @@ from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.commands.verify import verify_command
 from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, TakeOver, Waive
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
@@ -163,6 +163,18 @@ def _changing() -> list[ActionCommand]:
             name="abort",
             help="Abort the attempt that is not decided; the next run takes the same input",
             func=abort,
+            args=(PIPELINE, WHY, ARG_YES, CONN),
+        ),
+        ActionCommand(
+            name="pause",
+            help="Let the pipeline take no new epoch; what is begun goes on, what is in doubt is finished",
+            func=pause,
+            args=(PIPELINE, WHY, ARG_YES, CONN),
+        ),
+        ActionCommand(
+            name="unpause",
+            help="Let a paused pipeline take new epochs again",
+            func=unpause,
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
         ActionCommand(
@@ -305,6 +317,31 @@ def abort(args: Namespace) -> None:
     """``airflow epochs abort``: abort the attempt that is not decided, after a look at it and a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     _done(args, ledger, Abort.of(ledger, args.pipeline), by, dag_id="")
+
+
+@tells_refusals
+def pause(args: Namespace) -> None:
+    """``airflow epochs pause``: let the pipeline take no new epoch, after a look at what is unfinished and a yes."""
+    _set_pause(args, Pause)
+
+
+@tells_refusals
+def unpause(args: Namespace) -> None:
+    """``airflow epochs unpause``: let a paused pipeline take new epochs again, after a yes."""
+    _set_pause(args, Unpause)
+
+
+def _set_pause(args: Namespace, kind: type[Pause] | type[Unpause]) -> None:
+    """Nothing to do is no failure: a script may say twice how it wants the pipeline to be."""
+    by, ledger = account_of(args), known_ledger_of(args)
+    try:
+        action = kind.of(ledger, args.pipeline)
+    except Refused as as_it_is:
+        if as_it_is.code is not codes.NOTHING_TO_PAUSE:
+            raise
+        print(as_it_is.what)
+        return
+    _done(args, ledger, action, by, dag_id=admin.owner_of(ledger, args.pipeline))
 
 
 def _done(args: Namespace, ledger: Ledger, action: Action, by: Account, *, dag_id: str) -> None:

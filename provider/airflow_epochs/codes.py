@@ -399,6 +399,14 @@ NO_NEW_DATA = STEPS.code(
     "The source has no new data that may be read.",
     "Do nothing: the next run looks again.",
 )
+PIPELINE_PAUSED = STEPS.code(
+    "EPOCHS-PIPELINE-PAUSED",
+    NoNewData,
+    "An operator has paused the pipeline, so no run takes a new epoch. An epoch that an earlier run has left in doubt "
+    "is finished all the same.",
+    "Do nothing while the pipeline shall rest. To go on, type `airflow epochs unpause PIPELINE --why …`, and start a "
+    "run.",
+)
 EPOCH_BLOCKED = STEPS.code(
     "EPOCHS-EPOCH-BLOCKED",
     Refused,
@@ -608,6 +616,12 @@ COMMAND_RACE = COMMANDS.code(
     "A run opened the epoch, or another command was recorded, while this command waited for a confirmation. Nothing "
     "was changed.",
     "Let the run end. Then type the command again: it looks anew, and prints what changes now.",
+)
+NOTHING_TO_PAUSE = COMMANDS.code(
+    "EPOCHS-NOTHING-TO-PAUSE",
+    Refused,
+    "The pipeline is paused already, or it is not paused and takes new epochs anyway. Nothing was changed.",
+    "Do nothing: the pipeline is as you want it. `airflow epochs history PIPELINE` says who paused it, and when.",
 )
 POSITION_MISSING = COMMANDS.code(
     "EPOCHS-POSITION-MISSING",

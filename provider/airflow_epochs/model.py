@@ -825,6 +825,27 @@ class AcknowledgedRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PauseRecord:
+    """``pauses/<n>.json``: from now on the pipeline takes no new epoch, or takes them again. Only the highest n counts.
+
+    Attributes:
+        paused: True: it takes none. False: it takes them again.
+        who, host, login: As in ``TakeoverRecord``.
+    """
+
+    pipeline: str
+    number: int
+    paused: bool
+    who: str
+    why: str
+    at: str
+    writer: str
+    host: str = ""
+    login: str = ""
+    format: int = FORMAT_UNSIGNED
+
+
+@dataclass(frozen=True, kw_only=True)
 class DisposedRecord:
     """``savepoints/<name>.disposed.json``: the savepoint does not count any more. Its name is not used again."""
 

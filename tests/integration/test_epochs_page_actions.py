@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.coordinator.admin import Account, owner_of, take_over
+from airflow_epochs.errors import NoNewData
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind, Run
@@ -22,6 +23,9 @@ pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..
 ABORT = f"{ORDERS}/actions/abort"
 WAIVE = f"{ORDERS}/actions/waive"
 TAKEOVER = f"{ORDERS}/actions/takeover"
+PAUSE = f"{ORDERS}/actions/pause"
+UNPAUSE = f"{ORDERS}/actions/unpause"
+NEW = [PAUSE, UNPAUSE]
 
 
 @pytest.fixture
@@ -113,6 +117,25 @@ def test_a_pipeline_is_handed_over_to_the_dag_that_was_typed(ledgers: Ledgers, a
     assert ledgers.ledger().takeovers()[0].who == "ada"
 
 
+def test_a_paused_pipeline_says_who_paused_it_and_why_until_somebody_unpauses_it(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    ledgers.epoch()
+    assert "Pipeline orders takes no new epoch" in ada.text(PAUSE)
+    assert done(ada, PAUSE, "the <b>lake</b> moves") == 303
+    html = ada.page(ORDERS)
+    assert "paused" in html and UNPAUSE in html and PAUSE not in html
+    assert "Paused by ada on Airflow&#39;s page" in as_text(html) and "the &lt;b&gt;lake&lt;/b&gt; moves" in html
+    ledgers.worlds["orders"].produce("orders", 0, ["later"])
+    with pytest.raises(NoNewData, match="ada has paused the pipeline"):
+        finish(ledgers)
+    assert "the &lt;b&gt;lake&lt;/b&gt; moves" in ada.page(UNPAUSE)
+    assert done(ada, UNPAUSE, "it has moved") == 303
+    finish(ledgers)
+    assert ledgers.ledger().newest_complete() == 2
+    assert [(deed.what, deed.who) for deed in deeds(ledgers.ledger(), 5)] == [("unpause", "ada"), ("pause", "ada")]
+
+
 # -- what is refused, and changes nothing ----------------------------------------------------------------------------
 
 
@@ -134,6 +157,20 @@ def test_readers_see_no_action_and_can_do_none(ledgers: Ledgers, ada: Browser) -
     with nobody.client:
         assert nobody.status(ABORT) == 401
         assert nobody.post(ABORT, {**form, "why": "so"}).status_code == 401
+    assert untouched(ledgers) == before
+
+
+@pytest.mark.parametrize("path", NEW)
+def test_no_action_is_for_readers_for_nobody_or_for_a_form_of_another_site(
+    ledgers: Ledgers, ada: Browser, path: str
+) -> None:
+    ledgers.epoch()
+    before = untouched(ledgers)
+    form = {"why": "so", "number": "1"}
+    for user, status in ((Browser("VIEWER"), 403), (Browser(None), 401)):
+        with user.client:
+            assert (user.status(path), user.post(path, form).status_code) == (status, status)
+    assert ada.post(path, form, **{"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert untouched(ledgers) == before
 
 
@@ -193,6 +230,7 @@ def test_what_has_changed_since_the_page_was_shown_is_refused(ledgers: Ledgers, 
     [
         (ABORT, 409),
         (f"{WAIVE}?epoch=1&sink=orders", 409),
+        (UNPAUSE, 409),
         (f"{ORDERS}/actions/drop", 404),
         ("/epochs/pipelines/epochs_default/nothing/actions/abort", 404),
     ],

@@ -143,6 +143,22 @@ def test_a_command_that_goes_back_makes_records_wait_again(world: TopicWorld, mo
     assert world.shown("lake") == "abccddee"
 
 
+def test_a_paused_pipeline_starts_no_run_and_the_end_of_the_pause_starts_one(world: TopicWorld) -> None:
+    def order(name: str) -> None:
+        ordered(world.ledger_root, "epochs", name, world.name, "--why", "the test says so")
+
+    world.produce("a")
+    assert world.run(1) is None
+
+    async def scenario(fired: Fired) -> None:
+        await asyncio.to_thread(order, "pause")
+        world.produce("bcd")
+        await fired.nothing()
+        assert await fired.after(lambda: order("unpause")) == event(3, 1)
+
+    with_events(trigger_of(world), scenario)
+
+
 def test_what_only_a_run_can_say_starts_one(world: TopicWorld) -> None:
     world.produce("abc")
     assert world.run(1) is None

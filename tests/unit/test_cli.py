@@ -14,7 +14,7 @@ from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
 from airflow_epochs.commands import asking, history, looking
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.ledger import Ledger
@@ -350,7 +350,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert names == [
         *("pipelines", "lag", "list", "show", "in-doubt", "state", "history", "find", "verify", "export"),
         *("dry-run", "preview"),
-        *("takeover", "waive", "abort", "sign", "rebuild", "acknowledge-code"),
+        *("takeover", "waive", "abort", "pause", "unpause", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
         *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),
@@ -430,6 +430,29 @@ def test_abort_tells_what_it_aborts_and_the_next_run_takes_the_same_input(
     assert world.table("orders").values() == ["row"] * 4
     with pytest.raises(SystemExit, match=r"EPOCHS-ATTEMPT-NOT-OPEN(.|\n)*What to do: Do nothing if"):
         cli.abort(_args(why="again"))
+
+
+def test_pause_lets_runs_be_skipped_until_unpause_and_says_nothing_to_do_the_second_time(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    run_epoch(coordinator, Run("dag", "r3"))
+    world.produce("orders", 0, ["row"])
+    cli.pause(_args(why="the lake moves"))
+    told = capsys.readouterr().out
+    assert "Pipeline orders takes no new epoch" in told and "airflow epochs unpause orders --why" in told
+    cli.pause(_args(why="again"))
+    assert "has paused the pipeline" in capsys.readouterr().out
+    with pytest.raises(NoNewData, match="the lake moves"):
+        coordinator.open(Run("dag", "r4"))
+    looking.list_pipelines(_args(ledger_conn_id="epochs_default"))
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["state"] == "paused" and "the lake moves" in row["paused"]
+    history.show_history(_args(limit=10))
+    assert [each["command"] for each in json.loads(capsys.readouterr().out)] == ["pause"]
+    cli.unpause(_args(why="it has moved"))
+    run_epoch(coordinator, Run("dag", "r4"))
+    assert Ledger(LocalStore(tmp_path), "orders").newest_complete() == 4
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

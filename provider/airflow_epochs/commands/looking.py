@@ -11,6 +11,7 @@ from airflow.cli.cli_config import ActionCommand, Arg
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, known_ledger_of, tells_refusals
 from airflow_epochs.commands.printing import print_rows
+from airflow_epochs.coordinator import pausing
 from airflow_epochs.coordinator.lag import Lag, lag_of
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
@@ -63,6 +64,7 @@ def _printed(conn_id: str, row: PipelineRow) -> dict[str, object]:
         "dag": row.dag_id,
         "ledger": conn_id,
         "problem": row.problem or None,
+        "paused": pausing.in_words(row.pause) if row.pause else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What operators do to a pipeline at once, by the command line or by the page: waive a sink, hand over, abort.
+"""What operators do to a pipeline at once, by the command line or by the page: pause, abort, waive a sink, hand over.
 
 Each action first tells what it will change. It holds what it has told, so that it changes nothing else: if the ledger
 has moved on meanwhile, it is refused. ``coordinator.orders`` has the commands that the next run obeys.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
@@ -166,3 +166,75 @@ class Abort:
                 pipeline=self.pipeline,
             )
         return view
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Let the pipeline take no new epoch. ``number``: of the record, so that nobody's later word is overruled."""
+
+    pipeline: str
+    number: int
+    name = "pause"
+
+    @classmethod
+    def of(cls, ledger: Ledger, pipeline: str) -> Pause:
+        """The action as it stands now. Raises Refused if the pipeline is paused."""
+        if pause := pausing.in_force(ledger):
+            raise _nothing_to_do(pipeline, pausing.in_words(pause))
+        return cls(pipeline, _next(ledger))
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        view = unfinished(ledger)
+        return [
+            f"Pipeline {self.pipeline} takes no new epoch: its runs are skipped, and say who paused it and why.",
+            f"{in_words(view)} {_AFTER_PAUSE[view.state]}" if view else "No epoch is unfinished.",
+            f"To go on: airflow epochs unpause {self.pipeline} --why …",
+        ]
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        pausing.put(ledger, self.pipeline, self.number, paused=True, by=by)
+        return f"Pipeline {self.pipeline} is paused."
+
+
+_AFTER_PAUSE = {
+    State.OPEN: "Its run goes on with it; if that run has ended, the next one aborts it.",
+    State.IN_DOUBT: "A run finishes it all the same.",
+    State.ABORTED: "No other run opens it again.",
+}
+
+
+@dataclass(frozen=True)
+class Unpause:
+    """Let a paused pipeline take new epochs again. ``number``: as in ``Pause``."""
+
+    pipeline: str
+    number: int
+    name = "unpause"
+
+    @classmethod
+    def of(cls, ledger: Ledger, pipeline: str) -> Unpause:
+        """The action as it stands now. Raises Refused if the pipeline is not paused."""
+        if pausing.in_force(ledger) is None:
+            raise _nothing_to_do(pipeline, "The pipeline is not paused.")
+        return cls(pipeline, _next(ledger))
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        pause = pausing.in_force(ledger)
+        return [f"Pipeline {self.pipeline} takes new epochs again.", *([pausing.in_words(pause)] if pause else [])]
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        pausing.put(ledger, self.pipeline, self.number, paused=False, by=by)
+        return f"Pipeline {self.pipeline} takes new epochs again: start a run, or wait for the next one."
+
+
+def _next(ledger: Ledger) -> int:
+    newest = ledger.newest_pause()
+    return newest.number + 1 if newest else 1
+
+
+def _nothing_to_do(pipeline: str, why: str) -> Refused:
+    return Refused(f"{why} Nothing was changed.", code=codes.NOTHING_TO_PAUSE, pipeline=pipeline)

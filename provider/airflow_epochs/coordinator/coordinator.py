@@ -18,7 +18,7 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, blocking, code_changes, state_tables, users_vote
+from airflow_epochs.coordinator import agreement, blocking, code_changes, pausing, state_tables, users_vote
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -79,7 +79,8 @@ class Coordinator:
         holds for a complete epoch that the run had before. In both cases, the next run takes the new data.
 
         Raises:
-            NoNewData: There is no new input, and no unfinished epoch. Nothing was opened.
+            NoNewData: There is no new input, and no unfinished epoch; or an operator has paused the pipeline. Nothing
+                was opened.
             Fenced: Another run opened the epoch at the same moment.
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
@@ -100,6 +101,7 @@ class Coordinator:
 
     def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> EpochView | None:
         """Take one recovery step. Returns this run's epoch; None if the ledger must be read again for the next step."""
+        pausing.require_taken(self.task, view, run)
         if blocking.left_to_its_run(self.task, view, run):
             return None
         match protocol.RECOVERY[view.state]:
@@ -161,6 +163,7 @@ class Coordinator:
         view = self.task.mine(run)
         if view.state in (State.IN_DOUBT, State.COMPLETE):
             return self.checkpoint(view)
+        pausing.require_taken(self.task, view, run)
         with self.task.unless_overtaken(view):
             opened = reopen(self.task, view, run) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)

@@ -14,6 +14,7 @@ from airflow_epochs.model import (
     AcknowledgedRecord,
     Command,
     DisposedRecord,
+    PauseRecord,
     RebuiltRecord,
     SavepointRecord,
     SigningRecord,
@@ -21,8 +22,8 @@ from airflow_epochs.model import (
     WaivedRecord,
 )
 
-_OfPipeline = TakeoverRecord | SigningRecord | RebuiltRecord | AcknowledgedRecord | SavepointRecord | DisposedRecord
-Accounted = _OfPipeline | WaivedRecord | Command
+_OfPipeline = TakeoverRecord | SigningRecord | RebuiltRecord | AcknowledgedRecord | PauseRecord
+Accounted = _OfPipeline | SavepointRecord | DisposedRecord | WaivedRecord | Command
 """What names an operator."""
 
 
@@ -62,6 +63,8 @@ def _of_pipeline(ledger: Ledger) -> Iterator[Deed]:
         yield _deed("rebuild", rebuilt.epoch, rebuilt)
     for acknowledged in ledger.acknowledgements():
         yield _deed(f"{ACKNOWLEDGE_CODE} {acknowledged.code[:SHORT_CODE]}", None, acknowledged)
+    for pause in ledger.pauses():
+        yield _deed("pause" if pause.paused else "unpause", None, pause)
     for savepoint in ledger.savepoints(also_disposed=True):
         yield _deed(f"savepoint {savepoint.name}", savepoint.epoch, savepoint)
         if disposed := ledger.disposed(savepoint.name):

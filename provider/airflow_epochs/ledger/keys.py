@@ -7,6 +7,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
     rebuilt/<n, 10 digits>.json          RebuiltRecord: epochs up to its own may lack their records
     acknowledged/<n, 10 digits>.json     AcknowledgedRecord: the highest n names the code that may be run
+    pauses/<n, 10 digits>.json           PauseRecord: the highest n says whether new epochs are taken
     dry-runs/<try_id>.json               DryRunRecord: deleted with what it names
     savepoints/<name>.json               SavepointRecord
     savepoints/<name>.disposed.json      DisposedRecord: the savepoint does not count any more
@@ -32,6 +33,7 @@ from airflow_epochs.model import (
     DisposedRecord,
     DryRunRecord,
     OpenRecord,
+    PauseRecord,
     PipelineRecord,
     RebuiltRecord,
     Receipt,
@@ -56,6 +58,7 @@ REBUILT_FOLDER = "rebuilt"
 SAVEPOINTS_FOLDER = "savepoints"
 DRY_RUNS_FOLDER = "dry-runs"
 ACKNOWLEDGED_FOLDER = "acknowledged"
+PAUSES_FOLDER = "pauses"
 _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
@@ -64,6 +67,7 @@ PipelinesRecord = (
     | SigningRecord
     | RebuiltRecord
     | AcknowledgedRecord
+    | PauseRecord
     | DryRunRecord
     | SavepointRecord
     | DisposedRecord
@@ -84,6 +88,8 @@ def key_of(record: Record) -> str:
             return rebuilt_key(record.number)
         case AcknowledgedRecord():
             return acknowledged_key(record.number)
+        case PauseRecord():
+            return pause_key(record.number)
         case DryRunRecord():
             return f"{DRY_RUNS_FOLDER}/{record.tried.try_id}.json"
         case SavepointRecord():
@@ -186,6 +192,11 @@ def rebuilt_key(number: int) -> str:
 def acknowledged_key(number: int) -> str:
     """The key of the pipeline's n-th acknowledgement of changed code, from 1."""
     return f"{ACKNOWLEDGED_FOLDER}/{number:010d}.json"
+
+
+def pause_key(number: int) -> str:
+    """The key of the pipeline's n-th pause or end of one, from 1."""
+    return f"{PAUSES_FOLDER}/{number:010d}.json"
 
 
 def savepoint_key(name: str) -> str:

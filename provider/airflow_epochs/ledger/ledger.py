@@ -26,6 +26,7 @@ from airflow_epochs.ledger.keys import (
     epoch_folder,
     epoch_of,
     key_of,
+    pause_key,
     rebuilt_key,
     restaged_key,
     run_key,
@@ -49,6 +50,7 @@ from airflow_epochs.model import (
     DisposedRecord,
     DryRunRecord,
     OpenRecord,
+    PauseRecord,
     PipelineRecord,
     RebuiltRecord,
     Receipt,
@@ -232,9 +234,10 @@ class Ledger:
 
         It has if a later epoch is complete, or if signing began after it. Else the epoch would be read and committed
         a second time. Asks only for the next epoch; ``thoroughly`` lists all epochs, which takes long if they are many.
+        Before the first epoch it does not ask: ``newest_complete`` has just found no epoch 2.
         """
         self._require_no_history(number)
-        if not thoroughly and not self._records.exists(complete_key(number + 1)):
+        if not thoroughly and (number == 1 or not self._records.exists(complete_key(number + 1))):
             return
         later = {epoch for epoch in self.epochs_completed() if epoch > number}
         if not later or self._records.exists(complete_key(number)):
@@ -430,6 +433,19 @@ class Ledger:
 
     def put_acknowledged(self, record: AcknowledgedRecord) -> AcknowledgedRecord:
         """Acknowledge changed code; the record with this number that stands. Raises as ``Records.put``."""
+        return self._records.put(record)
+
+    def pauses(self) -> list[PauseRecord]:
+        """All pauses and their ends, oldest first."""
+        return self._records.numbered(pause_key, PauseRecord)
+
+    def newest_pause(self) -> PauseRecord | None:
+        """The record that says whether new epochs are taken; None if nobody ever paused the pipeline."""
+        number = self._records.last(pause_key)
+        return self._records.get(pause_key(number), PauseRecord) if number else None
+
+    def put_pause(self, record: PauseRecord) -> PauseRecord:
+        """Put a pause or its end; the record with this number that stands. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def savepoints(self, *, also_disposed: bool = False) -> list[SavepointRecord]:

@@ -13,7 +13,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import unfinished, waits_for
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, Run
+from airflow_epochs.model import CompleteRecord, PauseRecord, Run
 from airflow_epochs.names import is_name
 from airflow_epochs.protocol import State
 
@@ -28,6 +28,7 @@ class Condition(str, Enum):
     IDLE = "idle"
     RUNNING = "running"
     ORDERED = "ordered"
+    PAUSED = "paused"
     FAILED = "failed"
     IN_DOUBT = "in doubt"
     UNREADABLE = "unreadable"
@@ -38,6 +39,7 @@ MEANINGS = {
     Condition.IDLE: "every epoch that was opened is complete",
     Condition.RUNNING: "an epoch is open, and nothing is decided",
     Condition.ORDERED: "an operator's command waits for the next run",
+    Condition.PAUSED: "an operator has paused it: no run takes a new epoch",
     Condition.FAILED: "the newest attempt was aborted; the next run takes the same input",
     Condition.IN_DOUBT: "an epoch is decided, and not every sink shows it yet",
     Condition.UNREADABLE: "the ledger cannot be read",
@@ -58,6 +60,7 @@ class PipelineRow:
         waits_for: The sinks that an epoch in doubt waits for.
         run: The run that is in charge of the unfinished epoch.
         problem: Why the ledger cannot be read, or why the newest attempt was aborted; else empty.
+        pause: The pause in force, whatever the condition; None if new epochs are taken.
     """
 
     name: str
@@ -71,6 +74,7 @@ class PipelineRow:
     waits_for: tuple[str, ...] = ()
     run: Run | None = None
     problem: str = ""
+    pause: PauseRecord | None = None
 
     @property
     def rows_per_second(self) -> float | None:
@@ -107,9 +111,11 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
     identity, view = ledger.identity(), unfinished(ledger)
     complete = ledger.complete_record(ledger.newest_complete())
     steps = seconds_of(complete) if complete else {}
+    newest = ledger.newest_pause()
+    pause = newest if newest and newest.paused else None
     return PipelineRow(
         name=name,
-        condition=_condition(view, complete),
+        condition=_condition(view, complete, pause),
         dag_id=ledger.owner(identity) if identity else "",
         epoch=complete.txn.epoch if complete else 0,
         completed_at=complete.completed_at if complete else None,
@@ -119,10 +125,14 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
         waits_for=waits_for(view) if view else (),
         run=view.opened.run if view and not view.opened.command else None,
         problem=_problem(view),
+        pause=pause,
     )
 
 
-def _condition(view: EpochView | None, complete: CompleteRecord | None) -> Condition:
+def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: PauseRecord | None) -> Condition:
+    """A pause is told where nothing is unfinished, or nothing goes on: work and doubt matter more."""
+    if pause and (view is None or view.state is State.ABORTED):
+        return Condition.PAUSED
     if view is None:
         return Condition.IDLE if complete else Condition.NEW
     if view.opened.command:

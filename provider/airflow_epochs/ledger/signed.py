@@ -12,6 +12,7 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import (
     ACKNOWLEDGED_FOLDER,
+    PAUSES_FOLDER,
     PIPELINE_KEY,
     REBUILT_FOLDER,
     SAVEPOINTS_FOLDER,
@@ -116,6 +117,7 @@ class Signing:
             *self._records.keys_in("takeovers"),
             *self._records.keys_in(REBUILT_FOLDER),
             *self._records.keys_in(ACKNOWLEDGED_FOLDER),
+            *self._records.keys_in(PAUSES_FOLDER),
             *self._records.keys_in(SAVEPOINTS_FOLDER),
             complete_key(newest),
             *self._records.keys_in(epoch_folder(newest + 1)),

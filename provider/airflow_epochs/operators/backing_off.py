@@ -49,9 +49,17 @@ def pause_of(context: Context) -> int:
 
 def _is_first_try_of_continuous(context: Context) -> bool:
     run, task_instance = context.get("dag_run"), context.get("ti")
-    if run is None or task_instance is None or type(context["dag"].timetable).__name__ != "ContinuousTimetable":
+    if run is None or task_instance is None or not is_continuous(context):
         return False
-    return run.run_type == "scheduled" and run.logical_date is not None and task_instance.try_number <= 1
+    return run.logical_date is not None and task_instance.try_number <= 1
+
+
+def is_continuous(context: Context) -> bool:
+    """Whether Airflow has begun the run because the run before it had ended."""
+    run = context.get("dag_run")
+    if run is None or type(context["dag"].timetable).__name__ != "ContinuousTimetable":
+        return False
+    return run.run_type == "scheduled"
 
 
 def _failed_in_a_row(task_instance: RuntimeTaskInstanceProtocol, before: datetime) -> int:

@@ -17,6 +17,8 @@ GRACE_S = 60.0
 WORTH_DEFERRING_S = 1.0
 """A shorter wait costs less here."""
 QUIET_S_MAX = 60.0
+REST_S = 60.0
+"""So long a run of a paused ``@continuous`` DAG waits before it is skipped."""
 LOOK_AGAIN_S = 3600.0
 """If no event has come for so long, a deferred ``stage`` looks itself whether its application has ended."""
 

@@ -33,6 +33,7 @@ from airflow_epochs.operators import documentation
 from airflow_epochs.operators.deferral import (
     GRACE_S,
     LOOK_AGAIN_S,
+    REST_S,
     TRIGGER_FAILED,
     WORTH_DEFERRING_S,
     Wait,
@@ -129,6 +130,7 @@ class EpochOperator(BaseOperator):
         super().__init__(**kwargs)
         Transform.parse(transform)
         self.epoch: int | None = None  # the one that this process has worked on
+        self._rested = False
         self.pipeline = pipeline
         self.source = source
         self.transform = transform
@@ -172,6 +174,8 @@ class EpochOperator(BaseOperator):
                 with self._measuring(coordinator, context):
                     checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
         except NoNewData as nothing:
+            if nothing.code is codes.PIPELINE_PAUSED:
+                self._rest(context)
             raise AirflowSkipException(str(nothing)) from nothing
         except (Refused, Fenced, Corrupt) as final:
             raise AirflowFailException(str(final)) from final
@@ -179,6 +183,34 @@ class EpochOperator(BaseOperator):
         seconds = time.monotonic() - started
         self.log.info("%s", told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
+
+    def _rest(self, context: Context) -> None:
+        """During a pause, let a run of an ``@continuous`` DAG wait a while in the triggerer before it is skipped.
+
+        Airflow begins the next run as soon as this one has ended, so skipped runs would follow each other without end.
+        """
+        from airflow_epochs.operators.backing_off import is_continuous
+
+        if self._rested or not is_continuous(context):
+            return
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        self.defer(
+            trigger=DateTimeTrigger(datetime.now(timezone.utc) + timedelta(seconds=REST_S)),
+            method_name=self.after_rest.__name__,
+            timeout=timedelta(seconds=REST_S + GRACE_S),
+        )
+
+    def after_rest(self, context: Context, event: object = None) -> JsonDict:
+        """Run the step anew, after a while of a pause. If the pipeline is still paused, the run is skipped."""
+        self._rested = True
+        return self._told(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: JsonDict | None, context: Context) -> Any:
+        """Go on after a wait. If its trigger failed, or nothing woke this task, the wait is over all the same."""
+        if next_method != TRIGGER_FAILED:
+            return super().resume_execution(next_method, next_kwargs, context)
+        return self.after_rest(context)
 
     @contextmanager
     def _located(self) -> Iterator[None]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from airflow.models.log import Log
 from airflow.utils.session import create_session
-from fastapi import APIRouter, Form, HTTPException, Request, Response, status
+from fastapi import APIRouter, Form, HTTPException, Query, Request, Response, status
 from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
 
 from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, TakeOver, Waive
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.page.access import GetUserDep, require_editable
@@ -24,46 +27,57 @@ HOST = "Airflow's page"
 """In place of the host in the record of an operator who typed no command."""
 
 
+ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in (Abort, Waive, TakeOver, Pause, Unpause)}
+
+
+class Asked(BaseModel):
+    """The fields of all forms, of which each action has some."""
+
+    epoch: int = 0
+    sink: str = ""
+    dag_id: str = ""
+    owner: str = ""
+    txn_id: str = ""
+    number: int = 0
+
+
+class Agreed(Asked):
+    """What the user has seen, and the reason."""
+
+    why: str = ""
+
+
 @router.get("/{name}")
 def ask(
-    request: Request,
-    user: GetUserDep,
-    conn_id: str,
-    pipeline: str,
-    name: str,
-    epoch: int = 0,
-    sink: str = "",
-    dag_id: str = "",
+    request: Request, user: GetUserDep, conn_id: str, pipeline: str, name: str, asked: Annotated[Asked, Query()]
 ) -> Response:
     """Say what the action will change, and ask for the reason. Changes nothing."""
     ledger = _ledger(user, conn_id, pipeline)
-    if name == TakeOver.name and not dag_id:
+    if name == TakeOver.name and not asked.dag_id:
         return page(request, "takeover.html", conn_id=conn_id, pipeline=pipeline)
-    action = _action(ledger, pipeline, name, epoch, sink, dag_id)
-    return page(request, "action.html", conn_id=conn_id, pipeline=pipeline, action=action, told=action.told(ledger))
+    action = _action(ledger, pipeline, name, asked)
+    return page(
+        request,
+        "action.html",
+        conn_id=conn_id,
+        pipeline=pipeline,
+        action=action,
+        fields=_fields(action),
+        told=action.told(ledger),
+    )
 
 
 @router.post("/{name}")
 def act(
-    request: Request,
-    user: GetUserDep,
-    conn_id: str,
-    pipeline: str,
-    name: str,
-    why: str = Form(""),
-    epoch: int = Form(0),
-    sink: str = Form(""),
-    dag_id: str = Form(""),
-    owner: str = Form(""),
-    txn_id: str = Form(""),
+    request: Request, user: GetUserDep, conn_id: str, pipeline: str, name: str, agreed: Annotated[Agreed, Form()]
 ) -> Response:
     """Do exactly what ``ask`` has told, in the name of the user."""
     _require_own_page(request)
     ledger = _ledger(user, conn_id, pipeline)
-    action = _agreed(pipeline, name, epoch, sink, dag_id, owner, txn_id)
-    by = Account(who=str(user.get_name()), why=why.strip(), host=HOST)
+    action = _agreed(pipeline, name, agreed)
+    by = Account(who=str(user.get_name()), why=agreed.why.strip(), host=HOST)
     action.told(ledger)  # refused before the audit log says that it happened
-    _log(user, action, dag_id or _owner(ledger, pipeline))
+    _log(user, action, agreed.dag_id or _owner(ledger, pipeline))
     action.do(ledger, by)
     return RedirectResponse(path_of(request, conn_id, pipeline), status.HTTP_303_SEE_OTHER)
 
@@ -78,23 +92,32 @@ def _owner(ledger: Ledger, pipeline: str) -> str:
     return admin.owner_of(ledger, pipeline)
 
 
-def _action(ledger: Ledger, pipeline: str, name: str, epoch: int, sink: str, dag_id: str) -> Action:
+def _action(ledger: Ledger, pipeline: str, name: str, asked: Asked) -> Action:
     """The action as it stands now."""
-    if name == Abort.name:
-        return Abort.of(ledger, pipeline)
-    return _agreed(pipeline, name, epoch, sink, dag_id, _owner(ledger, pipeline), "")
+    kind = _kind(name)
+    if kind in (Abort, Pause, Unpause):
+        found: Action = kind.of(ledger, pipeline)
+        return found
+    return _agreed(pipeline, name, asked.model_copy(update={"owner": _owner(ledger, pipeline)}))
 
 
-def _agreed(pipeline: str, name: str, epoch: int, sink: str, dag_id: str, owner: str, txn_id: str) -> Action:
+def _agreed(pipeline: str, name: str, asked: Asked) -> Action:
     """The action that the user has seen."""
-    match name:
-        case Waive.name:
-            return Waive(pipeline, epoch, sink)
-        case TakeOver.name:
-            return TakeOver(pipeline, dag_id, owner)
-        case Abort.name:
-            return Abort(pipeline, txn_id)
-    raise HTTPException(status.HTTP_404_NOT_FOUND, f"There is no action {name}.")
+    kind = _kind(name)
+    names = [each.name for each in fields(kind) if each.name != "pipeline"]
+    agreed: Action = kind(pipeline=pipeline, **{each: getattr(asked, each) for each in names})
+    return agreed
+
+
+def _kind(name: str) -> type[Any]:
+    if name not in ACTIONS:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"There is no action {name}.")
+    return ACTIONS[name]
+
+
+def _fields(action: Action) -> dict[str, object]:
+    """What the form sends back, so that ``act`` does what ``ask`` has told."""
+    return {name: value for name, value in vars(action).items() if name != "pipeline"}
 
 
 def _require_own_page(request: Request) -> None:

@@ -148,7 +148,7 @@ class RecordsWaitingTrigger(BaseEventTrigger):
                 why = ENOUGH if stands.records_start else await lookout.why(stands.begins, ends)
                 if why is None:
                     break
-            if why and told.is_news(stands):
+            if why and told.is_news(stands) and not stands.paused:  # the end of a pause is news
                 yield {"why": why, "records": count(stands.begins, ends or {}), "past_epoch": stands.epoch}
 
 

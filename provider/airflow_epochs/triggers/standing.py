@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Position
+from airflow_epochs.coordinator import pausing
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import position_of_next
@@ -27,11 +28,13 @@ class Standing:
     """The newest complete epoch, and where the next one begins in the topics that there are.
 
     ``records_start``: the next epoch records where a topic begins that is read from its latest record on.
+    ``paused``: an operator has paused the pipeline, so a run would be skipped.
     """
 
     epoch: int
     begins: Offsets
     records_start: bool = False
+    paused: bool = False
 
 
 class NextEpoch:
@@ -41,7 +44,7 @@ class NextEpoch:
         self._pipeline, self._ledger_conn_id, self._watch, self._starting = pipeline, ledger_conn_id, watch, starting
         self._ledger: Ledger | None = None
         self._opened_at = self._read_at = 0.0
-        self._read: tuple[int, Position | None] = (0, None)
+        self._read: tuple[int, Position | None, bool] = (0, None, False)
         self._new: dict[str, dict[int, int]] = {}
 
     async def standing(self, age_s: float, ends: Ends) -> Standing:
@@ -49,20 +52,20 @@ class NextEpoch:
         if self._ledger is None or time.monotonic() > self._read_at + age_s:
             self._read = await asyncio.to_thread(self._from_ledger)
             self._read_at = time.monotonic()
-        epoch, position = self._read
+        epoch, position, paused = self._read
         known = offsets_at_ends(position.ranges) if position else {}
         new = sorted({topic for topic, _ in ends} - known.keys())
         if new and isinstance(self._starting, Latest):
-            return Standing(epoch, _of(known, self._watch.topics), records_start=True)
+            return Standing(epoch, _of(known, self._watch.topics), records_start=True, paused=paused)
         begins = {**known, **{topic: await self._begin_of(topic) for topic in new}}
-        return Standing(epoch, _of(begins, self._watch.topics))
+        return Standing(epoch, _of(begins, self._watch.topics), paused=paused)
 
-    def _from_ledger(self) -> tuple[int, Position | None]:
+    def _from_ledger(self) -> tuple[int, Position | None, bool]:
         if self._ledger is None or time.monotonic() > self._opened_at + LEDGER_S:
             self._ledger = EpochsHook(self._ledger_conn_id).ledger(self._pipeline)
             self._opened_at = time.monotonic()
             self._new.clear()
-        return position_of_next(self._ledger)
+        return *position_of_next(self._ledger), pausing.in_force(self._ledger) is not None
 
     async def _begin_of(self, topic: str) -> dict[int, int]:
         if topic not in self._new:
