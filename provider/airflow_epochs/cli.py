@@ -50,6 +50,7 @@ from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
+from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.ledger import Ledger
@@ -175,6 +176,12 @@ def _changing() -> list[ActionCommand]:
             name="unpause",
             help="Let a paused pipeline take new epochs again",
             func=unpause,
+            args=(PIPELINE, WHY, ARG_YES, CONN),
+        ),
+        ActionCommand(
+            name="retry",
+            help="Run the pipeline once more, now: clear the run in charge of the unfinished epoch, or start a run",
+            func=retry,
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
         ActionCommand(
@@ -329,6 +336,14 @@ def pause(args: Namespace) -> None:
 def unpause(args: Namespace) -> None:
     """``airflow epochs unpause``: let a paused pipeline take new epochs again, after a yes."""
     _set_pause(args, Unpause)
+
+
+@tells_refusals
+def retry(args: Namespace) -> None:
+    """``airflow epochs retry``: let Airflow run the pipeline once more, after a look at which run and a yes."""
+    by, ledger = account_of(args), known_ledger_of(args)
+    action = Retry.of(ledger, args.pipeline)
+    _done(args, ledger, action, by, dag_id=action.dag_id)
 
 
 def _set_pause(args: Namespace, kind: type[Pause] | type[Unpause]) -> None:

@@ -623,6 +623,19 @@ NOTHING_TO_PAUSE = COMMANDS.code(
     "The pipeline is paused already, or it is not paused and takes new epochs anyway. Nothing was changed.",
     "Do nothing: the pipeline is as you want it. `airflow epochs history PIPELINE` says who paused it, and when.",
 )
+RUN_AT_WORK = COMMANDS.code(
+    "EPOCHS-RUN-AT-WORK",
+    Refused,
+    "A run of the pipeline's DAG is at work, or waits for its turn, so there is nothing to start. Nothing was changed.",
+    "Wait until that run has ended. If it hangs, mark it as failed in Airflow, then type the command again.",
+)
+RETRY_REFUSED = COMMANDS.code(
+    "EPOCHS-RETRY-REFUSED",
+    Refused,
+    "Airflow does not know the DAG that owns the pipeline, or does not start a run of it by hand.",
+    "Look at the DAG in Airflow: whether it is there, has no import error, and allows manual runs. If the pipeline has "
+    "moved to another DAG, type `airflow epochs takeover PIPELINE --dag-id DAG --why …`.",
+)
 POSITION_MISSING = COMMANDS.code(
     "EPOCHS-POSITION-MISSING",
     Refused,

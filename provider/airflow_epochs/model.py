@@ -846,6 +846,32 @@ class PauseRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RetriedRecord:
+    """``retries/<n>.json``: an operator let Airflow run the pipeline once more. For people: no step reads it.
+
+    Attributes:
+        dag_id, run_id: The run of Airflow.
+        cleared: Whether its tasks were cleared; else it was started.
+        epoch: The epoch that was unfinished then; 0: none was.
+        who, host, login: As in ``TakeoverRecord``.
+    """
+
+    pipeline: str
+    number: int
+    dag_id: str
+    run_id: str
+    cleared: bool
+    epoch: int
+    who: str
+    why: str
+    at: str
+    writer: str
+    host: str = ""
+    login: str = ""
+    format: int = FORMAT_UNSIGNED
+
+
+@dataclass(frozen=True, kw_only=True)
 class DisposedRecord:
     """``savepoints/<name>.disposed.json``: the savepoint does not count any more. Its name is not used again."""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind, Run
 from airflow_epochs.testing import memory_coordinator, memory_pipeline, run_epoch
-from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected
+from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected, fields_of
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
@@ -39,11 +37,6 @@ def ada(ledgers: Ledgers) -> Iterator[Browser]:
     browser = Browser("USER")
     with browser.client:
         yield browser
-
-
-def fields_of(html: str) -> dict[str, str]:
-    """The hidden fields of a form, as a browser sends them."""
-    return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', html)}
 
 
 def done(browser: Browser, path: str, why: str = "it hangs") -> int:

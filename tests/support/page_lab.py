@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,11 @@ class Browser:
 
 def as_text(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
+
+
+def fields_of(html: str) -> dict[str, str]:
+    """The hidden fields of a form, as a browser sends them."""
+    return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', html)}
 
 
 def connected(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:

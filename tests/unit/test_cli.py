@@ -350,7 +350,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert names == [
         *("pipelines", "lag", "list", "show", "in-doubt", "state", "history", "find", "verify", "export"),
         *("dry-run", "preview"),
-        *("takeover", "waive", "abort", "pause", "unpause", "sign", "rebuild", "acknowledge-code"),
+        *("takeover", "waive", "abort", "pause", "unpause", "retry", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
         *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),

@@ -16,6 +16,7 @@ from airflow_epochs.model import (
     DisposedRecord,
     PauseRecord,
     RebuiltRecord,
+    RetriedRecord,
     SavepointRecord,
     SigningRecord,
     TakeoverRecord,
@@ -23,7 +24,7 @@ from airflow_epochs.model import (
 )
 
 _OfPipeline = TakeoverRecord | SigningRecord | RebuiltRecord | AcknowledgedRecord | PauseRecord
-Accounted = _OfPipeline | SavepointRecord | DisposedRecord | WaivedRecord | Command
+Accounted = _OfPipeline | RetriedRecord | SavepointRecord | DisposedRecord | WaivedRecord | Command
 """What names an operator."""
 
 
@@ -65,6 +66,9 @@ def _of_pipeline(ledger: Ledger) -> Iterator[Deed]:
         yield _deed(f"{ACKNOWLEDGE_CODE} {acknowledged.code[:SHORT_CODE]}", None, acknowledged)
     for pause in ledger.pauses():
         yield _deed("pause" if pause.paused else "unpause", None, pause)
+    for retried in ledger.retries():
+        how = "tasks cleared" if retried.cleared else "started"
+        yield _deed(f"retry: run {retried.run_id} {how}", retried.epoch or None, retried)
     for savepoint in ledger.savepoints(also_disposed=True):
         yield _deed(f"savepoint {savepoint.name}", savepoint.epoch, savepoint)
         if disposed := ledger.disposed(savepoint.name):

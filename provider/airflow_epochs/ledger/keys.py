@@ -8,6 +8,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     rebuilt/<n, 10 digits>.json          RebuiltRecord: epochs up to its own may lack their records
     acknowledged/<n, 10 digits>.json     AcknowledgedRecord: the highest n names the code that may be run
     pauses/<n, 10 digits>.json           PauseRecord: the highest n says whether new epochs are taken
+    retries/<n, 10 digits>.json          RetriedRecord
     dry-runs/<try_id>.json               DryRunRecord: deleted with what it names
     savepoints/<name>.json               SavepointRecord
     savepoints/<name>.disposed.json      DisposedRecord: the savepoint does not count any more
@@ -38,6 +39,7 @@ from airflow_epochs.model import (
     RebuiltRecord,
     Receipt,
     RestagedRecord,
+    RetriedRecord,
     Run,
     RunIndex,
     SavepointRecord,
@@ -59,19 +61,12 @@ SAVEPOINTS_FOLDER = "savepoints"
 DRY_RUNS_FOLDER = "dry-runs"
 ACKNOWLEDGED_FOLDER = "acknowledged"
 PAUSES_FOLDER = "pauses"
+RETRIES_FOLDER = "retries"
 _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
-PipelinesRecord = (
-    PipelineRecord
-    | SigningRecord
-    | RebuiltRecord
-    | AcknowledgedRecord
-    | PauseRecord
-    | DryRunRecord
-    | SavepointRecord
-    | DisposedRecord
-)
+NumberedRecord = SigningRecord | RebuiltRecord | AcknowledgedRecord | PauseRecord | RetriedRecord
+PipelinesRecord = PipelineRecord | NumberedRecord | DryRunRecord | SavepointRecord | DisposedRecord
 """Records that name their pipeline."""
 Record = EpochRecord | PipelinesRecord | RunIndex
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
@@ -82,14 +77,8 @@ def key_of(record: Record) -> str:
     match record:
         case PipelineRecord():
             return PIPELINE_KEY
-        case SigningRecord():
-            return signing_key(record.number)
-        case RebuiltRecord():
-            return rebuilt_key(record.number)
-        case AcknowledgedRecord():
-            return acknowledged_key(record.number)
-        case PauseRecord():
-            return pause_key(record.number)
+        case SigningRecord() | RebuiltRecord() | AcknowledgedRecord() | PauseRecord() | RetriedRecord():
+            return _key_of_numbered(record)
         case DryRunRecord():
             return f"{DRY_RUNS_FOLDER}/{record.tried.try_id}.json"
         case SavepointRecord():
@@ -100,6 +89,20 @@ def key_of(record: Record) -> str:
             return run_key(Run(record.dag_id, record.run_id))
         case _:
             return _key_of_epoch_record(record)
+
+
+def _key_of_numbered(record: NumberedRecord) -> str:
+    match record:
+        case SigningRecord():
+            return signing_key(record.number)
+        case RebuiltRecord():
+            return rebuilt_key(record.number)
+        case AcknowledgedRecord():
+            return acknowledged_key(record.number)
+        case PauseRecord():
+            return pause_key(record.number)
+        case RetriedRecord():
+            return retried_key(record.number)
 
 
 def _key_of_epoch_record(record: EpochRecord) -> str:
@@ -197,6 +200,11 @@ def acknowledged_key(number: int) -> str:
 def pause_key(number: int) -> str:
     """The key of the pipeline's n-th pause or end of one, from 1."""
     return f"{PAUSES_FOLDER}/{number:010d}.json"
+
+
+def retried_key(number: int) -> str:
+    """The key of the pipeline's n-th retry by an operator, from 1."""
+    return f"{RETRIES_FOLDER}/{number:010d}.json"
 
 
 def savepoint_key(name: str) -> str:

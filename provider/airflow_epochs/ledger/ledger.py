@@ -29,6 +29,7 @@ from airflow_epochs.ledger.keys import (
     pause_key,
     rebuilt_key,
     restaged_key,
+    retried_key,
     run_key,
     savepoint_key,
     savepoint_of,
@@ -55,6 +56,7 @@ from airflow_epochs.model import (
     RebuiltRecord,
     Receipt,
     RestagedRecord,
+    RetriedRecord,
     Run,
     RunIndex,
     SavepointRecord,
@@ -446,6 +448,18 @@ class Ledger:
 
     def put_pause(self, record: PauseRecord) -> PauseRecord:
         """Put a pause or its end; the record with this number that stands. Raises as ``Records.put``."""
+        return self._records.put(record)
+
+    def retries(self) -> list[RetriedRecord]:
+        """What operators let Airflow run once more, oldest first."""
+        return self._records.numbered(retried_key, RetriedRecord)
+
+    def newest_retry(self) -> int:
+        """The number of the newest of ``retries``; 0 if there is none."""
+        return self._records.last(retried_key)
+
+    def put_retried(self, record: RetriedRecord) -> RetriedRecord:
+        """Put a retry; the record with this number that stands. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def savepoints(self, *, also_disposed: bool = False) -> list[SavepointRecord]:

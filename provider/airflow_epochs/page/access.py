@@ -6,12 +6,23 @@ from collections.abc import Collection
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
-from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import HTTPException, status
 
-__all__ = ["GetUserDep", "may_edit", "readable_dags", "require_editable", "require_readable"]
+__all__ = [
+    "GetUserDep",
+    "may_edit",
+    "may_run",
+    "readable_dags",
+    "require_editable",
+    "require_readable",
+    "require_runnable",
+]
+
+RUNNING: tuple[ResourceMethod, ...] = ("POST", "PUT")
+"""What Airflow asks for to start a run, and to clear its tasks."""
 
 
 def readable_dags(user: GetUserDep, dag_ids: Collection[str]) -> set[str]:
@@ -37,6 +48,21 @@ def require_editable(user: GetUserDep, dag_id: str) -> None:
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the DAG {dag_id}, which owns this pipeline.")
 
 
-def _may(user: GetUserDep, method: ResourceMethod, dag_id: str, team: str | None) -> bool:
+def may_run(user: GetUserDep, dag_id: str) -> bool:
+    """Whether the user may both start runs of the DAG and clear their tasks, as in Airflow's own UI."""
+    team = DagModel.get_team_name(dag_id)
+    return all(_may(user, method, dag_id, team, DagAccessEntity.RUN) for method in RUNNING)
+
+
+def require_runnable(user: GetUserDep, dag_id: str) -> None:
+    """Raise HTTPException 403 unless ``may_run``."""
+    if not may_run(user, dag_id):
+        what = f"You may not start and clear runs of the DAG {dag_id}, which owns this pipeline."
+        raise HTTPException(status.HTTP_403_FORBIDDEN, what)
+
+
+def _may(
+    user: GetUserDep, method: ResourceMethod, dag_id: str, team: str | None, entity: DagAccessEntity | None = None
+) -> bool:
     details = DagDetails(id=dag_id, team_name=team)
-    return get_auth_manager().is_authorized_dag(method=method, details=details, user=user)
+    return get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user)

@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.page.access import GetUserDep, require_editable
+from airflow_epochs.page.access import GetUserDep, require_editable, require_runnable
 from airflow_epochs.page.ledgers import ledger_for
 from airflow_epochs.page.render import page, path_of
 
@@ -27,7 +28,7 @@ HOST = "Airflow's page"
 """In place of the host in the record of an operator who typed no command."""
 
 
-ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in (Abort, Waive, TakeOver, Pause, Unpause)}
+ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in (Abort, Waive, TakeOver, Pause, Unpause, Retry)}
 
 
 class Asked(BaseModel):
@@ -39,6 +40,7 @@ class Asked(BaseModel):
     owner: str = ""
     txn_id: str = ""
     number: int = 0
+    run_id: str = ""
 
 
 class Agreed(Asked):
@@ -52,7 +54,7 @@ def ask(
     request: Request, user: GetUserDep, conn_id: str, pipeline: str, name: str, asked: Annotated[Asked, Query()]
 ) -> Response:
     """Say what the action will change, and ask for the reason. Changes nothing."""
-    ledger = _ledger(user, conn_id, pipeline)
+    ledger = _ledger(user, conn_id, pipeline, name)
     if name == TakeOver.name and not asked.dag_id:
         return page(request, "takeover.html", conn_id=conn_id, pipeline=pipeline)
     action = _action(ledger, pipeline, name, asked)
@@ -73,7 +75,7 @@ def act(
 ) -> Response:
     """Do exactly what ``ask`` has told, in the name of the user."""
     _require_own_page(request)
-    ledger = _ledger(user, conn_id, pipeline)
+    ledger = _ledger(user, conn_id, pipeline, name)
     action = _agreed(pipeline, name, agreed)
     by = Account(who=str(user.get_name()), why=agreed.why.strip(), host=HOST)
     action.told(ledger)  # refused before the audit log says that it happened
@@ -82,9 +84,11 @@ def act(
     return RedirectResponse(path_of(request, conn_id, pipeline), status.HTTP_303_SEE_OTHER)
 
 
-def _ledger(user: GetUserDep, conn_id: str, pipeline: str) -> Ledger:
+def _ledger(user: GetUserDep, conn_id: str, pipeline: str, name: str) -> Ledger:
+    """The ledger, for a user who may do the action."""
     ledger = ledger_for(user, conn_id, pipeline)
-    require_editable(user, _owner(ledger, pipeline))
+    require = require_runnable if name == Retry.name else require_editable
+    require(user, _owner(ledger, pipeline))
     return ledger
 
 
@@ -95,7 +99,7 @@ def _owner(ledger: Ledger, pipeline: str) -> str:
 def _action(ledger: Ledger, pipeline: str, name: str, asked: Asked) -> Action:
     """The action as it stands now."""
     kind = _kind(name)
-    if kind in (Abort, Pause, Unpause):
+    if kind in (Abort, Pause, Unpause, Retry):
         found: Action = kind.of(ledger, pipeline)
         return found
     return _agreed(pipeline, name, asked.model_copy(update={"owner": _owner(ledger, pipeline)}))

@@ -6,11 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from airflow_epochs.coordinator.series import airflow_run
+from airflow_epochs.hooks.retrying import ACTIVE, FAILED
 from airflow_epochs.ledger.overview import Condition, PipelineRow
 from airflow_epochs.model import Run
-
-ACTIVE = ("running", "queued")
-FAILED = "failed"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from airflow_epochs.ledger.overview import MEANINGS, pipeline_row
 from airflow_epochs.ledger.queries import EpochRow, accounts, newest_epochs
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run
-from airflow_epochs.page.access import GetUserDep, may_edit
+from airflow_epochs.page.access import GetUserDep, may_edit, may_run
 from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.page.figures import Bars, charts
 from airflow_epochs.page.lags import lag_now
@@ -89,6 +89,7 @@ def one_pipeline(
         newer=before is not None,
         charts=charts(newest_epochs(ledger, CHARTED)),
         acts=may_edit(user, row.dag_id),
+        runs=may_run(user, row.dag_id),
     )
 
 

@@ -1,0 +1,217 @@
+"""Let Airflow run a pipeline once more, now: an action of operators, as those in ``coordinator.actions``.
+
+The run in charge of an unfinished epoch is cleared, in both layouts: its tasks read the ledger, and go on where it
+stands. A new run would do the same only where ``on_failed_epoch`` lets it: with "block", no other run may have the
+epoch. A new run is started if no run is in charge, or Airflow has forgotten it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.coordinator import admin, pausing, series
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.task import new_writer
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import in_words, unfinished
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import RetriedRecord, Run
+from airflow_epochs.protocol import State
+
+if TYPE_CHECKING:
+    from airflow.models.dag import DagModel
+
+ACTIVE = ("running", "queued")
+FAILED = "failed"
+_BECOMES = {
+    State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
+    State.ABORTED: "The same offsets are taken again.",
+    State.IN_DOUBT: "It is rolled forward: each sink that does not show it gets the rows that all have voted for.",
+}
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Clear a run, or start one.
+
+    Attributes:
+        number: Of the record, so that two operators do not retry at once.
+        dag_id: The DAG that owns the pipeline.
+        run_id: The run to clear; empty: a new one is started.
+        txn_id: The newest attempt of the unfinished epoch; empty: there is none.
+    """
+
+    pipeline: str
+    number: int
+    dag_id: str
+    run_id: str
+    txn_id: str
+    name = "retry"
+
+    @classmethod
+    def of(cls, ledger: Ledger, pipeline: str) -> Retry:
+        """The action as it stands now. Raises Refused if a run is at work, or Airflow cannot run the DAG."""
+        dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
+        _dag(pipeline, dag_id)
+        run = _known_run_of(view, dag_id)
+        if newest := run or _newest_run(dag_id):
+            _require_ended(pipeline, *newest)
+        return cls(
+            pipeline,
+            ledger.newest_retry() + 1,
+            dag_id,
+            newest[0].run_id if newest and (run or newest[1] == FAILED) else "",
+            view.opened.txn_id if view else "",
+        )
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        self._require_same(ledger)
+        view, pause = unfinished(ledger), pausing.in_force(ledger)
+        return [
+            self._what(),
+            _unfinished_in_words(view),
+            *([f"{pausing.in_words(pause)} A run finishes what is in doubt, and takes no new epoch."] if pause else []),
+            *([_paused_dag(self.dag_id)] if _dag(self.pipeline, self.dag_id).is_paused else []),
+        ]
+
+    def _what(self) -> str:
+        if not self.run_id:
+            return f"A new run of DAG {self.dag_id} is started."
+        which = "The failed tasks" if _state_of(Run(self.dag_id, self.run_id)) == FAILED else "All tasks"
+        return f"{which} of run {self.run_id} of DAG {self.dag_id} are cleared, and Airflow runs them again."
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        self._require_same(ledger)
+        run = Run(self.dag_id, self.run_id or f"retry__{by.at}")
+        self._record(ledger, run, by)
+        if self.run_id:
+            _clear(self.pipeline, run)
+            return f"Airflow runs the tasks of run {run.run_id} again."
+        _start(self.pipeline, run, by)
+        return f"Run {run.run_id} of DAG {self.dag_id} is queued."
+
+    def _record(self, ledger: Ledger, run: Run, by: Account) -> None:
+        view = unfinished(ledger)
+        record = RetriedRecord(
+            pipeline=self.pipeline,
+            number=self.number,
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            cleared=bool(self.run_id),
+            epoch=view.number if view else 0,
+            writer=new_writer(),
+            **by.fields,
+        )
+        if ledger.put_retried(record).writer != record.writer:
+            raise self._race()
+
+    def _require_same(self, ledger: Ledger) -> None:
+        if Retry.of(ledger, self.pipeline) != self:
+            raise self._race()
+
+    def _race(self) -> Refused:
+        return Refused(
+            "The pipeline has moved on, or another operator has retried it, while this command waited for a "
+            "confirmation. Nothing was changed.",
+            code=codes.COMMAND_RACE,
+            pipeline=self.pipeline,
+        )
+
+
+def _unfinished_in_words(view: EpochView | None) -> str:
+    if view is None:
+        return "No epoch is unfinished: the run takes the next one."
+    return in_words(view) if view.opened.command else f"{in_words(view)} {_BECOMES[view.state]}"
+
+
+def _paused_dag(dag_id: str) -> str:
+    return (
+        f"DAG {dag_id} is paused in Airflow: nothing runs until you unpause it there (`airflow dags unpause {dag_id}`)."
+    )
+
+
+def _require_ended(pipeline: str, run: Run, state: str) -> None:
+    if state in ACTIVE:
+        raise Refused(f"{run} is {state}. Nothing was changed.", code=codes.RUN_AT_WORK, pipeline=pipeline)
+
+
+# -- Airflow's database ---------------------------------------------------------------------------------------------
+
+
+def _known_run_of(view: EpochView | None, dag_id: str) -> tuple[Run, str] | None:
+    """The run in charge of the unfinished epoch, and its state; None if there is none that can be cleared."""
+    if view is None or view.opened.command or view.opened.dag_id != dag_id:
+        return None
+    run = series.airflow_run(view.opened.run)
+    state = _state_of(run)
+    return (run, state) if state else None
+
+
+def _state_of(run: Run) -> str | None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.query(DagRun.state).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
+    return str(found[0]) if found else None
+
+
+def _newest_run(dag_id: str) -> tuple[Run, str] | None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id).order_by(DagRun.id.desc())
+        found = rows.first()
+    return (Run(dag_id, found[0]), str(found[1])) if found else None
+
+
+def _dag(pipeline: str, dag_id: str) -> DagModel:
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.get(DagModel, dag_id)
+        if found is None or found.is_stale:
+            raise _refused(pipeline, f"Airflow has no DAG {dag_id!r}")
+        session.expunge(found)
+    return found
+
+
+def _clear(pipeline: str, run: Run) -> None:
+    """Clear the failed tasks of a run; all of one that did not fail: somebody has marked it."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.utils.session import create_session
+
+    failed = _state_of(run) == FAILED
+    with create_session() as session:
+        dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
+        if dag is None:
+            raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
+        dag.clear(run_id=run.run_id, only_failed=failed, session=session)
+
+
+def _start(pipeline: str, run: Run, by: Account) -> None:
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.sdk.exceptions import AirflowException
+    from airflow.utils.types import DagRunTriggeredByType
+
+    try:
+        trigger_dag(
+            run.dag_id,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=by.who,
+            run_id=run.run_id,
+            note=by.why,
+        )
+    except (AirflowException, ValueError) as error:
+        raise _refused(pipeline, f"Airflow does not start a run of DAG {run.dag_id!r}: {error}") from error
+
+
+def _refused(pipeline: str, what: str) -> Refused:
+    return Refused(f"{what}.", code=codes.RETRY_REFUSED, pipeline=pipeline)
