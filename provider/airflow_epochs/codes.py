@@ -623,6 +623,12 @@ NOTHING_TO_PAUSE = COMMANDS.code(
     "The pipeline is paused already, or it is not paused and takes new epochs anyway. Nothing was changed.",
     "Do nothing: the pipeline is as you want it. `airflow epochs history PIPELINE` says who paused it, and when.",
 )
+NOTHING_TO_REWIND = COMMANDS.code(
+    "EPOCHS-NOTHING-TO-REWIND",
+    Refused,
+    "The pipeline goes on at this place in any case, so there is nothing to go back to. Nothing was changed.",
+    "Choose an earlier epoch. `airflow epochs list PIPELINE` prints them.",
+)
 RUN_AT_WORK = COMMANDS.code(
     "EPOCHS-RUN-AT-WORK",
     Refused,

@@ -48,6 +48,7 @@ def project(folder: Path) -> Path:
     ours = Path(__file__).parent / "project"
     shutil.copy(ours / "troubled.py", dags)
     shutil.copy(ours / "waits.py", dags)
+    shutil.copy(ours / "acted.py", dags)
     shutil.copy(ours / "storms.py", dags)
     shutil.copy(ours / "troubled_transform.py", apps / "troubled.py")
     shutil.copy(ours / "storms_transform.py", apps / "storms.py")

@@ -9,14 +9,17 @@ import pytest
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import open_store
+from orders_demo.duck import duck
 from orders_demo.watch import DAG
 from stack.airflow import USER, password_in
 from tests.support.browser import Browser, browser
-from tests.support.running_stack import RunningStack
+from tests.support.running_stack import DEADLINE_S, RunningStack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 FRAMED = "/plugin/epochs"
 ORDERS = "/epochs/pipelines/epochs_default/orders"
+ACTED = "/epochs/pipelines/epochs_default/acted"
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +39,12 @@ def calm(page: Browser) -> Iterator[None]:
     assert page.troubles() == []
 
 
-def newest(running: RunningStack) -> int:
-    return Ledger(open_store(str(running.stack.ledger)), DAG, checked=False).newest_complete()
+def newest(running: RunningStack, pipeline: str = DAG) -> int:
+    return ledger_of(running, pipeline).newest_complete()
+
+
+def ledger_of(running: RunningStack, pipeline: str) -> Ledger:
+    return Ledger(open_store(str(running.stack.ledger)), pipeline, checked=False)
 
 
 def test_the_menu_leads_to_all_pipelines_and_from_there_to_one_and_to_its_epochs(
@@ -116,3 +123,101 @@ def test_the_page_shows_a_new_epoch_by_itself(running: RunningStack, page: Brows
     page.find("#epochs a", str(before))
     running.produce(200, seed=71)
     page.find("#epochs a", str(before + 1))
+
+
+# -- actions: on a pipeline that nobody else uses, each test where the one before ended --------------------------------
+
+
+def agree(page: Browser, action: str, why: str) -> None:
+    """Read what will happen, give a reason, and press the button."""
+    page.find("#told li")
+    page.picture(f"action-{action}")
+    page.find("input[name=why]").send_keys(why)
+    page.find("button.danger", action.capitalize()).click()
+    page.find("h1", "acted")
+
+
+def rows(running: RunningStack) -> int:
+    """How many orders a stranger counts in the tables."""
+    tables = [str(running.stack.lake / "acted" / name) for name in ("orders", "rejected")]
+    with duck() as database:
+        counts = [database.execute("SELECT count(*) FROM delta_scan(?)", [table]).fetchone() for table in tables]
+    return sum(found[0] for found in counts if found)
+
+
+def test_an_epoch_in_doubt_is_rolled_forward_by_a_click(running: RunningStack, page: Browser) -> None:
+    assert running.trigger("acted", "first") == "success"
+    (running.own / "troubles" / "acted").touch()
+    assert running.trigger("acted", "second") == "failed"
+    (running.own / "troubles" / "acted").unlink()
+    rejected = running.stack.lake / "acted" / "rejected"
+    (rejected / "_delta_log_away").rename(rejected / "_delta_log")
+    page.open(ACTED)
+    page.find(".badge", "in doubt")
+    page.find(".actions a", "Roll epoch 2 forward").click()
+    assert page.has_text("The failed tasks of run second of DAG acted are cleared") and page.has_text("rolled forward")
+    agree(page, "retry", "the table is back")
+    assert running.wait_ended("acted", "second") == "success"
+    assert newest(running, "acted") == 2 and rows(running) == 4_000
+    [retried] = ledger_of(running, "acted").retries()
+    assert (retried.who, retried.why, retried.run_id) == (USER, "the table is back", "second")
+
+
+def test_a_paused_pipeline_takes_no_epoch_until_it_is_unpaused_and_a_run_is_started_by_a_click(
+    running: RunningStack, page: Browser
+) -> None:
+    page.open(ACTED)
+    page.find(".actions a", "Pause").click()
+    assert page.has_text("takes no new epoch")
+    agree(page, "pause", "the lake <script>alert(1)</script> moves")
+    assert page.has_text("the lake <script>alert(1)</script> moves")
+    page.find(".badge", "paused")
+    assert running.trigger("acted", "third") == "success"
+    assert running.api.task("acted", "third", "acted.open")["state"] == "skipped"
+    assert newest(running, "acted") == 2
+    page.find(".actions a", "Unpause").click()
+    agree(page, "unpause", "it has moved")
+    page.find(".actions a", "Start a run").click()
+    agree(page, "retry", "go on")
+    wait_until(lambda: newest(running, "acted") == 3, DEADLINE_S)
+
+
+def test_a_savepoint_is_made_gone_back_to_and_disposed_of(running: RunningStack, page: Browser) -> None:
+    page.open(ACTED)
+    page.find(".actions a", "Make a savepoint").click()
+    page.find("input[name=savepoint]").send_keys("before-the-rates")
+    page.find("button", "Show what will happen").click()
+    agree(page, "savepoint", "new rates")
+    assert running.trigger("acted", "fourth") == "success"
+    page.open(ACTED)
+    page.find("#savepoints a", "rewind to it").click()
+    assert page.has_text("read again, so their rows come twice")
+    agree(page, "rewind", "wrong rates")
+    page.find(".badge", "ordered")
+    before = rows(running)
+    assert running.trigger("acted", "fifth") == "success"
+    complete = ledger_of(running, "acted").complete_record(5)
+    assert complete and [(each.name, each.who) for each in complete.commands] == [("rewind", USER)]
+    assert rows(running) == before + sum(r.end - r.start for r in complete.ranges["orders"])
+    page.open(ACTED)
+    page.find("#savepoints a", "dispose").click()
+    agree(page, "dispose-savepoint", "done")
+    page.wait("!document.querySelector('#savepoints')")
+
+
+def test_actions_fit_a_narrow_window_and_a_browser_without_a_login_is_shown_nothing(
+    running: RunningStack, page: Browser
+) -> None:
+    page.resize(420, 900)
+    try:
+        for path in (ACTED, f"{ACTED}/actions/pause", f"{ACTED}/actions/rewind"):
+            page.open(path)
+            page.find("h1")
+            assert page.script("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
+        page.picture("action-narrow")
+    finally:
+        page.resize(1400, 900)
+    with browser(running.stack.airflow.url) as nobody:
+        for path in (ACTED, f"{ACTED}/actions/pause"):
+            nobody.open(path)
+            assert nobody.has_text("401") and "acted" not in nobody.find("main").text

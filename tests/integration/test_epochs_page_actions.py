@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator.admin import Account, owner_of, take_over
 from airflow_epochs.errors import NoNewData
+from airflow_epochs.hooks import rewind_action
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import DecisionKind, Run
-from airflow_epochs.testing import memory_coordinator, memory_pipeline, run_epoch
+from airflow_epochs.model import DecisionKind, OffsetRange, Run
+from airflow_epochs.testing import MemorySource, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected, fields_of
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -23,7 +25,10 @@ WAIVE = f"{ORDERS}/actions/waive"
 TAKEOVER = f"{ORDERS}/actions/takeover"
 PAUSE = f"{ORDERS}/actions/pause"
 UNPAUSE = f"{ORDERS}/actions/unpause"
-NEW = [PAUSE, UNPAUSE]
+SAVEPOINT = f"{ORDERS}/actions/savepoint"
+DISPOSE = f"{ORDERS}/actions/dispose-savepoint"
+REWIND = f"{ORDERS}/actions/rewind"
+NEW = [PAUSE, UNPAUSE, f"{SAVEPOINT}?savepoint=mine&epoch=1", f"{DISPOSE}?savepoint=kept", f"{REWIND}?to_epoch=1"]
 
 
 @pytest.fixture
@@ -129,6 +134,64 @@ def test_a_paused_pipeline_says_who_paused_it_and_why_until_somebody_unpauses_it
     assert [(deed.what, deed.who) for deed in deeds(ledgers.ledger(), 5)] == [("unpause", "ada"), ("pause", "ada")]
 
 
+def test_an_epoch_gets_a_name_that_one_can_go_back_to_until_it_is_disposed_of(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.epoch()
+    ledgers.epoch()
+    assert 'name="epoch" type="number" required min="1" value="2"' in ada.page(SAVEPOINT)
+    assert done(ada, f"{SAVEPOINT}?savepoint=upgrade&epoch=1", "<script>alert(1)</script>") == 303
+    html = ada.page(ORDERS)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html and "<script>alert" not in html
+    assert f"{REWIND}?to_epoch=1" in html
+    [made] = ledgers.ledger().savepoints()
+    assert (made.name, made.epoch, made.who) == ("upgrade", 1, "ada")
+    assert "It is epoch 1: &lt;script&gt;" in ada.page(f"{DISPOSE}?savepoint=upgrade")
+    assert done(ada, f"{DISPOSE}?savepoint=upgrade") == 303
+    assert not ledgers.ledger().savepoints() and 'id="savepoints"' not in ada.page(ORDERS)
+    taken = ada.client.get(f"{SAVEPOINT}?savepoint=upgrade&epoch=2", headers={"Accept": "text/html"})
+    assert taken.status_code == 409 and "EPOCHS-SAVEPOINT-NAME" in taken.text
+
+
+class Movable(MemorySource):
+    """A source in memory that can go back."""
+
+    def to_offsets(self, position: Position, offsets: dict[str, dict[int, int]], env: object) -> Move:
+        there = {t: tuple(OffsetRange(p, at, at) for p, at in of.items()) for t, of in offsets.items()}
+        ends = {(t, r.partition): r.end for t, of in position.ranges.items() for r in of}
+        again = {t: tuple(r._replace(end=ends[t, r.partition]) for r in of) for t, of in there.items()}
+        return Move(position=Position(ranges=there, state=position.state), again=again, ahead=again)
+
+
+def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.epoch("orders", "a")
+    ledgers.epoch("orders", "b")
+    source = Movable(world=ledgers.worlds["orders"].name, topics=("orders",))
+    monkeypatch.setattr(rewind_action, "from_spec", lambda spec: source)
+    path = f"{REWIND}?to_epoch=1"
+    told = ada.text(path)
+    assert "Epoch 3 of pipeline orders will begin elsewhere" in told
+    assert "read again, so their rows come twice: 1 offsets, orders[0] [1, 2)" in told
+    form = fields_of(ada.page(path))
+    assert done(ada, path, "a wrong rate") == 303
+    assert ada.post(REWIND, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere now"
+    assert "ordered" in ada.page(ORDERS)
+    finish(ledgers)
+    assert ledgers.worlds["orders"].table("orders").values() == ["a", "b", "b"]
+    [deed] = deeds(ledgers.ledger(), 10)
+    assert (deed.what, deed.epoch, deed.who, deed.why) == ("rewind", 3, "ada", "a wrong rate")
+    monkeypatch.setattr(rewind_action, "from_spec", lambda spec: Nowhere(world=source.world, topics=source.topics))
+    answer = ada.client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
+
+
+class Nowhere(MemorySource):
+    """A source that stands already where it is to go."""
+
+    def to_offsets(self, position: Position, offsets: object, env: object) -> Move:
+        return Move(position=position)
+
+
 # -- what is refused, and changes nothing ----------------------------------------------------------------------------
 
 
@@ -163,6 +226,7 @@ def test_no_action_is_for_readers_for_nobody_or_for_a_form_of_another_site(
     for user, status in ((Browser("VIEWER"), 403), (Browser(None), 401)):
         with user.client:
             assert (user.status(path), user.post(path, form).status_code) == (status, status)
+    form |= {"savepoint": "kept", "epoch": "1", "to_epoch": "1"}
     assert ada.post(path, form, **{"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert untouched(ledgers) == before
 

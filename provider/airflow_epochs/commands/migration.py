@@ -15,10 +15,11 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, ledger_of, tells_refusals
-from airflow_epochs.commands.orders import environment, partitions, shown, wrong_options
+from airflow_epochs.commands.orders import environment, wrong_options
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import adopting, orders
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.order_wording import partitions, shown
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, located
 from airflow_epochs.hooks.audit import caller, logged

@@ -23,28 +23,19 @@ from airflow_epochs.commands.asking import (
     tells_refusals,
 )
 from airflow_epochs.contracts import Movable, Move
-from airflow_epochs.coordinator import orders, savepoints
+from airflow_epochs.coordinator import orders, rewinding, savepoints
+from airflow_epochs.coordinator.order_wording import shown, told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
+from airflow_epochs.model import described_epochs
 from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.runners import SparkConnect
 
-PARTITIONS_SHOWN_MAX = 20
-"""The ledger's record has all of them."""
-
 _TOPIC = Arg(("--topic",), action="append", help="A topic, as often as there are topics; without it, all of them")
 _SOURCE_CONN = Arg(("--source-conn-id",), help="The source's connection, if it is another one than in the last epoch")
-_NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
-_RESTORES = (
-    "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
-    "failed, clear its failed tasks in place of the first one."
-)
-
-
 _WRITTEN = (WHY, ARG_YES, CONN)
 
 
@@ -170,8 +161,9 @@ def rewind(args: Namespace) -> None:
         position = at.position(source)
         if args.to_timestamp:
             return source.to_time(position, args.to_timestamp, environment())
-        offsets = offsets_in(args.offsets) if args.offsets else orders.ends_after(ledger, at, _named_epoch(args))
-        return source.to_offsets(position, offsets, environment())
+        if args.offsets:
+            return source.to_offsets(position, offsets_in(args.offsets), environment())
+        return rewinding.to_epoch(ledger, at, source, _named_epoch(args), environment())
 
     def restored(at: Standing) -> Restoration:
         return (
@@ -202,7 +194,7 @@ def replan(args: Namespace) -> None:
     )
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, "replan", by, move)
-    print(_NEXT)
+    print(rewinding.NEXT)
 
 
 @tells_refusals
@@ -222,7 +214,7 @@ def adopt_sink(args: Namespace) -> None:
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
         move = Move(position=at.position(from_spec(at.newest.source)))
         orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
-    print(_NEXT)
+    print(rewinding.NEXT)
 
 
 def _order(
@@ -235,62 +227,17 @@ def _order(
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
         move, restoration = moved(from_spec(at.newest.source, args.source_conn_id), at), restored(at)
-    ordered = at.order.restores if at.order else {}
-    if not move.moves and (restoration is None or restoration.points == ordered):
+    if rewinding.is_nothing(at, move, restoration):
         print("Nothing to do: the pipeline goes on there in any case.")
         return
     confirm(
         args,
-        f"Epoch {at.epoch} of pipeline {args.pipeline} will begin elsewhere:",
-        *_told(ledger, move, restoration or NO_RESTORATION),
-        *_brought_back(at, move, restoration or NO_RESTORATION),
-        *_counted_again(at, move, restoration or NO_RESTORATION),
+        *told(ledger, at, move, restoration or NO_RESTORATION),
         f"Recorded: {caller()}, because: {by.why}",
     )
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, name, by, move, restoration=restoration)
-    print(_RESTORES if restoration and restoration.points else _NEXT)
-
-
-def _told(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
-    lines = []
-    if move.left:
-        lines.append(f"  left for good: the old topics, from these offsets on: {partitions(move.left)}")
-        lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
-    if move.lost:
-        lines.append(f"  lost for good: {shown(move.lost)}")
-    older, again = orders.before_beginning(ledger, move.again)
-    if older:
-        lines.append(f"  older than the first epoch: {shown(older)}")
-        lines.append("  Their rows come for the first time, unless an earlier command went back to them, too.")
-    if again:
-        twice = "" if restoration.points else ", so their rows come twice"
-        lines.append(f"  read again{twice}: {shown(again)}")
-    return [*lines, f"  there to be read now: {shown(move.ahead)}"]
-
-
-def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[str]:
-    """What happens to each sink; nothing if no table comes back."""
-    if not restoration.points:
-        return []
-    since = described_epochs(restoration.epoch + 1, at.epoch - 1)
-    lines = [
-        f"  sink {name}: its table goes back to version {point.version}, which it had after epoch {point.epoch}. All "
-        "later changes of its rows go, those by others too; nothing comes twice there."
-        for name, point in sorted(restoration.points.items())
-    ]
-    stay = restoration.stay if move.again else ()
-    return [*lines, *(f"  sink {name} stays as it is: its rows of {since} come twice" for name in stay)]
-
-
-def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[str]:
-    states = sorted(at.newest.state.keys() - restoration.points.keys())
-    if not (move.again and states):
-        return []
-    return [
-        f"  The state counts these records a second time, too: {', '.join(states)}. If it must not, answer no, and "
-        f"first let it begin anew: airflow epochs adopt-sink {at.newest.txn.pipeline} {states[0]} --new-table --why …"
-    ]
+    print(rewinding.next_step(restoration))
 
 
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
@@ -313,22 +260,6 @@ def _rows(ledger: Ledger, adoption: Adoption) -> str:
     records = [record for n in range(first, last + 1) if (record := ledger.complete_record(n))]
     rows = sum(record.receipts[adoption.sink].rows for record in records if adoption.sink in record.receipts)
     return f" ({rows} by their receipts)"
-
-
-def shown(ranges: Ranges) -> str:
-    """Offsets, for people: how many, and where."""
-    return f"{records_upper_bound(ranges)} offsets, {partitions(ranges)}" if ranges else "nothing"
-
-
-def partitions(ranges: Ranges) -> str:
-    """The partitions with their offsets, for people; of an empty range, where it is."""
-    every = [
-        f"{topic}[{r.partition}] {r.start}" if r.start == r.end else f"{topic}[{r.partition}] [{r.start}, {r.end})"
-        for topic, of in ranges.items()
-        for r in of
-    ]
-    more = len(every) - PARTITIONS_SHOWN_MAX
-    return ", ".join(every[:PARTITIONS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def environment() -> AirflowEnvironment:

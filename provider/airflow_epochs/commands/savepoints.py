@@ -20,6 +20,7 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.coordinator import savepoints
+from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.model import SavepointRecord, starting_at_ends
 
@@ -102,14 +103,7 @@ def describe_savepoint(args: Namespace) -> None:
 def dispose_savepoint(args: Namespace) -> None:
     """``airflow epochs dispose-savepoint``: let a savepoint not count any more, after a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
-    found = savepoints.find(ledger, args.pipeline, args.name)
-    confirm(
-        args,
-        f"Savepoint {found.name} of pipeline {args.pipeline} will not count any more. It is epoch {found.epoch}: "
-        f"{found.why}",
-        "Nobody can go back to it by its name, and the name is not used again. No table changes.",
-        f"Recorded: {caller()}, because: {by.why}",
-    )
-    with logged("dispose-savepoint", dag_id="", by=caller()):
-        savepoints.dispose(ledger, args.pipeline, args.name, by)
-    print(f"Savepoint {found.name} is disposed of.")
+    action = DisposeSavepoint(args.pipeline, args.name)
+    confirm(args, *action.told(ledger), f"Recorded: {caller()}, because: {by.why}")
+    with logged(action.name, dag_id="", by=caller()):
+        print(action.do(ledger, by))

@@ -35,6 +35,17 @@ def make(ledger: Ledger, pipeline: str, name: str, number: int | None, by: Accou
     Raises:
         Refused: The name is taken or not valid; or the epoch is not complete, or its open record was pruned.
     """
+    record = require_complete(ledger, pipeline, number)
+    if standing := require_free(ledger, pipeline, name, record.txn.epoch):
+        return standing
+    standing = ledger.put_savepoint(_record(ledger, pipeline, name, record, by))
+    if standing.epoch != record.txn.epoch:
+        raise _taken(pipeline, name, standing)
+    return standing
+
+
+def require_complete(ledger: Ledger, pipeline: str, number: int | None) -> CompleteRecord:
+    """The completion record of an epoch; None: of the newest one. Raises Refused if the epoch is not complete."""
     record = ledger.complete_record(ledger.newest_complete() if number is None else number)
     if record is None:
         raise Refused(
@@ -42,12 +53,7 @@ def make(ledger: Ledger, pipeline: str, name: str, number: int | None, by: Accou
             code=codes.EPOCH_UNKNOWN,
             pipeline=pipeline,
         )
-    if standing := require_free(ledger, pipeline, name, record.txn.epoch):
-        return standing
-    standing = ledger.put_savepoint(_record(ledger, pipeline, name, record, by))
-    if standing.epoch != record.txn.epoch:
-        raise _taken(pipeline, name, standing)
-    return standing
+    return record
 
 
 def _record(ledger: Ledger, pipeline: str, name: str, record: CompleteRecord, by: Account) -> SavepointRecord:

@@ -16,9 +16,12 @@ from pydantic import BaseModel
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.hooks.retrying import Retry
+from airflow_epochs.hooks.rewind_action import Rewind
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.page.access import GetUserDep, require_editable, require_runnable
+from airflow_epochs.page.forms import FORMS
 from airflow_epochs.page.ledgers import ledger_for
 from airflow_epochs.page.render import page, path_of
 
@@ -28,7 +31,8 @@ HOST = "Airflow's page"
 """In place of the host in the record of an operator who typed no command."""
 
 
-ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in (Abort, Waive, TakeOver, Pause, Unpause, Retry)}
+_KINDS = (Abort, Waive, TakeOver, Pause, Unpause, Retry, Rewind, MakeSavepoint, DisposeSavepoint)
+ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in _KINDS}
 
 
 class Asked(BaseModel):
@@ -41,6 +45,10 @@ class Asked(BaseModel):
     txn_id: str = ""
     number: int = 0
     run_id: str = ""
+    savepoint: str = ""
+    to_epoch: int = 0
+    restore_tables: bool = False
+    attempt: int = 0
 
 
 class Agreed(Asked):
@@ -55,8 +63,9 @@ def ask(
 ) -> Response:
     """Say what the action will change, and ask for the reason. Changes nothing."""
     ledger = _ledger(user, conn_id, pipeline, name)
-    if name == TakeOver.name and not asked.dag_id:
-        return page(request, "takeover.html", conn_id=conn_id, pipeline=pipeline)
+    if name in FORMS and not getattr(asked, FORMS[name].needs):
+        asking: dict[str, Any] = {"name": name, "form": FORMS[name], "newest": ledger.newest_complete()}
+        return page(request, "ask.html", conn_id=conn_id, pipeline=pipeline, **asking)
     action = _action(ledger, pipeline, name, asked)
     return page(
         request,
@@ -99,6 +108,8 @@ def _owner(ledger: Ledger, pipeline: str) -> str:
 def _action(ledger: Ledger, pipeline: str, name: str, asked: Asked) -> Action:
     """The action as it stands now."""
     kind = _kind(name)
+    if kind is Rewind:
+        return Rewind.of(ledger, pipeline, asked.to_epoch, asked.restore_tables)
     if kind in (Abort, Pause, Unpause, Retry):
         found: Action = kind.of(ledger, pipeline)
         return found

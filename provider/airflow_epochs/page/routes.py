@@ -87,6 +87,7 @@ def one_pipeline(
         epochs=list(zip(shown, Bars.of(views), strict=True)),
         older=shown[-1].number if shown and shown[-1].number > 1 else None,
         newer=before is not None,
+        savepoints=ledger.savepoints(),
         charts=charts(newest_epochs(ledger, CHARTED)),
         acts=may_edit(user, row.dag_id),
         runs=may_run(user, row.dag_id),

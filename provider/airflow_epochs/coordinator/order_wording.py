@@ -1,0 +1,79 @@
+"""What a command about the next epoch changes, in sentences: on the command line and on the page."""
+
+from __future__ import annotations
+
+from airflow_epochs.contracts import Move
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.orders import Restoration, Standing
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
+
+PARTITIONS_SHOWN_MAX = 20
+"""The ledger's record has all of them."""
+
+
+def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    """Where the next epoch begins, what comes twice, what is lost, and which tables come back."""
+    return [
+        f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} will begin elsewhere:",
+        *_input(ledger, move, restoration),
+        *_brought_back(at, move, restoration),
+        *_counted_again(at, move, restoration),
+    ]
+
+
+def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
+    lines = []
+    if move.left:
+        lines.append(f"  left for good: the old topics, from these offsets on: {partitions(move.left)}")
+        lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
+    if move.lost:
+        lines.append(f"  lost for good: {shown(move.lost)}")
+    older, again = orders.before_beginning(ledger, move.again)
+    if older:
+        lines.append(f"  older than the first epoch: {shown(older)}")
+        lines.append("  Their rows come for the first time, unless an earlier command went back to them, too.")
+    if again:
+        twice = "" if restoration.points else ", so their rows come twice"
+        lines.append(f"  read again{twice}: {shown(again)}")
+    return [*lines, f"  there to be read now: {shown(move.ahead)}"]
+
+
+def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    """What happens to each sink; nothing if no table comes back."""
+    if not restoration.points:
+        return []
+    since = described_epochs(restoration.epoch + 1, at.epoch - 1)
+    lines = [
+        f"  sink {name}: its table goes back to version {point.version}, which it had after epoch {point.epoch}. All "
+        "later changes of its rows go, those by others too; nothing comes twice there."
+        for name, point in sorted(restoration.points.items())
+    ]
+    stay = restoration.stay if move.again else ()
+    return [*lines, *(f"  sink {name} stays as it is: its rows of {since} come twice" for name in stay)]
+
+
+def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    states = sorted(at.newest.state.keys() - restoration.points.keys())
+    if not (move.again and states):
+        return []
+    return [
+        f"  The state counts these records a second time, too: {', '.join(states)}. If it must not, answer no, and "
+        f"first let it begin anew: airflow epochs adopt-sink {at.newest.txn.pipeline} {states[0]} --new-table --why …"
+    ]
+
+
+def shown(ranges: Ranges) -> str:
+    """Offsets, for people: how many, and where."""
+    return f"{records_upper_bound(ranges)} offsets, {partitions(ranges)}" if ranges else "nothing"
+
+
+def partitions(ranges: Ranges) -> str:
+    """The partitions with their offsets, for people; of an empty range, where it is."""
+    every = [
+        f"{topic}[{r.partition}] {r.start}" if r.start == r.end else f"{topic}[{r.partition}] [{r.start}, {r.end})"
+        for topic, of in ranges.items()
+        for r in of
+    ]
+    more = len(every) - PARTITIONS_SHOWN_MAX
+    return ", ".join(every[:PARTITIONS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,47 @@
+"""What the page asks for before an action can say what it will change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_epochs.coordinator.actions import TakeOver
+from airflow_epochs.coordinator.savepoint_actions import MakeSavepoint
+from airflow_epochs.hooks.rewind_action import Rewind
+
+
+@dataclass(frozen=True)
+class Input:
+    """One field. ``kind``: ``text``, ``number`` (an epoch; the newest one stands in it) or ``checkbox``."""
+
+    name: str
+    label: str
+    kind: str = "text"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The fields of one action; the first one must not be empty. ``heading``: ``{}`` stands for the pipeline's name."""
+
+    heading: str
+    inputs: tuple[Input, ...]
+
+    @property
+    def needs(self) -> str:
+        """The field without which the action cannot be told."""
+        return self.inputs[0].name
+
+
+FORMS = {
+    TakeOver.name: Form("Hand {} over to another DAG", (Input("dag_id", "The DAG that runs it from now on"),)),
+    MakeSavepoint.name: Form(
+        "Make a savepoint of {}",
+        (Input("savepoint", "Its name"), Input("epoch", "The complete epoch that gets the name", "number")),
+    ),
+    Rewind.name: Form(
+        "Let {} read records once more",
+        (
+            Input("to_epoch", "Go back to where this complete epoch ended", "number"),
+            Input("restore_tables", "Bring the Delta tables back to that epoch, too", "checkbox"),
+        ),
+    ),
+}
