@@ -29,6 +29,7 @@ from airflow_epochs.commands.asking import (
     ledger_of,
     tells_refusals,
 )
+from airflow_epochs.commands.check import check_command
 from airflow_epochs.commands.code import code_command
 from airflow_epochs.commands.dry_run import dry_run_command
 from airflow_epochs.commands.export import export_command
@@ -113,6 +114,7 @@ def _reading() -> list[ActionCommand]:
         export_command(),
         dry_run_command(),
         preview_command(),
+        check_command(),
     ]
 
 

@@ -51,6 +51,12 @@ LEDGER_ROOT_MISSING = CONFIGURATION.code(
     "The field `ledger_root` of the connection of type epochs is empty. It says where the ledger is.",
     "Set `ledger_root` to an absolute path, or to a URL such as s3://bucket/epochs. Then clear the failed task.",
 )
+LEDGER_FOLDER_MISSING = CONFIGURATION.code(
+    "EPOCHS-LEDGER-FOLDER-MISSING",
+    Refused,
+    "The folder that `ledger_root` names does not exist on this machine. Nothing was created.",
+    "Correct `ledger_root` if it is misspelled. If the folder is new, set `create` to true, and test again.",
+)
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
@@ -787,6 +793,18 @@ PIPELINE_NOT_IN_DAGS = COMMANDS.code(
     Refused,
     "The command needs the sinks of the pipeline's DAG, and it finds no such DAG, or several. Nothing was changed.",
     "Name the DAG with --dag-id. If its file has an import error (`airflow dags list-import-errors`), mend it first.",
+)
+DAG_UNKNOWN = COMMANDS.code(
+    "EPOCHS-DAG-UNKNOWN",
+    Refused,
+    "This installation has no DAG with this name, or the DAG has no pipeline. Nothing was checked.",
+    "Type the name of a DAG with a pipeline: the message lists them.",
+)
+DAG_NOT_IMPORTED = COMMANDS.code(
+    "EPOCHS-DAG-NOT-IMPORTED",
+    Refused,
+    "A DAG file has an import error, so that nobody knows which DAGs it has. Nothing was checked.",
+    "Correct the file. Then run the command again.",
 )
 TEMPLATE_NEEDS_RUN = COMMANDS.code(
     "EPOCHS-TEMPLATE-NEEDS-RUN",

@@ -85,10 +85,10 @@ class EpochError(Exception):
         place = {"pipeline": self.pipeline, "epoch": self.epoch, "attempt": self.attempt, "sink": self.sink}
         known = ", ".join(f"{key} {value}" for key, value in place.items() if value is not None)
         where = f"Where: {known}\n" if known else ""
-        return secrecy.scrubbed(f"{self.cause}\n{where}{_REMEDY}{self._filled_remedy}")
+        return secrecy.scrubbed(f"{self.cause}\n{where}{_REMEDY}{self.filled_remedy}")
 
     @property
-    def _filled_remedy(self) -> str:
+    def filled_remedy(self) -> str:
         """The remedy, whose commands have the known place, so that they can be pasted."""
         place = {"PIPELINE": self.pipeline, "EPOCH": self.epoch, "SINK": self.sink}
 

@@ -349,7 +349,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     names = [command.name for command in group.subcommands]
     assert names == [
         *("pipelines", "lag", "list", "show", "in-doubt", "state", "history", "find", "verify", "export"),
-        *("dry-run", "preview"),
+        *("dry-run", "preview", "check"),
         *("takeover", "waive", "abort", "pause", "unpause", "retry", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),

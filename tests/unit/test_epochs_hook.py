@@ -81,7 +81,8 @@ def test_the_test_button_creates_no_misspelled_folder_unless_it_is_told_to(
     ok, told = EpochsHook().test_connection()
     assert not ok and not root.exists()
     assert told.startswith(
-        f"The folder {root} does not exist on this machine. Nothing was created.\nWhat to do: Correct"
+        f"EPOCHS-LEDGER-FOLDER-MISSING: The folder {root} does not exist on this machine. Nothing was created.\n"
+        "What to do: Correct"
     )
     given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(root), "create": True})
     ok, told = EpochsHook().test_connection()

@@ -49,8 +49,8 @@ def test_an_error_of_the_driver_keeps_what_it_means_for_a_retry() -> None:
         (NotApplied("a", remedy="b"), NotApplied),
         (OutcomeUnknown("a", remedy="b"), NotApplied),
     ):
-        told = json.loads(json.dumps(main.error_as_json(error)))
-        back = main.error_from_json(told)
+        told = json.loads(json.dumps(failures.error_as_json(error)))
+        back = failures.error_from_json(told)
         assert (type(back), back.what, back.remedy) == (kind, "a", "b")
 
 

@@ -33,7 +33,7 @@ CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Co
 OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
 
 
-_UNKNOWN = (codes.PIPELINE_UNKNOWN, codes.CONNECTION_MISSING)
+_UNKNOWN = (codes.PIPELINE_UNKNOWN, codes.CONNECTION_MISSING, codes.DAG_UNKNOWN, codes.DAG_NOT_IMPORTED)
 """The command names something that is not there: the cause says it all."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 Command = Callable[[Namespace], None]

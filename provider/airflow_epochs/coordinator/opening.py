@@ -204,7 +204,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     before = task.ledger.complete_record(view.number - 1)
     code = code_changes.of_attempt(task, view.number, before, last.restored_to)
     sinks = sink_plans(task, before, last.adopted)
-    planned = _planned_again(task, last)
+    planned = planned_again(task, last)
     sinks = with_backfill(task, sinks, view.number, planned, moved=last.moved)
     preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)
@@ -232,7 +232,8 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     )
 
 
-def _planned_again(task: TaskTry, last: OpenRecord) -> PlannedEpoch:
+def planned_again(task: TaskTry, last: OpenRecord) -> PlannedEpoch:
+    """The input of an aborted attempt, for the next one. Raises Corrupt if planned records are gone."""
     source = task.pipeline.source
     if isinstance(source, Renewing):
         return source.again(last.ranges, last.source_state, task.env)
@@ -258,15 +259,17 @@ def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[st
 
     ``adopted``: as in ``OpenRecord``.
     """
-    plans = {}
-    for sink in task.pipeline.sinks:
-        known = sink.name not in adopted
-        previous = previous_of(task, sink, before) if known else adopted[sink.name]
-        expected = TransactionId.parse(previous) if previous else None
-        receipt = before.receipts.get(sink.name) if before and known else None
-        agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
-        plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
-    return plans
+    return {sink.name: sink_plan(task, sink, before, adopted) for sink in task.pipeline.sinks}
+
+
+def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> SinkPlan:
+    """The plan for one sink of today's DAG: as ``sink_plans``."""
+    known = sink.name not in adopted
+    previous = previous_of(task, sink, before) if known else adopted[sink.name]
+    expected = TransactionId.parse(previous) if previous else None
+    receipt = before.receipts.get(sink.name) if before and known else None
+    agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
+    return SinkPlan(spec=sink.spec(), previous=previous)
 
 
 def changes_by_others(

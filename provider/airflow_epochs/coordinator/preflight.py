@@ -21,14 +21,18 @@ def require_ready(task: TaskTry, plans: Mapping[str, SinkPlan]) -> None:
 
     Raises NotApplied if a sink does not answer. Changes nothing.
     """
-    refusals = [no for sink, plan in plans.items() if (no := _refusal(task, sink, plan))]
+    refusals = [no for sink, plan in plans.items() if (no := refusal(task, sink, plan))]
     for other in refusals[1:]:
         log.error("%s", other)
     if refusals:
         raise refusals[0]
 
 
-def _refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
+def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
+    """The error of one sink that is not ready; None if it is, or if a sink of its kind cannot tell.
+
+    Raises NotApplied if the sink does not answer.
+    """
     (sink,) = (sink for sink in task.pipeline.sinks if sink.name == name)
     if not isinstance(sink, Preflight):
         return None

@@ -65,8 +65,8 @@ def source_of(opened: OpenRecord, today: Source) -> object:
 def _require_named_connections(opened: OpenRecord, name: str, today: Collection[Sink]) -> None:
     if opened.format == FORMAT:
         return
-    named = {conn_id for sink in today for conn_id in _connections(sink.spec())}
-    others = sorted(set(_connections(opened.sinks[name].spec)) - named)
+    named = {conn_id for sink in today for conn_id in connections_in(sink.spec())}
+    others = sorted(set(connections_in(opened.sinks[name].spec)) - named)
     if others:
         key = attempt_key(opened.txn.epoch, opened.txn.attempt, "open")
         raise Refused(
@@ -79,14 +79,14 @@ def _require_named_connections(opened: OpenRecord, name: str, today: Collection[
         )
 
 
-def _connections(spec: object, name: str = "") -> Iterator[str]:
+def connections_in(spec: object, name: str = "") -> Iterator[str]:
     """The ids of Airflow connections in a specification: the values of all fields whose names end in ``conn_id``."""
     if isinstance(spec, dict):
         for key, value in spec.items():
-            yield from _connections(value, str(key))
+            yield from connections_in(value, str(key))
     elif isinstance(spec, list | tuple):
         for value in spec:
-            yield from _connections(value, name)
+            yield from connections_in(value, name)
     elif spec is not None and name.endswith("conn_id"):
         yield str(spec)
 

@@ -160,7 +160,7 @@ def _marker(task: TaskTry, name: str, today: Sink | None) -> Finding:
     for _ in range(LOOKS):
         view = task.ledger.view_of_next()
         try:
-            if not _require_marker(task, name, today, view):
+            if not require_marker(task, name, today, view):
                 return _not_checked(name, "marker", "No sink of today's DAG has this name.")
             return _finding(name, "marker", 1, [])
         except Corrupt as error:
@@ -172,7 +172,7 @@ def _marker(task: TaskTry, name: str, today: Sink | None) -> Finding:
     return _not_checked(name, "marker", f"The pipeline went on {LOOKS} times while the sink was asked.")
 
 
-def _require_marker(task: TaskTry, name: str, today: Sink | None, view: EpochView) -> bool:
+def require_marker(task: TaskTry, name: str, today: Sink | None, view: EpochView) -> bool:
     """Raise Corrupt if the sink shows anything else than the ledger expects. False: there is no sink to ask."""
     before = task.ledger.complete_record(view.number - 1)
     receipt = before.receipts.get(name) if before else None

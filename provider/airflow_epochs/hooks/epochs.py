@@ -177,17 +177,29 @@ class EpochsHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Test the ledger's store with a probe record, as the first ``open`` of a pipeline does."""
         try:
-            folder = self._local_folder()
-            if folder and not folder.is_dir() and not self._flag("create"):
-                return False, _no_folder(folder)
-            self.ledger(PROBED).probe()
-            if folder:
-                _remove_empty(folder / PROBED)
+            return True, f"{self.probe()} {self.told_of_keys()}"
         except Exception as error:
             return False, str(error)
+
+    def probe(self) -> str:
+        """Write a probe record, and remove it. Returns what that has shown.
+
+        Raises:
+            Refused: The folder does not exist, or the store is none for a ledger.
+            NotApplied: The store cannot be written.
+        """
+        folder = self._local_folder()
+        if folder and not folder.is_dir() and not self._flag("create"):
+            raise _no_folder(folder)
+        self.ledger(PROBED).probe()
+        if folder:
+            _remove_empty(folder / PROBED)
         fine = "The ledger's store honours put-if-absent: a probe was written, read back and removed."
-        place = f" Every worker must see the same folder at {folder}." if folder else ""
-        return True, f"{fine}{place} {self._flaw_of_keys() or 'Records are signed.'}"
+        return f"{fine} Every worker must see the same folder at {folder}." if folder else fine
+
+    def told_of_keys(self) -> str:
+        """Whether records are signed, and what is weak about that."""
+        return self._flaw_of_keys() or "Records are signed."
 
     def _local_folder(self) -> Path | None:
         """The folder of a ledger on this machine's disk; None if it is in an object store."""
@@ -197,10 +209,10 @@ class EpochsHook(BaseHook):
         return Path(store.root) if isinstance(store, LocalStore) else None
 
 
-def _no_folder(folder: Path) -> str:
-    return with_remedy(
+def _no_folder(folder: Path) -> Refused:
+    return Refused(
         f"The folder {folder} does not exist on this machine. Nothing was created.",
-        "Correct `ledger_root` if it is misspelled. If the folder is new, set `create` to true, and test again.",
+        code=codes.LEDGER_FOLDER_MISSING,
     )
 
 

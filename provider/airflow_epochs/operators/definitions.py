@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import StrictUndefined, UndefinedError
 
 from airflow_epochs import codes
+from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.operators.epoch import EpochOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import DAG
 
     from airflow_epochs.config import Pipeline
@@ -57,14 +60,71 @@ def find(
     return _rendered(next((each for each in operators if each.step == step), operators[0]), ledger_conn_id)
 
 
+def in_dag(dag_id: str) -> dict[str, EpochOperator]:
+    """An operator of each pipeline in a DAG, by the pipeline's name; one that knows the transform's file, if any does.
+
+    Runs every DAG file.
+
+    Raises:
+        Refused: There is no such DAG, or it has no pipeline, or it may be in a file with an import error.
+    """
+    bags = list(_bags())
+    every: dict[str, dict[str, EpochOperator]] = {
+        dag.dag_id: _by_pipeline(dag) for bag in bags for dag in bag.dags.values()
+    }
+    if found := every.get(dag_id):
+        return found
+    broken = {str(Path(bag.dag_folder, path)): text for bag in bags for path, text in bag.import_errors.items()}
+    if dag_id not in every and (named := {path: text for path, text in broken.items() if _names(path, dag_id)}):
+        raise _not_imported(dag_id, named)
+    raise _no_pipeline(dag_id, [each for each, operators in every.items() if operators], known=dag_id in every)
+
+
+def _by_pipeline(dag: DAG) -> dict[str, EpochOperator]:
+    found: dict[str, EpochOperator] = {}
+    for task in dag.tasks:
+        if isinstance(task, EpochOperator) and (task.pipeline not in found or task.step == "open"):
+            found[task.pipeline] = task
+    return found
+
+
+def _names(path: str, dag_id: str) -> bool:
+    """Whether a file that cannot be imported may have the DAG. Of an archive nobody can tell."""
+    try:
+        return dag_id in Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+
+
+def _not_imported(dag_id: str, broken: Mapping[str, str]) -> Refused:
+    texts = "\n".join(f"{path}: {text.strip()}" for path, text in sorted(broken.items()))
+    return Refused(
+        f"DAG {dag_id!r} is in a file that cannot be imported. {texts}",
+        code=codes.DAG_NOT_IMPORTED,
+    )
+
+
+def _no_pipeline(dag_id: str, others: Iterable[str], *, known: bool) -> Refused:
+    what = f"DAG {dag_id!r} has no epoch pipeline" if known else f"This installation has no DAG {dag_id!r}"
+    names = ", ".join(sorted(others))
+    return Refused(
+        f"{what}; {f'these DAGs have a pipeline: {names}' if names else 'no DAG has a pipeline'}.",
+        code=codes.DAG_UNKNOWN,
+    )
+
+
 def _all_dags() -> Iterator[DAG]:
+    for bag in _bags():
+        yield from bag.dags.values()
+
+
+def _bags() -> Iterator[BundleDagBag]:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag
 
     for bundle in DagBundlesManager().get_all_dag_bundles():
         bundle.initialize()
-        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-        yield from bag.dags.values()
+        yield BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
 
 
 def _operators(dag: DAG, pipeline: str) -> Iterable[EpochOperator]:
@@ -82,6 +142,24 @@ def _not_one(pipeline: str, dag_id: str | None, found: list[str]) -> Refused:
 
 
 def _rendered(operator: EpochOperator, ledger_conn_id: str | None) -> Definition:
+    dag = _with_values(operator)
+    return Definition(
+        pipeline=operator.definition(dag),
+        operator=operator,
+        ledger_conn_id=ledger_conn_id or operator.ledger_conn_id,
+    )
+
+
+def without_file(operator: EpochOperator) -> tuple[Definition, Callable[[], Transform]]:
+    """As ``find``, of a pipeline whose transform need not exist; and what looks for its file."""
+    dag = _with_values(operator)
+    pipeline = operator.definition(dag, Transform.parse(operator.transform))
+    found = Definition(pipeline=pipeline, operator=operator, ledger_conn_id=operator.ledger_conn_id)
+    return found, lambda: operator.transform_in(dag)
+
+
+def _with_values(operator: EpochOperator) -> DAG:
+    """Render the operator's templates; its DAG. Raises Refused if one of them needs a run."""
     operator.checkpoint = None  # an XCom, which only a run has
     jinja = operator.get_template_env()
     jinja.undefined = StrictUndefined
@@ -96,11 +174,7 @@ def _rendered(operator: EpochOperator, ledger_conn_id: str | None) -> Definition
         ) from error
     dag = operator.get_dag()
     assert dag is not None
-    return Definition(
-        pipeline=operator.definition(dag),
-        operator=operator,
-        ledger_conn_id=ledger_conn_id or operator.ledger_conn_id,
-    )
+    return dag
 
 
 def _context() -> Any:

@@ -261,10 +261,11 @@ class EpochOperator(BaseOperator):
             )
         )
 
-    def definition(self, dag: DAG) -> Pipeline:
+    def definition(self, dag: DAG, transform: Transform | None = None) -> Pipeline:
         """The pipeline as the rendered DAG defines it.
 
-        Checks it again: templates are rendered only now, and not every DAG uses ``EpochPipeline``.
+        Checks it again: templates are rendered only now, and not every DAG uses ``EpochPipeline``. ``transform``: the
+        transform, if its file must not be looked for.
         """
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
@@ -274,7 +275,7 @@ class EpochOperator(BaseOperator):
                 dag_id=dag.dag_id,
                 source=self.source,
                 sinks=tuple(self.sinks),
-                transform=self._transform(Path(dag.fileloc).parent),
+                transform=transform or self.transform_in(dag),
                 keep_epochs=self.keep_epochs,
                 measure_input=self.measure_input,
                 backfill=self.backfill,
@@ -292,6 +293,10 @@ class EpochOperator(BaseOperator):
                 code=codes.PIPELINE_MISCONFIGURED,
                 pipeline=self.pipeline,
             ) from error
+
+    def transform_in(self, dag: DAG) -> Transform:
+        """The transform, with its file if the step needs that. Raises Refused if there is no such file."""
+        return self._transform(Path(dag.fileloc).parent)
 
     def _transform(self, beside_dag: Path) -> Transform:
         """The transform by its name alone. Steps that run the file or record its digest override this."""

@@ -14,8 +14,6 @@ from pathlib import PurePosixPath
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, Refused
-from airflow_epochs.spark.driver.plans import StagePlan
-from airflow_epochs.spark.driver.wire import from_json
 
 FILE_FIELD = "kafka_credentials_file"
 _PROVIDER = "epochs"
@@ -73,7 +71,7 @@ def sent(job: SparkJob, connection: Connection) -> Sent:
 
 
 def _references(job: SparkJob, file: str, names: Mapping[str, str]) -> dict[str, str]:
-    others = from_json(StagePlan, job.args).read.get(_PROVIDERS)
+    others = job.args["read"].get(_PROVIDERS)
     return {
         _PROVIDERS: f"{others},{_PROVIDER}" if others else _PROVIDER,
         f"{_PROVIDERS}.{_PROVIDER}.class": _CLASS,

@@ -16,7 +16,7 @@ from airflow_epochs.contracts import Connection, Environment, Following, RunsOn
 from airflow_epochs.errors import NotApplied, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import reports, yarn
-from airflow_epochs.spark.driver import main
+from airflow_epochs.spark.driver import failures
 from airflow_epochs.spark.driver.plans import StagePlan
 from airflow_epochs.spark.yarn import Application, ResourceManager
 
@@ -134,7 +134,7 @@ class OnYarn:
     def _result_of(self, app: Application | None, manager: ResourceManager, session: JsonDict) -> JsonDict:
         report = self._report(session)
         if report and "error" in report:
-            error = main.error_from_json(report["error"])
+            error = failures.error_from_json(report["error"])
             error.what = secrecy.scrubbed(f"{error.what}{_where(app)}")
             raise error
         if app and not app.has_succeeded:

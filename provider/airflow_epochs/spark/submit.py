@@ -19,7 +19,6 @@ import socket
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +27,9 @@ from airflow_epochs.contracts import Connection, Environment, Following, SparkJo
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import on_yarn, processes, reports
-from airflow_epochs.spark.driver import kafka_read, main, user_files
+from airflow_epochs.spark.driver import failures, kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.plans import StagePlan
-from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.spark.runners import stop_session
 from airflow_epochs.spark.work_folder import work_folder
 from airflow_epochs.spark.yarn import ResourceManager
@@ -226,7 +224,7 @@ class SubmitRunner:
     def _outcome(self, submit: _Submit, job: SparkJob, failure: Exception | None) -> JsonDict:
         report = reports.take(submit.report, self._storage())
         if report is not None and "error" in report:
-            raise main.error_from_json(report["error"])
+            raise failures.error_from_json(report["error"])
         if report is None or failure is not None:
             said = secrecy.scrubbed(str(failure or "the driver left no complete report"))
             raise NotApplied(
@@ -306,11 +304,9 @@ def driver_code() -> bytes:
 
 def _with_source(job: SparkJob) -> JsonDict:
     """The job's arguments with the transform's source: in cluster mode the driver does not have the file."""
-    if job.kind != StagePlan.JOB:
+    if not (transform := job.args.get("transform")):
         return job.args
-    plan = from_json(StagePlan, job.args)
-    source = user_files.read_source(plan.transform.path)
-    return as_json(replace(plan, transform=replace(plan.transform, source=source)))
+    return {**job.args, "transform": {**transform, "source": user_files.read_source(transform["path"])}}
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import python_workers
 from airflow_epochs.spark.driver.kafka_read import REDACTION
+from airflow_epochs.spark.driver.wire import JsonDict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _LENGTH_MAX = 4_000
 _JARS = {
@@ -25,6 +30,7 @@ _OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
 """The SQL standard's class 22, "data exception", without 22000, under which Spark tells of lost Kafka records; and
 ``raise_error`` in the user's SQL.
 """
+_CATALOG = "spark.sql.catalog.spark_catalog"
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
 
@@ -66,13 +72,7 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     if found := _NO_SOURCE.search(text):
         return _jar_missing(found.group(1), doing)
     if _NO_EXTENSION in text:
-        return Refused(
-            f"{doing} failed: Spark runs without Delta's extension and catalog.",
-            code=codes.SPARK_INCOMPLETE,
-            remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
-            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. Then clear the failed "
-            "task.",
-        )
+        return _without_catalog(doing)
     if unknown := _STRANGER.search(text):
         return Refused(
             f"{doing} failed: the Spark Connect server does not accept the task's token ({unknown.group(1)}).",
@@ -90,6 +90,22 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     if final := python_workers.refused(whole, text, doing):
         return final
     return NotApplied(f"{doing} failed: {type(error).__name__}: {text}", code=codes.SPARK_JOB_FAILED)
+
+
+def _without_catalog(doing: str) -> Refused:
+    return Refused(
+        f"{doing} failed: Spark runs without Delta's extension and catalog.",
+        code=codes.SPARK_INCOMPLETE,
+        remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
+        "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. Then clear the failed "
+        "task.",
+    )
+
+
+def refuse_without_catalog(spark: SparkSession, doing: str) -> None:
+    """Raise what Delta raises at its first write, before there is one."""
+    if spark.conf.get(_CATALOG, "") == "":
+        raise _without_catalog(doing)
 
 
 def _jar_missing(source: str, doing: str) -> Refused:
@@ -126,3 +142,15 @@ def _cut(text: str) -> str:
     """``text`` without its middle, if it is long: a traceback says what was raised at its end."""
     half = _LENGTH_MAX // 2
     return text if len(text) <= _LENGTH_MAX else f"{text[:half]} … {text[-half:]}"
+
+
+def error_as_json(error: EpochError) -> JsonDict:
+    """The error's class, code, text and remedy, for the report."""
+    code = error.code.name if error.code else None
+    return {"type": type(error).__name__, "code": code, "what": error.what, "remedy": error.remedy}
+
+
+def error_from_json(told: JsonDict) -> EpochError:
+    """The error that the driver reported. Refused stays Refused; every other class becomes NotApplied."""
+    kind = Refused if told["type"] == "Refused" else NotApplied
+    return kind(told["what"], code=codes.BY_NAME.get(told["code"]), remedy=told["remedy"])

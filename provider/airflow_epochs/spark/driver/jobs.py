@@ -12,6 +12,7 @@ from airflow_epochs.spark.driver.delta.deletions import delta_thin_notes
 from airflow_epochs.spark.driver.delta.jobs import delta_commit, delta_describe, delta_marker, delta_optimize
 from airflow_epochs.spark.driver.delta.merge import delta_change
 from airflow_epochs.spark.driver.plans import JobPlan, StagePlan
+from airflow_epochs.spark.driver.readiness import CheckPlan, ReadPlan, check, read
 from airflow_epochs.spark.driver.stage import stage
 from airflow_epochs.spark.driver.wire import Dataclass, JsonDict, as_json, from_json
 
@@ -26,18 +27,24 @@ def _stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> Json
     return as_json(stage(spark, from_json(StagePlan, args), secrets))
 
 
-def _delta(kind: type[P], run: Callable[[SparkSession, P], Dataclass]) -> Job:
+def _read(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
+    return as_json(read(spark, from_json(ReadPlan, args), secrets))
+
+
+def _without_secrets(kind: type[P], run: Callable[[SparkSession, P], Dataclass]) -> Job:
     return lambda spark, args, secrets: as_json(run(spark, from_json(kind, args)))
 
 
 JOBS: dict[str, Job] = {
     StagePlan.JOB: _stage,
-    delta_plans.CommitPlan.JOB: _delta(delta_plans.CommitPlan, delta_commit),
-    delta_plans.ChangePlan.JOB: _delta(delta_plans.ChangePlan, delta_change),
-    delta_plans.DescribePlan.JOB: _delta(delta_plans.DescribePlan, delta_describe),
-    delta_plans.MarkerPlan.JOB: _delta(delta_plans.MarkerPlan, delta_marker),
-    delta_plans.OptimizePlan.JOB: _delta(delta_plans.OptimizePlan, delta_optimize),
-    delta_plans.ThinNotesPlan.JOB: _delta(delta_plans.ThinNotesPlan, delta_thin_notes),
+    CheckPlan.JOB: _without_secrets(CheckPlan, check),
+    ReadPlan.JOB: _read,
+    delta_plans.CommitPlan.JOB: _without_secrets(delta_plans.CommitPlan, delta_commit),
+    delta_plans.ChangePlan.JOB: _without_secrets(delta_plans.ChangePlan, delta_change),
+    delta_plans.DescribePlan.JOB: _without_secrets(delta_plans.DescribePlan, delta_describe),
+    delta_plans.MarkerPlan.JOB: _without_secrets(delta_plans.MarkerPlan, delta_marker),
+    delta_plans.OptimizePlan.JOB: _without_secrets(delta_plans.OptimizePlan, delta_optimize),
+    delta_plans.ThinNotesPlan.JOB: _without_secrets(delta_plans.ThinNotesPlan, delta_thin_notes),
 }
 """Each job understands its plan, runs, and tells its report: what is before and behind it is JSON."""
 

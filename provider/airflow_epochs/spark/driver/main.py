@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.errors import NotApplied
 from airflow_epochs.spark.driver import failures, jobs
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _report(spark: SparkSession, given: argparse.Namespace) -> JsonDict:
         doing = f"The Spark job {plan['kind']!r}"
         return {"result": jobs.run(spark, plan["kind"], plan["args"], secrets)}
     except Exception as error:
-        return {"error": error_as_json(failures.of_spark(error, doing))}
+        return {"error": failures.error_as_json(failures.of_spark(error, doing))}
 
 
 def _plan(where: str, digest: str) -> JsonDict:
@@ -103,18 +103,6 @@ def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
         Path(where).write_text(text, encoding="utf-8")
         return
     spark.createDataFrame([(text,)], "report string").coalesce(1).write.mode("overwrite").text(where)
-
-
-def error_as_json(error: EpochError) -> JsonDict:
-    """The error's class, code, text and remedy, for the report."""
-    code = error.code.name if error.code else None
-    return {"type": type(error).__name__, "code": code, "what": error.what, "remedy": error.remedy}
-
-
-def error_from_json(told: JsonDict) -> EpochError:
-    """The error that the driver reported. Refused stays Refused; every other class becomes NotApplied."""
-    kind = Refused if told["type"] == "Refused" else NotApplied
-    return kind(told["what"], code=codes.BY_NAME.get(told["code"]), remedy=told["remedy"])
 
 
 if __name__ == "__main__":

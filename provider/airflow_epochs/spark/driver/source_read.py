@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.driver.delta import table_read
-from airflow_epochs.spark.driver.plans import StagePlan
+from airflow_epochs.spark.driver.plans import StagePlan, TableRead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def batch(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> DataFrame:
+class Reading(Protocol):
+    """A plan that says what to read."""
+
+    @property
+    def read(self) -> dict[str, str]:
+        """Of Kafka: the options."""
+        ...
+
+    @property
+    def table(self) -> TableRead | None:
+        """Of a Delta table; None: of Kafka."""
+        ...
+
+
+def batch(spark: SparkSession, plan: Reading, secrets: dict[str, str]) -> DataFrame:
     """The batch as a lazy DataFrame."""
     return table_read.batch(spark, plan.table) if plan.table else kafka_read.batch(spark, plan.read, secrets)
 

@@ -1,0 +1,422 @@
+"""``airflow epochs check`` finds what a run would find, and changes nothing: a DAG file, Delta tables on a disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs import SparkConnect, codes
+from airflow_epochs.commands import check
+from airflow_epochs.contracts import SparkJob
+from airflow_epochs.coordinator.checking import Subject, looks_at
+from airflow_epochs.coordinator.looks import Checked, Result, made
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver import failures, readiness, transform
+from airflow_epochs.spark.driver.plans import TransformFile
+from airflow_epochs.spark.driver.readiness import CheckOutcome, Flaw, ReadOutcome
+from airflow_epochs.spark.driver.wire import as_json, from_json
+from tests.support import airflow_home, remedies
+from tests.support.airflow_harness import initialised
+from tests.support.faults_world import DiskWorld, start
+
+DAG = """
+    from airflow.sdk import DAG
+    from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect
+
+    def pipeline(name, transform="{folder}/app.py:kept", **options):
+        usual = dict(mode="upsert", keys=["id"], storage_conn_id="lake")
+        EpochPipeline(
+            name,
+            source=DeltaSource("{folder}/input"),
+            transform=transform,
+            sinks=[DeltaSink("out", "{folder}/" + name, **(usual | options))],
+            spark=SparkConnect("spark"),
+        )
+
+    with DAG("orders_dag", schedule=None, max_active_runs=1):
+        pipeline("orders"){more}
+
+    with DAG("empty_dag", schedule=None):
+        pass
+"""
+MISMATCH = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.12, PySpark"
+
+
+@dataclass
+class AnsweringSpark:
+    """A Spark that has everything, loads transforms, and reads a record; ``flaws`` are what it lacks."""
+
+    conn_id: str
+    flaws: dict[str, Flaw] = field(default_factory=dict)
+
+    def new_session(self) -> JsonDict:
+        return {"kind": "spark_connect", "conn_id": self.conn_id}
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if job.kind == readiness.ReadPlan.JOB:
+            return as_json(ReadOutcome(records=1))
+        flaws = dict(self.flaws)
+        if told := job.args["transform"]:
+            try:
+                with transform.loaded(from_json(TransformFile, told)):
+                    pass
+            except Refused as error:
+                flaws[readiness.TRANSFORM] = Flaw(**failures.error_as_json(error))
+        workers = None if readiness.WORKERS in flaws else "3.12.1"
+        return as_json(CheckOutcome(spark="4.0.1", pyspark="4.0.1", python="3.12.1", workers=workers, flaws=flaws))
+
+
+@dataclass
+class World:
+    """A DAG file, its input, and what its command says."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+    flaws: dict[str, Flaw] = field(default_factory=dict)
+
+    def connect(self, conn_id: str, conn_type: str, **fields: Any) -> None:
+        self.patch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": conn_type, **fields}))
+
+    def ledger_at(self, folder: str, **extra: Any) -> None:
+        extra = {"ledger_root": str(self.folder / folder), **extra}
+        self.connect("epochs_default", "epochs", password="k" * 32, extra=extra)
+
+    def dag(self, more: str = "", file: str = "orders_dag") -> None:
+        text = dedent(DAG).format(folder=self.folder, more=f"\n    {more}" if more else "")
+        Path(airflow_home.DAGS, f"{file}.py").write_text(text)
+
+    def app(self, text: str) -> None:
+        (self.folder / "app.py").write_text(text)
+
+    def said(self, output: str = "json", dag_id: str = "orders_dag") -> tuple[int, str]:
+        """Exit code, and what the command has printed, errors included."""
+        try:
+            check.show_checks(Namespace(dag_id=dag_id, output=output, verbose=False))
+            code = 0
+        except SystemExit as ended:
+            code = int(str(ended.code))
+        out, err = self.capsys.readouterr()
+        return code, out or err
+
+    def rows(self, pipeline: str = "orders") -> dict[str, dict[str, Any]]:
+        return {
+            f"{row['of']}, {row['check']}": row for row in json.loads(self.said()[1]) if row["pipeline"] == pipeline
+        }
+
+    def failed(self) -> dict[str, Any]:
+        """The one check that failed; the exit code says so."""
+        code, told = self.said()
+        [row] = [row for row in json.loads(told) if row["result"] == "failed"]
+        assert code == 1
+        return dict(row)
+
+    def not_checked(self) -> set[str]:
+        return {name for name, row in self.rows().items() if row["result"] == "not checked"}
+
+    def require_green(self) -> None:
+        code, told = self.said()
+        assert (code, {row["result"] for row in json.loads(told)}) == (0, {"ok"}), told
+
+    def files(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() if path.is_file() else b"" for path in self.folder.rglob("*")}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[World]:
+    """A pipeline that lacks nothing."""
+    initialised()
+    monkeypatch.setenv("COLUMNS", "300")
+    world = World(tmp_path, monkeypatch, capsys)
+    monkeypatch.setattr(SparkConnect, "runner", lambda spark, env: AnsweringSpark(spark.conn_id, world.flaws))
+    (tmp_path / "ledger").mkdir()
+    world.ledger_at("ledger")
+    world.connect("spark", "spark_connect", host="localhost")
+    world.connect("lake", "generic")
+    world.app("def kept(batch, epoch):\n    return batch\n")
+    for table in ("input", "orders"):
+        write_deltalake(str(tmp_path / table), pa.table({"id": [1]}))
+    world.dag()
+    yield world
+    for file in airflow_home.DAGS.glob("*.py"):
+        file.unlink()
+
+
+def test_a_good_pipeline_is_in_order_in_every_part_and_nothing_is_changed(world: World) -> None:
+    before = world.files()
+    rows = world.rows()
+    assert {row["result"] for row in rows.values()} == {"ok"}
+    assert list(rows) == [
+        *("ledger, connection", "ledger, store", "ledger, signatures", "ledger, owner", "ledger, epochs"),
+        *("transform, file", "transform, code", "source, input"),
+        *("spark, connection spark", "spark, session", "spark, delta jars", "spark, python"),
+        *("transform, import", "spark, input", "sink out, connection lake", "sink out, marker", "sink out, ready"),
+    ]
+    assert rows["ledger, signatures"]["details"] == "Records are signed."
+    assert rows["spark, session"]["details"] == "Spark 4.0.1; pyspark 4.0.1 with Python 3.12.1 asks it."
+    assert world.files() == before, "no file and no folder is new, changed or gone"
+    assert DeltaTable(str(world.folder / "orders")).version() == 0
+    assert Ledger(LocalStore(world.folder / "ledger"), "orders").identity() is None
+
+
+def test_the_table_ends_with_a_sentence_and_json_has_real_types(world: World) -> None:
+    code, told = world.said("table")
+    assert code == 0 and told.rstrip().endswith("DAG orders_dag: 17 of 17 checks are in order. Nothing was changed.")
+    assert json.loads(world.said("json")[1])[1] | {"details": ""} == {
+        "pipeline": "orders",
+        "of": "ledger",
+        "check": "store",
+        "where": "epochs_default",
+        "result": "ok",
+        "details": "",
+        "code": None,
+        "cause": None,
+        "remedy": None,
+    }
+
+
+def test_a_missing_ledger_connection_is_told_with_what_rests_on_it_and_green_once_it_is_there(world: World) -> None:
+    world.patch.delenv("AIRFLOW_CONN_EPOCHS_DEFAULT")
+    failed = world.failed()
+    assert (failed["of"], failed["check"], failed["code"]) == ("ledger", "connection", "EPOCHS-CONNECTION-MISSING")
+    assert "AIRFLOW_CONN_EPOCHS_DEFAULT" in failed["remedy"] and failed["remedy"].endswith(
+        "Then run the command again."
+    )
+    rows = world.rows()
+    assert rows["sink out, marker"]["details"] == (
+        "It rests on another check, which did not succeed: ledger, connection."
+    )
+    assert rows["transform, import"]["result"] == rows["spark, delta jars"]["result"] == "ok"
+    world.ledger_at("ledger")
+    world.require_green()
+
+
+def test_a_ledger_folder_that_is_missing_is_created_only_as_the_remedy_says(world: World) -> None:
+    world.ledger_at("ledgre")
+    failed = world.failed()
+    assert failed["code"] == "EPOCHS-LEDGER-FOLDER-MISSING" and "set `create` to true" in failed["remedy"]
+    assert not (world.folder / "ledgre").exists()
+    world.ledger_at("ledgre", create=True)
+    world.require_green()
+
+
+def test_a_ledger_that_cannot_be_written_is_found(world: World) -> None:
+    def read_only(self: LocalStore, key: str, value: bytes) -> bool:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with world.patch.context() as context:
+        context.setattr(LocalStore, "put_if_absent", read_only)
+        failed = world.failed()
+    assert (failed["check"], failed["code"]) == ("store", "EPOCHS-LEDGER-NOT-WRITTEN")
+    assert "make the disk writable again" in failed["remedy"]
+    world.require_green()
+
+
+def test_a_pipeline_of_another_dag_is_handed_over_by_the_command_that_the_check_names(world: World) -> None:
+    world.patch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", "")
+    world.connect("epochs_default", "epochs", extra={"ledger_root": str(world.folder / "ledger")})
+    ledger = Ledger(LocalStore(world.folder / "ledger"), "orders")
+    ledger.register("other_dag", at="now", writer="w")
+    failed = world.failed()
+    assert failed["code"] == "EPOCHS-PIPELINE-OF-OTHER-DAG"
+    assert "`airflow epochs takeover orders --dag-id orders_dag --why …`" in failed["remedy"]
+    remedies.ordered(
+        world.folder / "ledger", "epochs", "takeover", "orders", "--dag-id", "orders_dag", "--why", "it moves"
+    )
+    world.require_green()
+
+
+@pytest.mark.parametrize(
+    ("text", "check_of", "code", "cause"),
+    [
+        (
+            "def keep(batch, epoch): ...",
+            "import",
+            codes.TRANSFORM_MISSING,
+            "no function 'kept'. Its functions are: keep",
+        ),
+        ("import not_there\ndef kept(b, e): ...", "import", codes.TRANSFORM_BROKEN, "No module named 'not_there'"),
+        (None, "file", codes.TRANSFORM_MISSING, "There is no transform file"),
+        ("def kept(", "file", codes.TRANSFORM_BROKEN, "app.py"),
+    ],
+    ids=["function", "module", "file", "syntax"],
+)
+def test_a_transform_that_cannot_be_used_is_found_and_all_else_is_checked(
+    world: World, text: str | None, check_of: str, code: Any, cause: str
+) -> None:
+    (world.folder / "app.py").unlink()
+    if text:
+        world.app(text)
+    failed = world.failed()
+    assert (failed["of"], failed["check"], failed["code"]) == ("transform", check_of, code.name)
+    assert cause in failed["cause"]
+    left = {"transform, code", "transform, import"} if check_of == "file" else set()
+    assert world.not_checked() == left
+    world.app("def kept(batch, epoch): ...")
+    world.require_green()
+
+
+def test_a_key_that_the_table_lacks_is_found_and_green_once_the_table_has_it(world: World) -> None:
+    write_deltalake(str(world.folder / "orders"), pa.table({"nr": [1]}), mode="overwrite", schema_mode="overwrite")
+    failed = world.failed()
+    assert (failed["of"], failed["check"], failed["code"]) == ("sink out", "ready", "EPOCHS-DELTA-ROWS-UNFIT")
+    assert failed["remedy"].startswith("Correct `keys` of the sink, or add the column to the table.")
+    write_deltalake(str(world.folder / "orders"), pa.table({"id": [1]}), mode="append", schema_mode="merge")
+    world.require_green()
+
+
+def test_a_missing_connection_of_a_sink_is_told_of_that_sink_alone(world: World) -> None:
+    world.patch.delenv("AIRFLOW_CONN_LAKE")
+    assert world.failed()["check"] == "connection lake"
+    assert world.not_checked() == {"sink out, marker", "sink out, ready"}
+
+
+def test_an_input_that_is_not_there_is_found(world: World) -> None:
+    (world.folder / "input").rename(world.folder / "elsewhere")
+    failed = world.failed()
+    assert (failed["of"], failed["check"]) == ("source", "input") and "input" in failed["cause"]
+    assert world.not_checked() == {"spark, input"}
+    (world.folder / "elsewhere").rename(world.folder / "input")
+    world.require_green()
+
+
+def test_a_spark_server_that_does_not_answer_is_found_and_all_else_is_checked(world: World) -> None:
+    world.patch.undo()
+    world.ledger_at("ledger")
+    world.connect("lake", "generic")
+    world.connect("spark", "spark_connect", host="localhost", port=1)
+    failed = world.failed()
+    assert (failed["check"], failed["code"], failed["where"]) == ("session", "EPOCHS-SPARK-UNREACHABLE", "spark")
+    resting = {"spark, delta jars", "spark, python", "spark, input", "transform, import"}
+    assert world.not_checked() == resting
+
+
+def test_other_pythons_in_sparks_workers_matter_only_to_a_transform_that_needs_them(world: World) -> None:
+    mixed = failures.of_spark(ValueError(MISMATCH), "The look at 'python'")
+    world.flaws[readiness.WORKERS] = Flaw(**failures.error_as_json(mixed))
+    assert "could not run one: EPOCHS-SPARK-PYTHON-MIXED" in world.rows()["spark, python"]["details"]
+    world.require_green()
+    (world.folder / "helper.py").write_text("from pyspark.sql.functions import udf\n")
+    world.app("import helper\ndef kept(batch, epoch): ...")
+    failed = world.failed()
+    assert (failed["check"], failed["code"]) == ("python", "EPOCHS-SPARK-PYTHON-MIXED")
+
+
+def test_all_pipelines_of_a_dag_are_checked_whatever_is_wrong_with_one_of_them(world: World) -> None:
+    world.dag("pipeline('more', transform='nowhere.py:f'); pipeline('asked', storage_conn_id='{{ params.lake }}')")
+    code, told = world.said()
+    failed = [(row["pipeline"], row["of"], row["code"]) for row in json.loads(told) if row["result"] == "failed"]
+    assert code == 1
+    assert failed == [
+        ("more", "transform", "EPOCHS-TRANSFORM-MISSING"),
+        ("asked", "definition", "EPOCHS-TEMPLATE-NEEDS-RUN"),
+    ]
+    assert {row["result"] for row in world.rows("orders").values()} == {"ok"}
+    _, table = world.said("table")
+    assert "transform, file: EPOCHS-TRANSFORM-MISSING: There is no transform file 'nowhere.py'" in table
+    assert "Where: pipeline more\nWhat to do: Give `transform=` an absolute path" in table
+    assert "checks failed. Not checked: " in table
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "sentence"),
+    [
+        ("nowhere_dag", "This installation has no DAG 'nowhere_dag'; these DAGs have a pipeline: orders_dag."),
+        ("empty_dag", "DAG 'empty_dag' has no epoch pipeline; these DAGs have a pipeline: orders_dag."),
+    ],
+)
+def test_an_unknown_dag_or_one_without_a_pipeline_is_one_sentence_and_exit_code_2(
+    world: World, dag_id: str, sentence: str
+) -> None:
+    assert world.said(dag_id=dag_id) == (2, f"EPOCHS-DAG-UNKNOWN: {sentence}\n")
+
+
+def test_the_import_error_of_the_dags_file_is_told_with_exit_code_2(world: World) -> None:
+    world.dag("print('printed'); raise RuntimeError('the moon is full')")
+    code, told = world.said()
+    assert code == 2
+    assert "EPOCHS-DAG-NOT-IMPORTED: DAG 'orders_dag' is in a file that cannot be imported." in told
+    assert "RuntimeError: the moon is full" in told and f"{airflow_home.DAGS}/orders_dag.py" in told
+    assert "no DAG 'nowhere_dag'" in world.said(dag_id="nowhere_dag")[1], "that file does not name it"
+
+
+# -- what the ledger says -------------------------------------------------------------------------------------------
+
+
+def found(disk: DiskWorld) -> dict[str, Checked]:
+    """The checks of a pipeline whose Spark does not answer."""
+    task = disk.coordinator().task
+    subject = Subject(
+        pipeline=task.pipeline,
+        env=task.env,
+        ledger_conn_id="ledger",
+        ledger=lambda: disk.ledger,
+        probe=lambda: "",
+        keys=lambda: "",
+        transform=lambda: task.pipeline.transform,
+    )
+    return {f"{each.about}, {each.check}": each for each in made(disk.name, looks_at(subject))}
+
+
+def results(disk: DiskWorld) -> set[tuple[str, Result]]:
+    """All that is not in order, apart from Spark."""
+    return {
+        (name, each.result)
+        for name, each in found(disk).items()
+        if each.result is not Result.OK and not name.startswith("spark") and name != "transform, import"
+    }
+
+
+@pytest.mark.parametrize(
+    "phase", ["open.landed", "stage.done", "decision.landed", "committed.audit", "committed.orders"]
+)
+def test_an_unfinished_epoch_is_information_and_no_fault(tmp_path: Path, phase: str) -> None:
+    disk = start(DiskWorld(tmp_path))
+    disk.crash_at(phase)
+    before = disk.snapshot()
+    told = found(disk)["ledger, epochs"]
+    assert told.result is Result.OK
+    assert "Epoch 2 is" in told.details and "opened by" in told.details
+    assert results(disk) == set()
+    assert disk.snapshot() == before
+
+
+def test_a_sink_that_does_not_show_what_the_ledger_says_is_found_with_the_error_of_open(tmp_path: Path) -> None:
+    disk = start(DiskWorld(tmp_path))
+    disk.table("audit").rename(tmp_path / "elsewhere")
+    told = found(disk)
+    assert results(disk) == {("sink audit, marker", Result.FAILED)}
+    opened = disk.run(2)
+    error = told["sink audit, marker"].error
+    assert error and opened and str(error).split("\n")[0] == str(opened).split("\n")[0]
+
+
+def test_input_that_is_gone_is_found_with_the_error_of_open(tmp_path: Path) -> None:
+    disk = start(DiskWorld(tmp_path))
+    for file in Path(disk.source.folder).iterdir():
+        file.write_text("")
+    assert results(disk) == {("source, input", Result.FAILED)}
+    assert found(disk)["source, input"].error
+
+
+def test_code_that_must_be_acknowledged_is_found_until_the_command_is_typed(tmp_path: Path) -> None:
+    disk = DiskWorld(tmp_path, code="a" * 64, on_code_change="stop")
+    start(disk)
+    changed = DiskWorld(tmp_path, code="b" * 64, on_code_change="stop")
+    told = found(changed)["transform, code"]
+    assert told.error and told.error.code is codes.CODE_NOT_ACKNOWLEDGED
+    remedies.typed(tmp_path / "ledger", told.error, "acknowledge-code")
+    assert results(changed) == set()
