@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Partition
 
-from airflow_epochs import KafkaSink, SqlSink, expect
+from airflow_epochs import KafkaSink, SparkSubmit, SqlSink, expect
+from airflow_epochs.contracts import Connection
+from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
+from airflow_epochs.coordinator.looks import Checked, Result, made
 from airflow_epochs.coordinator.preview import Preview, preview
 from airflow_epochs.coordinator.verifying import verify
 from airflow_epochs.errors import Corrupt, EpochError, Refused
@@ -27,8 +33,10 @@ from stack.postgres import Postgres
 from tests.support import remedies
 from tests.support.airflow_harness import initialised
 from tests.support.kafka_sink_world import create
+from tests.support.spark_world import MASTER
 from tests.support.sql_world import Db, new_postgres
 from tests.support.state_lab import Lab, seen_pages
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
@@ -51,6 +59,7 @@ def priced(batch, epoch):
 THEN = "F.when(F.col('amount') > 100, F.col('amount') - 1).otherwise(F.col('amount'))"
 """The bug: it takes one from large amounts."""
 NOW = "F.col('amount')"
+OF_DELTA = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
 ORDERS = [("a", 5), ("b", 500), ("b", 500), ("c", 700), ("d", 100)]
 
 
@@ -332,6 +341,11 @@ def dag_file(lab: Lab, db: Db) -> None:
 
 def typed(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """``airflow epochs dry-run orders …`` as a process of its own."""
+    return command(lab, "dry-run", "orders", *words, **environment)
+
+
+def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``airflow epochs …`` as a process of its own."""
     bundle = {"name": "mine", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle"}
     dags = [{**bundle, "kwargs": {"path": str(lab.folder / "apps" / "dags")}}]
     ledger = {"conn_type": "epochs", "extra": {"ledger_root": lab.ledger_root}}
@@ -341,7 +355,7 @@ def typed(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProc
         **remedies.in_the_environment(*lab.connections.values()),
         **environment,
     }
-    line = [sys.executable, "-m", "airflow", "epochs", "dry-run", "orders", *words]
+    line = [sys.executable, "-m", "airflow", "epochs", *words]
     return subprocess.run(line, env={**os.environ, **said}, capture_output=True, text=True, check=False)
 
 
@@ -437,3 +451,140 @@ def test_the_statement_that_a_preview_prints_makes_the_table_for_which_open_has_
         ("c", 699),
         ("d", 100),
     ]
+
+
+# -- a check ----------------------------------------------------------------------------------------------------------
+
+
+def checks(lab: Lab, db: Db, **options: Any) -> dict[str, Checked]:
+    """All checks of the pipeline. None has changed anything."""
+    before, task = everything(lab), orders(lab, db, **options).task
+    subject = Subject(
+        pipeline=task.pipeline,
+        env=task.env,
+        ledger_conn_id="epochs_default",
+        ledger=lambda: task.ledger,
+        probe=lambda: "",
+        keys=lambda: "",
+        transform=lambda: task.pipeline.transform,
+    )
+    found = {f"{each.about}, {each.check}": each for each in made("orders", looks_at(subject))}
+    assert everything(lab) == before
+    return found
+
+
+def bad(found: Mapping[str, Checked]) -> dict[str, str]:
+    """The checks that failed, each with the code of its error."""
+    errors = {name: each.error for name, each in found.items() if each.result is Result.FAILED}
+    return {name: error.code.name if error and error.code else str(error) for name, error in errors.items()}
+
+
+def resting(found: Mapping[str, Checked]) -> set[str]:
+    """The checks that were not made."""
+    return {name for name, each in found.items() if each.result is Result.NOT_CHECKED}
+
+
+def test_a_good_pipeline_is_in_order_with_an_empty_topic_and_after_an_epoch(lab: Lab, db: Db) -> None:
+    found = checks(lab, db)
+    assert {each.result for each in found.values()} == {Result.OK}, found
+    assert found["spark, input"].details == "Spark can read; there is no record."
+    assert found["spark, python"].details == f"Spark's workers run Python {platform.python_version()}."
+    assert found["spark, session"].details.startswith(
+        f"Spark {pyspark.__version__}; pyspark {pyspark.__version__} with"
+    )
+    sent(lab, *ORDERS)
+    lab.run(orders(lab, db))
+    nothing = checks(lab, db)
+    assert {each.result for each in nothing.values()} == {Result.OK}, nothing
+    assert nothing["source, input"].details == "The source has no new data."
+    sent(lab, *ORDERS)
+    before = everything(lab, db)
+    found = checks(lab, db)
+    assert everything(lab, db) == before
+    assert {each.result for each in found.values()} == {Result.OK}, found
+    assert found["source, input"].details == "The next epoch can read 5 offsets."
+    assert found["spark, input"].details == "Spark has read a record."
+
+
+def test_what_topics_and_database_lack_is_found_at_once_and_is_gone_after_the_remedies(lab: Lab, db: Db) -> None:
+    source = {"topics": [f"more-{lab.topic}"]}
+    db.run(f"DROP TABLE {db.table('orders')}")
+    gone = f"events-{lab.topic}"
+    lab.admin.delete_topics([gone])[gone].result()
+    wait_until(lambda: gone not in lab.admin.list_topics(timeout=5).topics)
+    found = checks(lab, db, source=source)
+    assert bad(found) == {
+        "source, input": "EPOCHS-TOPIC-MISSING",
+        "sink database, ready": "EPOCHS-SQL-TABLE-MISSING",
+        "sink events, ready": "EPOCHS-TOPIC-MISSING",
+    }
+    assert resting(found) == {"spark, input"}
+    create(lab.admin, source["topics"][0])
+    create(lab.admin, gone)
+    db.run(f"CREATE TABLE {db.table('orders')} (id varchar(3) NOT NULL, amount bigint)")
+    assert bad(checks(lab, db, source=source)) == {}
+
+
+def test_records_that_are_gone_are_found_until_they_are_skipped(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS)
+    lab.run(orders(lab, db))
+    sent(lab, *ORDERS)
+    with KafkaAdminClient(bootstrap_servers=lab.broker.bootstrap) as admin:
+        admin.delete_records({Partition(lab.topic, 0): 7})
+    error = checks(lab, db)["source, input"].error
+    assert isinstance(error, Corrupt)
+    lab.typed(error, "skip")
+    found = checks(lab, db)
+    assert bad(found) == {} and found["source, input"].details == "The next epoch can read 3 offsets."
+
+
+def test_servers_that_do_not_answer_are_found_and_all_else_is_checked(lab: Lab, db: Db) -> None:
+    lab.connections["kafka"] = Connection(
+        conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": "localhost:1"}
+    )
+    lab.connections["spark"] = Connection(conn_id="spark", conn_type="spark_connect", host="localhost", port=1)
+    del lab.connections["db"]
+    found = checks(lab, db)
+    assert bad(found) == {
+        "source, input": "EPOCHS-KAFKA-UNREACHABLE",
+        "spark, session": "EPOCHS-SPARK-UNREACHABLE",
+        "sink database, connection db": "There is no connection 'db'.\nWhere: pipeline orders\nWhat to do: add it.",
+        "sink events, marker": "EPOCHS-KAFKA-UNREACHABLE",
+        "sink events, ready": "EPOCHS-KAFKA-UNREACHABLE",
+    }
+    assert {"sink database, marker", "sink database, ready", "spark, input", "spark, kafka jars"} <= resting(found)
+    assert found["sink lake, ready"].result is Result.OK
+
+
+def test_a_submit_finds_jars_that_are_missing_and_none_once_they_are_there(
+    lab: Lab, db: Db, submit_conf: dict[str, str]
+) -> None:
+    lab.connections["submit"] = Connection(conn_id="submit", conn_type="spark", host=MASTER)
+    without = {name: value for name, value in submit_conf.items() if name not in ("spark.jars", *OF_DELTA)}
+    sent(lab, *ORDERS)
+    lab.spark = SparkSubmit("submit", conf=without)
+    found = checks(lab, db)
+    missing = dict.fromkeys(("spark, delta jars", "spark, kafka jars", "spark, input"), "EPOCHS-SPARK-INCOMPLETE")
+    assert bad(found) == missing
+    assert found["transform, import"].result is found["spark, python"].result is Result.OK
+    lab.spark = SparkSubmit("submit", conf=submit_conf)
+    assert bad(checks(lab, db)) == {}
+
+
+@pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")
+def test_the_command_prints_nothing_but_json_and_its_exit_code_says_whether_a_check_failed(lab: Lab, db: Db) -> None:
+    initialised()
+    dag_file(lab, db)
+    before = everything(lab, db)
+    Path(lab.ledger_root).mkdir()
+    good = command(lab, "check", "dag", "-o", "json")
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert {row["result"] for row in json.loads(good.stdout)} == {"ok"}
+    assert everything(lab, db) == before
+    db.run(f"DROP TABLE {db.table('orders')}")
+    wrong = command(lab, "check", "dag")
+    assert wrong.returncode == 1
+    assert "sink database, ready: EPOCHS-SQL-TABLE-MISSING" in wrong.stdout
+    assert "run the command again" in wrong.stdout.lower() and "clear the" not in wrong.stdout.lower()
+    unknown = command(lab, "check", "gad")
+    assert unknown.returncode == 2 and "has no DAG 'gad'; these DAGs have a pipeline: dag." in unknown.stderr

@@ -138,14 +138,13 @@ def _require_loadable(where: TransformFile) -> None:
 
 
 def _python_of_workers(spark: SparkSession) -> str:
+    import platform
+
     from pyspark.sql import functions as F
 
-    def version(_: int) -> str:
-        import platform  # there
-
-        return platform.python_version()
-
-    [(found,)] = spark.range(1).select(F.udf(version, "string")("id")).collect()
+    # no function with type hints: pyspark would take them for the kind of the function
+    version = F.udf(lambda _: platform.python_version(), "string")
+    [(found,)] = spark.range(1).select(version("id")).collect()
     return str(found)
 
 
