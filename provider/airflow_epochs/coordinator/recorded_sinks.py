@@ -53,7 +53,7 @@ def source_of(opened: OpenRecord, today: Source) -> object:
 
     It is ``today`` if the record is unsigned and names another connection, or if the source is of the user's own kind.
     """
-    if opened.format == FORMAT or {*_connections(opened.source)} <= {*_connections(today.spec())}:
+    if opened.format == FORMAT or {*connections_in(opened.source)} <= {*connections_in(today.spec())}:
         try:
             return source_from_spec(opened.source)
         except Refused as error:
