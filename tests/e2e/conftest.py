@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from orders_demo.watch import Watch
 from stack.jars import Jars
 from stack.whole import PROJECT, Stack
-from tests.support.running_stack import DEADLINE_S, ENOUGH, EPOCH_RECORDS_MAX, LINEAGE, ORDERS, RunningStack
+from tests.support.running_stack import DEADLINE_S, ENOUGH, EPOCH_RECORDS_MAX, ORDERS, RunningStack
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
 
@@ -24,8 +23,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
     # a cleared run waits for the active one, which waits for new orders
     env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(own / "troubles")}
     env |= {"ORDERS_ENOUGH": str(ENOUGH), "ORDERS_FOR_SECONDS": "60"}
-    env |= {"AIRFLOW__OPENLINEAGE__TRANSPORT": lineage_to(own / LINEAGE)}
-    env |= {"AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True"}  # only of DAGs that say so
     (own / "troubles").mkdir()
     with StatsdServer() as statsd, Stack(folder, jars, dags=project(own), env={**env, **statsd.env}) as stack:
         state = stack.state
@@ -33,11 +30,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
         running.produce(ORDERS, seed=1)
         wait_until(running.watch.consumed, DEADLINE_S)
         yield running
-
-
-def lineage_to(file: Path) -> str:
-    """A transport of OpenLineage: one line for each event."""
-    return json.dumps({"type": "file", "log_file_path": str(file), "append": True})
 
 
 def project(folder: Path) -> Path:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.store import open_store
-from tests.support.running_stack import DEADLINE_S, ENOUGH, LINEAGE, STEPS, RunningStack
+from tests.support.running_stack import DEADLINE_S, ENOUGH, STEPS, RunningStack
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -31,24 +27,6 @@ def test_a_run_waits_in_the_triggerer_for_enough_orders_and_then_takes_each_once
     assert running.wait_ended(dag, "too_few") == "success"
     assert running.tasks(dag, "too_few") == DONE
     assert_once(running, dag)
-
-
-def test_each_commit_of_such_a_run_has_reported_the_offsets_and_the_version_of_the_ledger(
-    running: RunningStack,
-) -> None:
-    ledger = Ledger(open_store(str(running.stack.ledger)), "waits", checked=False)
-    record = ledger.complete_record(1)
-    assert record
-    events = [json.loads(line) for line in (running.own / LINEAGE).read_text().splitlines()]
-    for sink, receipt in record.receipts.items():
-        job = f"waits.waits.commit.{sink}"
-        event = next(each for each in events if (each["job"]["name"], each["eventType"]) == (job, "COMPLETE"))
-        [read], [written] = event["inputs"], event["outputs"]
-        assert (read["namespace"], read["name"]) == (f"kafka://{running.stack.state.bootstrap}", "orders")
-        told = {each["partition"]: each for each in read["inputFacets"]["epochs_ranges"]["ranges"]}
-        assert told == {r.partition: r._asdict() for r in record.ranges["orders"] if r.start < r.end}
-        assert written["facets"]["version"]["datasetVersion"] == str(receipt.version)
-        assert written["outputFacets"]["outputStatistics"]["rowCount"] == receipt.rows
 
 
 def test_enough_waiting_orders_start_a_run_which_takes_each_once(running: RunningStack) -> None:

@@ -17,8 +17,6 @@ ORDERS = 9_000
 EPOCH_RECORDS_MAX = 4_000
 ENOUGH = 100
 """So many orders start a run of ``orders_as_they_come`` and end the wait of ``waits``."""
-LINEAGE = "lineage.jsonl"
-"""The file of the tests that has the OpenLineage events of the DAGs that report them."""
 STEPS = ("open", "stage", "vote", "commit.orders", "commit.rejected", "abort", "complete")
 DEADLINE_S = 180.0
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 
-from airflow.providers.openlineage.utils.selective_enable import enable_lineage
 from airflow.sdk import DAG
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
-with DAG("waits", schedule=None, max_active_runs=1, catchup=False) as dag:
+with DAG("waits", schedule=None, max_active_runs=1, catchup=False):
     EpochPipeline(
         "waits",
         source=KafkaSource(topics=["orders"], min_records=int(os.environ["ORDERS_ENOUGH"]), max_wait=3600),
@@ -22,4 +21,3 @@ with DAG("waits", schedule=None, max_active_runs=1, catchup=False) as dag:
         spark=SparkConnect("spark_connect_default"),
         deferrable=True,
     )
-enable_lineage(dag)
