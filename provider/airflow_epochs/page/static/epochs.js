@@ -34,7 +34,7 @@ function drawCharts(root) {
     const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
     const options = {
       width: figure.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
-      scales: { x: { time: true }, y: { range: (chart, low, high) => [0, Math.max(high, 1) * 1.1] } },
+      scales: { x: { time: true, range: around }, y: { range: (chart, low, high) => [0, Math.max(high, 1) * 1.1] } },
       axes: [axis, { ...axis, size: 58, values: (chart, ticks) => ticks.map((tick) => shortNumber(tick)) }],
       series: [{}, {
         stroke: color("--accent"), fill: color("--accent-faint"), width: 1.5,
@@ -44,6 +44,11 @@ function drawCharts(root) {
     };
     drawn.push(new uPlot(options, [data.at, data[figure.dataset.chart]], figure));
   }
+}
+
+// One epoch alone has an hour around it; uPlot would take years.
+function around(chart, first, last) {
+  return first === last ? [first - 1800, last + 1800] : [first, last];
 }
 
 function shortNumber(value) {
