@@ -56,7 +56,7 @@ def test_the_menu_leads_to_all_pipelines_and_from_there_to_one_and_to_its_epochs
     page.enter_frame()
     page.picture("pipelines")
     page.find("a", DAG).click()
-    assert page.has_text("rows per epoch") and page.has_text("lag: offsets that the epoch left unread")
+    assert page.has_text("rows per epoch") and page.has_text("lag: offsets left unread")
     page.wait("document.querySelectorAll('figure canvas').length === 4")
     page.picture("pipeline")
     page.find("#epochs a", "1").click()

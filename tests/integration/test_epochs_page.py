@@ -88,7 +88,7 @@ def test_a_chart_shows_what_each_epoch_left_unread_and_the_epochs_page_says_it(
     ledgers.epoch("orders", "g", most=9)
     html = reader.page(ORDERS)
     assert charted(html)["left"] == [3, 2, 0]
-    assert "lag: offsets that the epoch left unread" in html and "waited" not in charted(html)
+    assert "lag: offsets left unread" in html and "waited" not in charted(html)
     assert "left unread when it was opened 3 offsets" in reader.text(f"{ORDERS}/epochs/1")
 
 

@@ -35,7 +35,7 @@ function drawCharts(root) {
     const options = {
       width: figure.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
       scales: { x: { time: true, range: around }, y: { range: (chart, low, high) => [0, Math.max(high, 1) * 1.1] } },
-      axes: [axis, { ...axis, size: 58, values: (chart, ticks) => ticks.map((tick) => shortNumber(tick)) }],
+      axes: [{ ...axis, space: 80 }, { ...axis, size: 58, values: (chart, ticks) => ticks.map((tick) => shortNumber(tick)) }],
       series: [{}, {
         stroke: color("--accent"), fill: color("--accent-faint"), width: 1.5,
         points: { show: data.at.length < 60, size: 4, fill: color("--accent") },
