@@ -200,7 +200,7 @@ def test_a_savepoint_is_made_gone_back_to_and_disposed_of(running: RunningStack,
     assert complete and [(each.name, each.who) for each in complete.commands] == [("rewind", USER)]
     assert rows(running) == before + sum(r.end - r.start for r in complete.ranges["orders"])
     page.open(ACTED)
-    page.find("#savepoints a", "dispose").click()
+    page.find("#savepoints a", "dispose of it").click()
     agree(page, "dispose-savepoint", "done")
     page.wait("!document.querySelector('#savepoints')")
 
@@ -210,7 +210,7 @@ def test_actions_fit_a_narrow_window_and_a_browser_without_a_login_is_shown_noth
 ) -> None:
     page.resize(420, 900)
     try:
-        for path in (ACTED, f"{ACTED}/actions/pause", f"{ACTED}/actions/rewind"):
+        for path in (ACTED, *(f"{ACTED}/actions/{name}" for name in ("pause", "rewind", "savepoint", "takeover"))):
             page.open(path)
             page.find("h1")
             assert page.script("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
