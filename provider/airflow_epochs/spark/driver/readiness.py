@@ -120,8 +120,6 @@ def _looked(flaws: dict[str, Flaw], at: str, look: Callable[[], str | None]) -> 
 
 def _require_format(spark: SparkSession, name: str) -> None:
     """Raise unless Spark knows the data source. It is asked without a place, so it reads nothing."""
-    if name == DELTA:
-        failures.refuse_without_catalog(spark, "The look at 'delta'")
     reader = spark.read.format(name)
     if name == KAFKA:
         reader = reader.option("kafka.bootstrap.servers", "localhost:1").option("subscribe", "none")
@@ -130,6 +128,8 @@ def _require_format(spark: SparkSession, name: str) -> None:
     except Exception as error:
         if "NoClassDefFound" in str(error) or failures.of_spark(error, "").code in _NO_ANSWER:
             raise
+    if name == DELTA:  # now that its jars are there
+        failures.refuse_without_catalog(spark, "The look at 'delta'")
 
 
 def _require_loadable(where: TransformFile) -> None:
