@@ -23,7 +23,7 @@ from airflow_epochs.coordinator.looks import Checked, Look, Result, made
 from airflow_epochs.errors import EpochError
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.operators import definitions
-from airflow_epochs.operators.epoch import EpochOperator
+from airflow_epochs.operators.base import EpochOperator
 from airflow_epochs.operators.wording import in_dry_run
 
 

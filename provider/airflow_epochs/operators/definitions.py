@@ -13,7 +13,7 @@ from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
-from airflow_epochs.operators.epoch import EpochOperator
+from airflow_epochs.operators.base import EpochOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

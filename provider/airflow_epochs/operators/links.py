@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-    from airflow_epochs.operators.epoch import EpochOperator
+    from airflow_epochs.operators.base import EpochOperator
 
 
 class EpochLink(BaseOperatorLink):
@@ -56,7 +56,7 @@ class SinksLink(BaseOperatorLink):
 
 
 def _known(operator: BaseOperator) -> EpochOperator:
-    from airflow_epochs.operators.epoch import EpochOperator
+    from airflow_epochs.operators.base import EpochOperator
 
     assert isinstance(operator, EpochOperator)
     return operator

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
-from airflow_epochs.operators.epoch import CommitSinkOperator, NeedsTransform, assets_of, try_number
+from airflow_epochs.operators.base import NeedsTransform, try_number
+from airflow_epochs.operators.epoch import CommitSinkOperator, assets_of
 from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.wording import in_one_task
 

@@ -1,0 +1,352 @@
+"""What the operators have in common: the pipeline's definition, and the way from an outcome to Airflow's terms.
+
+Every operator returns the checkpoint record as its XCom and reads the ledger before it has an effect. The coordinator
+is imported inside methods: every task parses its whole DAG file, but runs only one step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, conf
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_epochs import codes, secrecy
+from airflow_epochs.config import (
+    WAIT_FOR_OTHERS_S,
+    WARN,
+    Pipeline,
+    Transform,
+    require_keep_epochs,
+    require_one_run_at_a_time,
+)
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
+from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.operators import documentation
+from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
+from airflow_epochs.operators.intervals import interval_of
+from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG, Context
+
+    from airflow_epochs.ballot import VoteFunction
+    from airflow_epochs.contracts import Sink, Source
+    from airflow_epochs.coordinator.coordinator import Coordinator
+    from airflow_epochs.event_time import EventTime
+    from airflow_epochs.expectations import Expectations
+    from airflow_epochs.model import Checkpoint, JsonDict, Run
+    from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
+
+log = secrecy.logger(__name__)
+
+
+class EpochOperator(BaseOperator):
+    """Base of the six operators: holds the pipeline's definition and translates errors.
+
+    Args:
+        pipeline: The pipeline's name: 1 to 63 letters, digits, ``-`` and ``_``. It identifies the ledger.
+        source: Where rows come from.
+        transform: ``path/to/file.py:function``. A relative path is looked up beside the DAG file, in the folder above
+            it, in the DAGs folder, and in the folder above that.
+        sinks: Where rows go, and tables of state (``StateTable``). Their names must differ.
+        spark: How Spark runs: ``SparkConnect`` or ``SparkSubmit``.
+        ledger_conn_id: A connection of type ``epochs``.
+        keep_epochs: How many complete epochs keep all their ledger records. Positions and transaction ids are kept
+            for ever.
+        measure_input: Whether the metrics get ``rows_in`` and ``max_timestamp`` (UTC) of the records read. Spark counts
+            while it reads, which takes about 3 % longer.
+        backfill: For a sink that is new to the pipeline, the number of the epoch whose input it begins with, e.g.
+            ``{"gold": 12}``. The sink's first epoch then also takes the input of the epochs from there on, in one
+            batch. Has no effect once the sink shows an epoch.
+        wait_for_others: Seconds that ``open`` leaves another run's young attempt alone before it aborts it. Without
+            this, two installations, or runs started by hand, could abort each other's attempts for ever. 0: no wait.
+        event_time: How the watermark follows the rows; None without event time.
+        expectations: Sink -> what must be true of its rows, made by ``expect`` and ``expect_row_count``. Spark counts
+            the rows that break it while it stages them. Then the sink votes against the epoch, or the task warns.
+        dead_letters: The sink that gets rows that other sinks would not take, and what the transform could not parse.
+            Without it, such a row aborts its epoch.
+        vote: A function of your own, which the vote task calls with a ``Ballot`` when every sink has voted VOTE_COMMIT.
+            It returns None, or a text that says why no sink must show the epoch.
+        on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
+            the epoch before. "warn": it says so in its log. "stop": it fails, until somebody types
+            ``airflow epochs acknowledge-code``.
+        on_failed_epoch: What ``open`` does with an epoch that another run has opened and not completed. "take_over": it
+            finishes that epoch, with the same input, in place of one of its own. "block": it fails, and names the run
+            to clear. None: "block" if the source reads data intervals, else "take_over".
+        checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
+            ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
+    """
+
+    template_fields: Sequence[str] = ("source", "transform", "sinks", "spark", "ledger_conn_id", "checkpoint")
+    ui_color = "#e6f2ed"
+    operator_extra_links = (EpochLink(), RecordsLink(), SinksLink())
+    step: ClassVar[str]
+    retry_defaults: ClassVar[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        source: Source,
+        transform: str,
+        sinks: Sequence[Sink],
+        spark: SparkConnect | SparkSubmit,
+        ledger_conn_id: str = EpochsHook.default_conn_name,
+        keep_epochs: int = 1000,
+        measure_input: bool = False,
+        backfill: Mapping[str, int] | None = None,
+        wait_for_others: float = WAIT_FOR_OTHERS_S,
+        event_time: EventTime | None = None,
+        expectations: Expectations | None = None,
+        dead_letters: str | None = None,
+        vote: VoteFunction | None = None,
+        on_code_change: str = WARN,
+        on_failed_epoch: str | None = None,
+        checkpoint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        for key, value in self.retry_defaults.items():
+            kwargs.setdefault(key, value)
+        parts = documentation.parts_of(source, transform, sinks, spark)
+        kwargs.setdefault("doc_md", documentation.of_task(type(self), pipeline, parts))
+        super().__init__(**kwargs)
+        Transform.parse(transform)
+        self.epoch: int | None = None  # the one that this process has worked on
+        self._rested = False
+        self.pipeline = pipeline
+        self.source = source
+        self.transform = transform
+        self.sinks = list(sinks)
+        self.spark = spark
+        self.ledger_conn_id = ledger_conn_id
+        self.keep_epochs = keep_epochs
+        self.measure_input = measure_input
+        self.backfill = dict(backfill or {})
+        self.wait_for_others = wait_for_others
+        self.event_time = event_time
+        self.expectations = dict(expectations or {})
+        self.dead_letters = dead_letters
+        self.vote = vote
+        self.on_code_change = on_code_change
+        self.on_failed_epoch = on_failed_epoch
+        self.checkpoint = checkpoint
+
+    def execute(self, context: Context) -> JsonDict:
+        """Run the step. Skip if there is nothing to do; fail without retry if a retry cannot help."""
+        return self._told(context)
+
+    def _told(self, context: Context) -> JsonDict:
+        """The step, whose errors tell no secret."""
+        try:
+            return self._executed(context)
+        except Exception as error:
+            failure = secrecy.cleaned(error)  # Airflow also logs the causes of an exception
+        raise _alone(failure)
+
+    def _executed(self, context: Context) -> JsonDict:
+        from airflow_epochs.coordinator.rereading import as_known
+        from airflow_epochs.operators.telling import quiet_clients, told
+        from airflow_epochs.operators.xcom import to_xcom
+
+        quiet_clients()
+        started = time.monotonic()
+        try:
+            with self._located(), self._noting(context):
+                coordinator = self._coordinator(context)
+                with self._measuring(coordinator, context):
+                    checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
+        except NoNewData as nothing:
+            if nothing.code is codes.PIPELINE_PAUSED:
+                self._rest(context)
+            raise AirflowSkipException(str(nothing)) from nothing
+        except (Refused, Fenced, Corrupt) as final:
+            raise AirflowFailException(str(final)) from final
+        self.epoch = checkpoint.epoch
+        seconds = time.monotonic() - started
+        self.log.info("%s", told(self.step, checkpoint, seconds))
+        return to_xcom(self._measured(checkpoint, seconds))
+
+    def _rest(self, context: Context) -> None:
+        """During a pause, let a run of an ``@continuous`` DAG wait a while in the triggerer before it is skipped.
+
+        Airflow begins the next run as soon as this one has ended, so skipped runs would follow each other without end.
+        """
+        from airflow_epochs.operators.backing_off import is_continuous
+
+        if self._rested or not is_continuous(context):
+            return
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        self.defer(
+            trigger=DateTimeTrigger(datetime.now(timezone.utc) + timedelta(seconds=REST_S)),
+            method_name=self.after_rest.__name__,
+            timeout=timedelta(seconds=REST_S + GRACE_S),
+        )
+
+    def after_rest(self, context: Context, event: object = None) -> JsonDict:
+        """Run the step anew, after a while of a pause. If the pipeline is still paused, the run is skipped."""
+        self._rested = True
+        return self._told(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: JsonDict | None, context: Context) -> Any:
+        """Go on after a wait. If its trigger failed, or nothing woke this task, the wait is over all the same."""
+        if next_method != TRIGGER_FAILED:
+            return super().resume_execution(next_method, next_kwargs, context)
+        return self.after_rest(context)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Every error of ours says at least which pipeline it is about."""
+        try:
+            yield
+        except EpochError as error:
+            self._locate(error)
+            raise
+
+    def _locate(self, error: EpochError) -> None:
+        error.pipeline = error.pipeline or self.pipeline
+        self.epoch = error.epoch or self.epoch
+
+    def _noting(self, context: Context) -> AbstractContextManager[None]:
+        """What else happens to an error. The steps before the decision tell ``abort`` of it."""
+        return nullcontext()
+
+    def _measuring(self, coordinator: Coordinator, context: Context) -> AbstractContextManager[None]:
+        """Send the metrics of the step."""
+        from airflow_epochs.operators import metrics
+
+        return metrics.measured(coordinator.task, self.step, self.environment.phases, try_number(context))
+
+    def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """The step itself. Safe to call again."""
+        raise NotImplementedError
+
+    def on_kill(self) -> None:
+        """Stop this task's Spark job. What the job has written stays invisible."""
+        self.environment.spark.cancel()
+
+    @cached_property
+    def environment(self) -> AirflowEnvironment:
+        """Airflow's connections, and Spark as ``spark`` configures it."""
+        return AirflowEnvironment(self.spark)
+
+    def _coordinator(self, context: Context) -> Coordinator:
+        from airflow_epochs.coordinator.coordinator import Coordinator
+        from airflow_epochs.coordinator.task import TaskTry
+
+        return Coordinator(
+            TaskTry(
+                pipeline=self.definition(context["dag"]),
+                ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
+                env=self.environment,
+                interval=lambda: interval_of(context),
+            )
+        )
+
+    def definition(self, dag: DAG, transform: Transform | None = None) -> Pipeline:
+        """The pipeline as the rendered DAG defines it.
+
+        Checks it again: templates are rendered only now, and not every DAG uses ``EpochPipeline``. ``transform``: the
+        transform, if its file must not be looked for.
+        """
+        try:
+            require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
+            require_keep_epochs(self.keep_epochs)
+            return Pipeline(
+                name=self.pipeline,
+                dag_id=dag.dag_id,
+                source=self.source,
+                sinks=tuple(self.sinks),
+                transform=transform or self.transform_in(dag),
+                keep_epochs=self.keep_epochs,
+                measure_input=self.measure_input,
+                backfill=self.backfill,
+                wait_for_others=self.wait_for_others,
+                event_time=self.event_time,
+                expectations=self.expectations,
+                dead_letters=self.dead_letters,
+                vote=self.vote,
+                on_code_change=self.on_code_change,
+                on_failed_epoch=self.on_failed_epoch,
+            )
+        except ValueError as error:
+            raise Refused(
+                f"An argument of the pipeline is not valid. {without_code(error)}",
+                code=codes.PIPELINE_MISCONFIGURED,
+                pipeline=self.pipeline,
+            ) from error
+
+    def transform_in(self, dag: DAG) -> Transform:
+        """The transform, with its file if the step needs that. Raises Refused if there is no such file."""
+        return self._transform(Path(dag.fileloc).parent)
+
+    def _transform(self, beside_dag: Path) -> Transform:
+        """The transform by its name alone. Steps that run the file or record its digest override this."""
+        return Transform.parse(self.transform)
+
+    def _checkpoints(self) -> list[Checkpoint]:
+        from airflow_epochs.operators.xcom import from_xcom
+
+        values = self.checkpoint if isinstance(self.checkpoint, (list, tuple)) else [self.checkpoint]
+        return [from_xcom(value) for value in values if value]
+
+    def _measured(self, checkpoint: Checkpoint, seconds: float) -> Checkpoint:
+        """``checkpoint`` with the measurements of this step and of the steps before."""
+        carried, metrics = self._measurements()
+        if checkpoint.stage:
+            metrics |= checkpoint.stage.metrics
+        return replace(
+            checkpoint,
+            seconds={**carried, **checkpoint.seconds, self.step: round(seconds, 3)},
+            metrics={**metrics, **checkpoint.metrics},
+        )
+
+    def _measurements(self) -> tuple[dict[str, float], JsonDict]:
+        """Seconds per step, and Spark's metrics, from the checkpoints of the steps before."""
+        seconds: dict[str, float] = {}
+        metrics: JsonDict = {}
+        for checkpoint in self._checkpoints():
+            seconds |= checkpoint.seconds
+            metrics |= checkpoint.metrics
+        return seconds, metrics
+
+
+class NeedsTransform(EpochOperator):
+    """A step that finds the transform's file, to run it or to record its digest."""
+
+    def _transform(self, beside_dag: Path) -> Transform:
+        from airflow_epochs.operators.transform_file import find_transform
+
+        dags = Path(conf.get("core", "dags_folder"))
+        return find_transform(self.transform, [beside_dag, beside_dag.parent, dags, dags.parent])
+
+
+def _alone(failure: BaseException) -> BaseException:
+    """``failure``, if it is ours, without its causes and the frames so far: Airflow would print them all.
+
+    Its text is enough; with the log level DEBUG, the task's log has the rest.
+    """
+    if not isinstance(failure, (EpochError, AirflowFailException, AirflowSkipException)):
+        return failure
+    log.debug("what led to the error", exc_info=failure)
+    failure.__cause__ = None  # also suppresses the context
+    return failure.with_traceback(None)
+
+
+def try_number(context: Context) -> int:
+    """Which try of its task this is, from 1."""
+    return getattr(context.get("ti"), "try_number", 1)  # a step that is called by hand has none
+
+
+def _run_of(context: Context) -> Run:
+    from airflow_epochs.model import Run
+
+    return Run(dag_id=context["dag"].dag_id, run_id=str(context["run_id"]))
