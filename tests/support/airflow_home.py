@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,4 +20,5 @@ os.environ.update(
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{HOME / 'airflow.db'}",
     AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
+    AIRFLOW__API_AUTH__JWT_SECRET=secrets.token_hex(64),  # the one that Airflow would draw is too short for HS512
 )
