@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +19,7 @@ class FakeManager:
 
     ``apps``: what it knows, as JSON. ``status``: what it answers to everybody; ``text``: the same. ``breaks_off``:
     answers lack their last byte. ``asked``: methods and paths. A PUT of a state is obeyed; a POST, which no
-    ResourceManager knows, adds an application.
+    ResourceManager knows, adds an application, once ``takes`` is set.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,8 @@ class FakeManager:
         self.status = 200
         self.text: str | None = None
         self.breaks_off = False
+        self.takes = Event()
+        self.takes.set()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -78,6 +80,7 @@ class FakeManager:
         if self.text is not None:
             return self.text
         if method == "POST":
+            self.takes.wait(10)
             return json.dumps(self.add(body["tag"]))
         asked = urlsplit(path)
         if method == "PUT":

@@ -11,12 +11,14 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, Following, RunsOn, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import yarn
+from airflow_epochs.spark.on_yarn import OnYarn
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from tests.support.environment import connected
@@ -161,6 +163,45 @@ def test_a_killed_task_ends_the_application_that_it_waits_for(world: World) -> N
         wait_until(lambda: world.manager.apps)
         runner.cancel()
 
+    killer = Thread(target=kill)
+    killer.start()
+    with pytest.raises(NotApplied):
+        runner.run(world.job)
+    killer.join(10)
+    assert world.manager.apps[0]["state"] == "KILLED"
+
+
+def test_a_task_that_is_killed_between_the_submit_and_the_wait_ends_the_application(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, result = world.task(elsewhere=False), OnYarn.result
+
+    def killed_before(on_yarn: OnYarn, manager: yarn.ResourceManager, session: JsonDict) -> JsonDict:
+        runner.cancel()
+        return result(on_yarn, manager, session)
+
+    monkeypatch.setattr(OnYarn, "result", killed_before)
+    with pytest.raises(NotApplied):
+        runner.run(world.job)
+    assert world.manager.apps[0]["state"] == "KILLED"
+
+
+def test_an_application_that_yarn_takes_while_its_submit_is_being_killed_is_ended_as_well(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, on_kill = world.task(elsewhere=False), SparkSubmitHook.on_kill
+    world.manager.takes.clear()
+
+    def too_late(hook: SparkSubmitHook) -> None:
+        world.manager.takes.set()
+        wait_until(lambda: world.manager.apps)
+        on_kill(hook)
+
+    def kill() -> None:
+        wait_until((world.folder / "seen").exists)
+        runner.cancel()
+
+    monkeypatch.setattr(SparkSubmitHook, "on_kill", too_late)
     killer = Thread(target=kill)
     killer.start()
     with pytest.raises(NotApplied):

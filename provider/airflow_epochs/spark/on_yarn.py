@@ -98,10 +98,15 @@ class OnYarn:
         self.last = app
         return self._result_of(app, manager, session)
 
-    def end(self) -> None:
-        """Ask YARN to end the applications that this task waits for."""
-        for manager, tag in list(self._running):
-            manager.end_with_tag(tag)
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Afterwards, ask YARN to end the applications that this task has waited for before."""
+        waited_for = list(self._running)
+        try:
+            yield
+        finally:
+            for manager, tag in waited_for:
+                manager.end_with_tag(tag)
 
     def release(self, session: JsonDict) -> None:
         """Delete the report of a job whose result is no longer needed."""
@@ -110,7 +115,7 @@ class OnYarn:
 
     @contextmanager
     def followed(self, manager: ResourceManager, session: JsonDict) -> Iterator[None]:
-        """While a submit is under way: ``end`` ends its application, too."""
+        """While a job is submitted and waited for: ``ended`` ends its application."""
         with self._followed(manager, yarn.tag_of(session["session_id"])):
             yield
 

@@ -107,11 +107,12 @@ class SubmitRunner:
     def _run_on_yarn(self, manager: ResourceManager, job: SparkJob, session: JsonDict) -> JsonDict:
         """Submit, and wait for the application, not for spark-submit."""
         conf = on_yarn.settings(self._config.conf, session["session_id"])
-        with work_folder() as folder, self._yarn.followed(manager, session):
-            submit = _Submit(folder, job, session, self._config, CLUSTER, conf)
-            if failure := self._submit(submit, session):
-                return self._outcome(submit, job, failure)
-        return self._yarn.result(manager, session)
+        with self._yarn.followed(manager, session):  # without a gap, in which a kill would leave the application running
+            with work_folder() as folder:
+                submit = _Submit(folder, job, session, self._config, CLUSTER, conf)
+                if failure := self._submit(submit, session):
+                    return self._outcome(submit, job, failure)
+            return self._yarn.result(manager, session)
 
     def follow(self, following: Following) -> None:
         """Say how this task waits for stage jobs on YARN."""
@@ -156,13 +157,13 @@ class SubmitRunner:
 
     def cancel(self) -> None:
         """Stop the job that ``run`` runs now, also on YARN. For ``on_kill``."""
-        self._yarn.end()
-        for session, hook in list(self._running):
-            try:
-                hook.on_kill()
-            except Exception as error:
-                log.warning("the Spark hook could not end the application: %s", error)
-            self.stop(session)
+        with self._yarn.ended():  # after spark-submit, which submits the application as long as it runs
+            for session, hook in list(self._running):
+                try:
+                    hook.on_kill()
+                except Exception as error:
+                    log.warning("the Spark hook could not end the application: %s", error)
+                self.stop(session)
 
     def _refuse_what_cannot_work(self, job: SparkJob, connection: Connection, mode: str) -> None:
         if self._config.work_url and secrecy.has_login(self._config.work_url):
