@@ -36,7 +36,9 @@ from airflow_epochs.spark.driver.plans import (
     StageOutcome,
     StagePlan,
     StateRead,
+    TransformFile,
 )
+from airflow_epochs.spark.driver.readiness import CheckOutcome, CheckPlan, Flaw, ReadOutcome, ReadPlan
 from airflow_epochs.spark.driver.stage import STAGERS
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import change_plan, commit_plan, seen
@@ -73,6 +75,7 @@ RULES = Rules(
     counts=(ExpectedRowCount(least=1, most=None, otherwise="abort"),),
 )
 DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
+FLAW = Flaw(type="NotApplied", code=None, what="no jar", remedy="Add it.")
 AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)
 PLANS: list[JobPlan] = [
     replace(
@@ -89,6 +92,8 @@ PLANS: list[JobPlan] = [
     MarkerPlan(target="/t", app="a"),
     OptimizePlan(target="c.s.t"),
     ThinNotesPlan(places=("/t/_epochs/1", "/t/_epochs/2")),
+    CheckPlan(transform=TransformFile(path="app.py", function="f"), formats=("delta", "kafka")),
+    ReadPlan(read={"subscribe": "t"}),
 ]
 OTHERS: list[Any] = [
     APPEND,
@@ -102,6 +107,8 @@ OTHERS: list[Any] = [
     Committed(about=AFTER.about, marker=AFTER.marker, refused="the table is gone"),
     Optimized(files_added=1, files_removed=9),
     ThinnedNotes(notes_removed=0),
+    CheckOutcome(spark="4", pyspark="4", python="3", workers=None, flaws={"delta": FLAW}),
+    ReadOutcome(records=1),
 ]
 
 

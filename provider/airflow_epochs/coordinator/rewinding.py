@@ -10,7 +10,7 @@ from airflow_epochs.ledger.ledger import Ledger
 NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
 RESTORES = (
     "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
-    "failed, clear its failed tasks in place of the first one."
+    "failed, clear the failed tasks of that run in place of starting the first one."
 )
 
 
