@@ -77,6 +77,11 @@ def test_a_file_beside_the_pages_comes_as_it_is_and_nobody_reads_without_a_login
     answer = reader.client.get("/epochs/docs/monitoring/grafana.json")
     assert answer.text == (DOCS / "monitoring" / "grafana.json").read_text()
     assert "default-src 'self'" in answer.headers["content-security-policy"]
+    picture = reader.client.get("/epochs/docs/pictures/epoch.png")
+    assert (picture.content, picture.headers["content-type"]) == (
+        (DOCS / "pictures/epoch.png").read_bytes(),
+        "image/png",
+    )
     with Browser(None).client as client:
         assert client.get("/epochs/docs/operations").status_code == 401
 

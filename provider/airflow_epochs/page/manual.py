@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, HTTPException, Request, Response, status
-from fastapi.responses import PlainTextResponse
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
@@ -23,6 +22,7 @@ router = APIRouter()
 
 FOLDER = Path(str(files("airflow_epochs.page"))) / "docs"
 _INDEX, _PAGE = "index", ".md"
+_PICTURES = {".png": "image/png"}
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")  # no HTML of a page reaches the reader as HTML
 
@@ -42,7 +42,7 @@ def documentation(request: Request, user: GetUserDep, name: str) -> Response:
     if found := known.get(f"{name or _INDEX}{_PAGE}"):
         return page(request, "manual.html", shown=rendered(found.read_text(encoding="utf-8")))
     if found := known.get(name):
-        return PlainTextResponse(found.read_text(encoding="utf-8"))
+        return Response(found.read_bytes(), media_type=_PICTURES.get(found.suffix, "text/plain"))
     raise HTTPException(status.HTTP_404_NOT_FOUND, f"The documentation has no page {name}.")
 
 

@@ -107,7 +107,7 @@ class SubmitRunner:
     def _run_on_yarn(self, manager: ResourceManager, job: SparkJob, session: JsonDict) -> JsonDict:
         """Submit, and wait for the application, not for spark-submit."""
         conf = on_yarn.settings(self._config.conf, session["session_id"])
-        with self._yarn.followed(manager, session):  # without a gap, in which a kill would leave the application running
+        with self._yarn.followed(manager, session):  # without a gap: a kill there would leave the application running
             with work_folder() as folder:
                 submit = _Submit(folder, job, session, self._config, CLUSTER, conf)
                 if failure := self._submit(submit, session):
