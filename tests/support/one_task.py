@@ -29,7 +29,7 @@ def run_in_one_task(
     run: Run, sinks: Sequence[Sink], coordinator: Callable[[], Coordinator], **params: object
 ) -> JsonDict:
     """What Airflow does with the task; the XCom that it returns. Each epoch gets a coordinator of its own."""
-    with DAG(run.dag_id, schedule=None, max_active_runs=1):
+    with DAG(run.dag_id, schedule=None, max_active_runs=1) as dag:
         operator = EpochsOperator(
             task_id="epochs",
             pipeline="orders",
@@ -39,6 +39,5 @@ def run_in_one_task(
             spark=SparkConnect(),
         )
     operator._coordinator = lambda context: coordinator()  # type: ignore[method-assign]
-    dag = SimpleNamespace(dag_id=run.dag_id)
     context = {"dag": dag, "run_id": run.run_id, "params": params, "outlet_events": Told()}
     return operator.execute(cast(Context, context))
