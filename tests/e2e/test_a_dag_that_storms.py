@@ -67,8 +67,7 @@ def test_runs_that_fail_at_once_come_ever_more_slowly_until_the_cause_is_cured(r
     wait_until(lambda: "This run waits 20 s" in log_of(running, fourth["dag_run_id"]), DEADLINE_S)
     running.api.clear(DAG, fourth["dag_run_id"], [OPEN])
     assert running.wait_ended(DAG, fourth["dag_run_id"]) == "success"
-    running.api.pause(DAG)
+    running.api.pause(DAG)  # Airflow goes on with no run of a paused DAG: one that has just begun stays as it is
     assert running.api.task(DAG, fourth["dag_run_id"], OPEN)["try_number"] == 2
     assert "This run waits" not in log_of(running, fourth["dag_run_id"], attempt=2), "a cleared task does not wait"
-    wait_until(lambda: running.watch.consumed() and not running.api.runs(DAG, "running"), DEADLINE_S)
     assert copies(running.stack.state.bootstrap) == len(running.places)
