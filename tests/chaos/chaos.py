@@ -82,7 +82,7 @@ def _break(nemesis: Nemesis, minutes: float) -> None:
     the next faults strike is not always the same epoch.
     """
     began = time.monotonic()
-    while (passed := (time.monotonic() - began) / 60) < minutes or (not nemesis.complete and passed < 3 * minutes):
+    while (passed := (time.monotonic() - began) / 60) < minutes or (not nemesis.complete and passed < 5 * minutes):
         before = len(nemesis.times)
         say(nemesis.fire())
         if len(nemesis.times) > before and len(nemesis.times) % FAULTS_AT_A_STRETCH == 0:
