@@ -109,7 +109,7 @@ def test_a_pause_at_any_moment_of_a_run_lets_it_end_and_the_next_one_open_nothin
 
 
 def paused(scenario: Scenario) -> bool:
-    return pausing.in_force(scenario.ledger) is not None
+    return scenario.ledger.pause_in_force() is not None
 
 
 def test_an_epoch_in_doubt_is_finished_by_the_next_run_during_a_pause(scenario: Scenario) -> None:
@@ -228,13 +228,13 @@ def test_a_pause_of_a_signed_ledger_counts_only_with_a_signature(scenario: Scena
     forger = Ledger(scenario.world.store, "orders", checked=False)
     pausing.put(forger, "orders", 1, paused=True, by=ME)
     with pytest.raises(Corrupt, match="does not trust"):
-        pausing.in_force(keyed(scenario))
+        keyed(scenario).pause_in_force()
 
 
 def test_a_pause_from_before_the_first_signature_still_counts(scenario: Scenario) -> None:
     pause(scenario)
     keyed(scenario).register("dag", at="now", writer="me")
-    assert pausing.in_force(keyed(scenario))
+    assert keyed(scenario).pause_in_force()
 
 
 def keyed(scenario: Scenario) -> Ledger:

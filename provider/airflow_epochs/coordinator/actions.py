@@ -179,7 +179,7 @@ class Pause:
     @classmethod
     def of(cls, ledger: Ledger, pipeline: str) -> Pause:
         """The action as it stands now. Raises Refused if the pipeline is paused."""
-        if pause := pausing.in_force(ledger):
+        if pause := ledger.pause_in_force():
             raise _nothing_to_do(pipeline, pausing.in_words(pause))
         return cls(pipeline, _next(ledger))
 
@@ -216,13 +216,13 @@ class Unpause:
     @classmethod
     def of(cls, ledger: Ledger, pipeline: str) -> Unpause:
         """The action as it stands now. Raises Refused if the pipeline is not paused."""
-        if pausing.in_force(ledger) is None:
+        if ledger.pause_in_force() is None:
             raise _nothing_to_do(pipeline, "The pipeline is not paused.")
         return cls(pipeline, _next(ledger))
 
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
-        pause = pausing.in_force(ledger)
+        pause = ledger.pause_in_force()
         return [f"Pipeline {self.pipeline} takes new epochs again.", *([pausing.in_words(pause)] if pause else [])]
 
     def do(self, ledger: Ledger, by: Account) -> str:

@@ -22,19 +22,13 @@ def require_taken(task: TaskTry, view: EpochView, run: Run) -> None:
     """
     if view.state not in _NOT_BEGUN or (view.open and view.open.run == run):
         return
-    if pause := in_force(task.ledger):
+    if pause := task.ledger.pause_in_force():
         raise NoNewData(
             f"{in_words(pause)} No attempt was opened.",
             code=codes.PIPELINE_PAUSED,
             pipeline=task.pipeline.name,
             epoch=view.number,
         )
-
-
-def in_force(ledger: Ledger) -> PauseRecord | None:
-    """The pause that counts now; None if the pipeline takes new epochs."""
-    newest = ledger.newest_pause()
-    return newest if newest and newest.paused else None
 
 
 def in_words(pause: PauseRecord) -> str:

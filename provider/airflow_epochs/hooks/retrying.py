@@ -70,7 +70,7 @@ class Retry:
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
         self._require_same(ledger)
-        view, pause = unfinished(ledger), pausing.in_force(ledger)
+        view, pause = unfinished(ledger), ledger.pause_in_force()
         return [
             self._what(),
             _unfinished_in_words(view),

@@ -446,6 +446,11 @@ class Ledger:
         number = self._records.last(pause_key)
         return self._records.get(pause_key(number), PauseRecord) if number else None
 
+    def pause_in_force(self) -> PauseRecord | None:
+        """The pause that counts now; None if the pipeline takes new epochs."""
+        newest = self.newest_pause()
+        return newest if newest and newest.paused else None
+
     def put_pause(self, record: PauseRecord) -> PauseRecord:
         """Put a pause or its end; the record with this number that stands. Raises as ``Records.put``."""
         return self._records.put(record)

@@ -111,8 +111,7 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
     identity, view = ledger.identity(), unfinished(ledger)
     complete = ledger.complete_record(ledger.newest_complete())
     steps = seconds_of(complete) if complete else {}
-    newest = ledger.newest_pause()
-    pause = newest if newest and newest.paused else None
+    pause = ledger.pause_in_force()
     return PipelineRow(
         name=name,
         condition=_condition(view, complete, pause),

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Position
-from airflow_epochs.coordinator import pausing
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import position_of_next
@@ -65,7 +64,7 @@ class NextEpoch:
             self._ledger = EpochsHook(self._ledger_conn_id).ledger(self._pipeline)
             self._opened_at = time.monotonic()
             self._new.clear()
-        return *position_of_next(self._ledger), pausing.in_force(self._ledger) is not None
+        return *position_of_next(self._ledger), self._ledger.pause_in_force() is not None
 
     async def _begin_of(self, topic: str) -> dict[int, int]:
         if topic not in self._new:
