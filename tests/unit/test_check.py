@@ -53,6 +53,7 @@ DAG = """
     with DAG("empty_dag", schedule=None):
         pass
 """
+REAL_RUNNER = SparkConnect.runner
 MISMATCH = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.12, PySpark"
 
 
@@ -297,9 +298,7 @@ def test_an_input_that_is_not_there_is_found(world: World) -> None:
 
 
 def test_a_spark_server_that_does_not_answer_is_found_and_all_else_is_checked(world: World) -> None:
-    world.patch.undo()
-    world.ledger_at("ledger")
-    world.connect("lake", "generic")
+    world.patch.setattr(SparkConnect, "runner", REAL_RUNNER)
     world.connect("spark", "spark_connect", host="localhost", port=1)
     failed = world.failed()
     assert (failed["check"], failed["code"], failed["where"]) == ("session", "EPOCHS-SPARK-UNREACHABLE", "spark")
