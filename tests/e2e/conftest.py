@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orders_demo.watch import Watch
+from orders_demo.watch import DAG, Watch
 from stack.jars import Jars
 from stack.whole import PROJECT, Stack
+from tests.support.lineage_file import LineageFile
 from tests.support.running_stack import DEADLINE_S, ENOUGH, EPOCH_RECORDS_MAX, ORDERS, RunningStack
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
@@ -24,9 +25,12 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
     env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(own / "troubles")}
     env |= {"ORDERS_ENOUGH": str(ENOUGH), "ORDERS_FOR_SECONDS": "60"}
     (own / "troubles").mkdir()
+    lineage = LineageFile(own / "lineage.jsonl", DAG)
+    env |= lineage.env
     with StatsdServer() as statsd, Stack(folder, jars, dags=project(own), env={**env, **statsd.env}) as stack:
         state = stack.state
-        running = RunningStack(stack, Watch(stack.airflow.api(), state.bootstrap, state.ledger), own, statsd)
+        watch = Watch(stack.airflow.api(), state.bootstrap, state.ledger)
+        running = RunningStack(stack, watch, own, statsd, lineage)
         running.produce(ORDERS, seed=1)
         wait_until(running.watch.consumed, DEADLINE_S)
         yield running

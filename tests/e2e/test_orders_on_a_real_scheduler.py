@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from orders_demo.watch import DAG
 from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, STEPS, RunningStack
@@ -60,6 +61,32 @@ def test_a_statsd_server_gets_what_the_tables_and_the_ledger_have(running: Runni
         wait_until(lambda: not differences(), DEADLINE_S)
     assert differences() == {}
     assert running.statsd.told()["orders.phase.duration.stage.all"] > 0
+
+
+def test_openlineage_tells_each_offset_once_and_the_version_and_rows_that_the_table_has(running: RunningStack) -> None:
+    newest = running.watch.ledger.newest_complete()
+    wait_until(
+        lambda: running.lineage.completed("orders.commit.orders").keys() >= set(range(1, newest + 1)), DEADLINE_S
+    )
+    events = running.lineage.completed("orders.commit.orders")
+    read = [
+        (part["partition"], offset)
+        for epoch in range(1, newest + 1)
+        for source in events[epoch]["inputs"]
+        for part in source["inputFacets"]["epochs_ranges"]["ranges"]
+        for offset in range(part["start"], part["end"])
+    ]
+    assert sorted(read) == sorted(running.places)
+    place = running.stack.lake / "silver" / "orders"
+
+    def rows_at(version: int) -> int:
+        return int(DeltaTable(place, version=version).to_pyarrow_dataset().count_rows()) if version >= 0 else 0
+
+    for event in (events[epoch] for epoch in range(1, newest + 1)):
+        [shown] = event["outputs"]
+        version = int(shown["facets"]["version"]["datasetVersion"])
+        assert (shown["namespace"], shown["name"]) == ("file", str(place))
+        assert shown["outputFacets"]["outputStatistics"]["rowCount"] == rows_at(version) - rows_at(version - 1)
 
 
 def test_a_run_has_a_note_that_says_what_it_did(running: RunningStack) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator.admin import Account, owner_of, take_over
-from airflow_epochs.errors import NoNewData
+from airflow_epochs.errors import BadArgument, NoNewData
 from airflow_epochs.hooks import rewind_action
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
@@ -28,7 +29,9 @@ UNPAUSE = f"{ORDERS}/actions/unpause"
 SAVEPOINT = f"{ORDERS}/actions/savepoint"
 DISPOSE = f"{ORDERS}/actions/dispose-savepoint"
 REWIND = f"{ORDERS}/actions/rewind"
+REWIND_TO_TIME = f"{ORDERS}/actions/rewind-to-time"
 NEW = [PAUSE, UNPAUSE, f"{SAVEPOINT}?savepoint=mine&epoch=1", f"{DISPOSE}?savepoint=kept", f"{REWIND}?to_epoch=1"]
+NEW += [f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"]
 
 
 @pytest.fixture
@@ -160,6 +163,11 @@ class Movable(MemorySource):
         again = {t: tuple(r._replace(end=ends[t, r.partition]) for r in of) for t, of in there.items()}
         return Move(position=Position(ranges=there, state=position.state), again=again, ahead=again)
 
+    def to_time(self, position: Position, time: str, env: object) -> Move:
+        if not time.startswith("2026-"):
+            raise BadArgument(f"The time is {time!r}.", code=codes.KAFKA_SOURCE_ARGUMENT)
+        return self.to_offsets(position, {"orders": {0: 1}}, env)
+
 
 def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +191,29 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     monkeypatch.setattr(rewind_action, "from_spec", lambda spec: Nowhere(world=source.world, topics=source.topics))
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
+
+
+def test_a_rewind_to_a_time_asks_for_the_time_and_goes_back_to_its_first_records(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.epoch("orders", "a")
+    ledgers.epoch("orders", "b")
+    source = Movable(world=ledgers.worlds["orders"].name, topics=("orders",))
+    monkeypatch.setattr(rewind_action, "from_spec", lambda spec: source)
+    assert REWIND_TO_TIME in ada.page(ORDERS)
+    assert 'name="to_time"' in ada.page(REWIND_TO_TIME) and "with its zone" in ada.text(REWIND_TO_TIME)
+    mistyped = ada.client.get(f"{REWIND_TO_TIME}?to_time=<b>noon</b>", headers={"Accept": "text/html"})
+    assert mistyped.status_code == 422 and "The time is &#39;&lt;b&gt;noon&lt;/b&gt;&#39;" in mistyped.text
+    assert "Nothing was changed" in mistyped.text and "What to do: Correct the argument" in mistyped.text
+    path = f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"
+    assert "read again, so their rows come twice: 1 offsets, orders[0] [1, 2)" in ada.text(path)
+    form = fields_of(ada.page(path))
+    assert done(ada, path, "a wrong rate") == 303
+    assert ada.post(REWIND_TO_TIME, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere"
+    finish(ledgers)
+    assert ledgers.worlds["orders"].table("orders").values() == ["a", "b", "b"]
+    [deed] = deeds(ledgers.ledger(), 10)
+    assert (deed.what, deed.epoch, deed.who, deed.why) == ("rewind", 3, "ada", "a wrong rate")
 
 
 class Nowhere(MemorySource):

@@ -13,8 +13,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.commands import asking
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
+from airflow_epochs.hooks.rewind_action import RewindToTime
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
@@ -311,6 +313,11 @@ def test_a_rewind_to_a_time_goes_back_to_the_first_records_of_that_time(world: T
     assert world.run(3) is None
     assert world.shown("lake") == "abcdeeff"
     assert "Nothing to do" in typing(world, "rewind", "--to-timestamp", "2999-01-01T00:00Z")
+    action = RewindToTime.of(world.ledger, world.name, between.isoformat())  # what the page does
+    assert any("read again, so their rows come twice: 2 offsets" in line for line in action.told(world.ledger))
+    action.do(world.ledger, Account(who="ada", why="a wrong rate"))
+    assert world.run(4) is None
+    assert world.shown("lake") == "abcdeeefff"
 
 
 def test_a_rewind_behind_another_topic_or_to_no_epoch_is_refused(world: TopicWorld) -> None:

@@ -10,6 +10,7 @@ from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
 from stack.airflow_api import AirflowApi
 from stack.whole import Stack
+from tests.support.lineage_file import LineageFile
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
 
@@ -25,13 +26,14 @@ DEADLINE_S = 180.0
 class RunningStack:
     """A running stack and all orders produced so far, as (partition, offset). ``own`` is for files of the tests.
 
-    ``statsd`` gets our metrics from Airflow.
+    ``statsd`` gets our metrics from Airflow, ``lineage`` the events of the orders DAG.
     """
 
     stack: Stack
     watch: Watch
     own: Path
     statsd: StatsdServer
+    lineage: LineageFile
     places: list[tuple[int, int]] = field(default_factory=list)
 
     @property

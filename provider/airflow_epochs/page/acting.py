@@ -18,7 +18,7 @@ from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, U
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.hooks.retrying import Retry
-from airflow_epochs.hooks.rewind_action import Rewind
+from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.page.access import GetUserDep, require_editable, require_runnable
 from airflow_epochs.page.forms import FORMS
@@ -31,7 +31,7 @@ HOST = "Airflow's page"
 """In place of the host in the record of an operator who typed no command."""
 
 
-_KINDS = (Abort, Waive, TakeOver, Pause, Unpause, Retry, Rewind, MakeSavepoint, DisposeSavepoint)
+_KINDS = (Abort, Waive, TakeOver, Pause, Unpause, Retry, Rewind, RewindToTime, MakeSavepoint, DisposeSavepoint)
 ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in _KINDS}
 
 
@@ -48,6 +48,7 @@ class Asked(BaseModel):
     savepoint: str = ""
     to_epoch: int = 0
     restore_tables: bool = False
+    to_time: str = ""
     attempt: int = 0
 
 
@@ -110,6 +111,8 @@ def _action(ledger: Ledger, pipeline: str, name: str, asked: Asked) -> Action:
     kind = _kind(name)
     if kind is Rewind:
         return Rewind.of(ledger, pipeline, asked.to_epoch, asked.restore_tables)
+    if kind is RewindToTime:
+        return RewindToTime.of(ledger, pipeline, asked.to_time)
     if kind in (Abort, Pause, Unpause, Retry):
         found: Action = kind.of(ledger, pipeline)
         return found

@@ -13,9 +13,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from airflow_epochs.errors import EpochError
+from airflow_epochs.errors import BadArgument, EpochError
 from airflow_epochs.page import acting, manual, routes
-from airflow_epochs.page.render import error_page, refusal_page
+from airflow_epochs.page.render import argument_page, error_page, refusal_page
 
 STATIC = Path(str(files("airflow_epochs.page"))) / "static"
 _HEADERS = {
@@ -35,6 +35,7 @@ def make_app() -> FastAPI:
     app.include_router(acting.router)
     app.include_router(manual.router)
     app.add_exception_handler(EpochError, error_page)
+    app.add_exception_handler(BadArgument, argument_page)
     app.add_exception_handler(HTTPException, refusal_page)
     app.middleware("http")(_with_headers)
     return app

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.coordinator.actions import TakeOver
 from airflow_epochs.coordinator.savepoint_actions import MakeSavepoint
-from airflow_epochs.hooks.rewind_action import Rewind
+from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,9 @@ FORMS = {
             Input("to_epoch", "Go back to where this complete epoch ended", "number"),
             Input("restore_tables", "Bring the Delta tables back to that epoch, too", "checkbox"),
         ),
+    ),
+    RewindToTime.name: Form(
+        "Let {} read the records since a time once more",
+        (Input("to_time", "Go back to the first records of this time, with its zone, such as 2026-01-31T00:00Z"),),
     ),
 }

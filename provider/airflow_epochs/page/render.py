@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
 
-from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
 from airflow_epochs.names import PAGE
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -83,6 +83,13 @@ def error_page(request: Request, error: Exception) -> Response:
     is_refused = isinstance(error, Refused) and "/actions/" in request.url.path
     title, status = ("Nothing was changed", 409) if is_refused else ("The ledger cannot be shown", 500)
     return page(request, "error.html", status, title=title, lines=str(error).splitlines())
+
+
+def argument_page(request: Request, error: Exception) -> Response:
+    """What a user has typed is not valid."""
+    assert isinstance(error, BadArgument)
+    lines = with_remedy(str(error), error.code.remedy).splitlines()
+    return page(request, "error.html", 422, title="Nothing was changed", lines=lines)
 
 
 def refusal_page(request: Request, error: Exception) -> Response:

@@ -25,6 +25,7 @@ from airflow_epochs.page.lags import lag_now
 from airflow_epochs.page.ledgers import Listed, all_pipelines, ledger_for
 from airflow_epochs.page.render import page, path_of
 from airflow_epochs.page.spark_ui import Application, uis
+from airflow_epochs.page.task_logs import task_logs
 
 router = APIRouter()
 
@@ -127,6 +128,7 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         run_of=series.airflow_run,
         application=Application.of,
         uis=uis(records),
+        logs=task_logs(user, pipeline, records),
     )
 
 

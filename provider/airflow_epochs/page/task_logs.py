@@ -1,0 +1,68 @@
+"""Where Airflow keeps the logs of the tasks that worked on an epoch, as far as its database still knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from airflow_epochs.coordinator.series import airflow_run
+from airflow_epochs.ledger.epoch_records import EpochRecords
+from airflow_epochs.model import Run
+from airflow_epochs.page.access import GetUserDep, readable_dags
+
+
+@dataclass(frozen=True)
+class TaskLog:
+    """A task of the pipeline that has begun, and what leads to its log.
+
+    Attributes:
+        name: The task's id inside the pipeline's group, such as ``commit.users``.
+        state: As Airflow names it; empty while the task waits for its next try.
+        path: Below Airflow's UI. The page there has the logs of all tries.
+    """
+
+    name: str
+    state: str
+    path: str
+
+
+def task_logs(user: GetUserDep, pipeline: str, records: EpochRecords) -> dict[Run, list[TaskLog]]:
+    """Run -> its tasks in the order in which they began. Only runs of DAGs that the user may read."""
+    runs = dict.fromkeys(airflow_run(run) for run in _runs(records))
+    readable = readable_dags(user, {run.dag_id for run in runs})
+    found = {run: _of_run(run, pipeline) for run in runs if run.dag_id in readable}
+    return {run: tasks for run, tasks in found.items() if tasks}
+
+
+def _runs(records: EpochRecords) -> Iterator[Run]:
+    yield from (attempt.opened.run for attempt in records.attempts if not attempt.opened.command)
+    if records.complete:
+        yield from (records.complete.opened_by, records.complete.completed_by)
+
+
+def _of_run(run: Run, pipeline: str) -> list[TaskLog]:
+    from airflow.models.taskinstance import TaskInstance as Task
+    from airflow.utils.session import create_session
+
+    columns = (Task.task_id, Task.map_index, Task.state)
+    with create_session() as session:
+        rows = session.query(*columns).filter_by(dag_id=run.dag_id, run_id=run.run_id)
+        begun = (
+            rows.filter(Task.try_number > 0, Task.start_date.is_not(None)).order_by(Task.start_date, Task.task_id).all()
+        )
+    return [
+        TaskLog(name, str(state or ""), _path(run, task_id, map_index))
+        for task_id, map_index, state in begun
+        if (name := _inside(pipeline, task_id))
+    ]
+
+
+def _inside(pipeline: str, task_id: str) -> str:
+    """The id of a task of the pipeline's group without its groups; empty for the other tasks of the DAG."""
+    return f".{task_id}".partition(f".{pipeline}.")[2]
+
+
+def _path(run: Run, task_id: str, map_index: int) -> str:
+    task = f"/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}/tasks/{quote(task_id, safe='')}"
+    return f"{task}/mapped/{map_index}" if map_index >= 0 else task

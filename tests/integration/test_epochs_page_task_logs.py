@@ -1,0 +1,79 @@
+"""The page of an epoch leads to the logs of the tasks that worked on it, in runs of Airflow's own scheduling code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import Account
+from tests.support.layout_lab import Lab, broken_commit
+from tests.support.page_lab import ORDERS, Browser
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+
+
+@pytest.fixture(autouse=True)
+def in_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+
+
+def logs(html: str) -> dict[str, list[tuple[str, str, str]]]:
+    """Run -> path, state and name of each link."""
+    lines = re.findall(r'<p class="logs">Task logs of run (.*?): (.*)</p>', html)
+    link = re.compile(r'<a class="airflow" href="([^"]*)" title="(\w*)">([^<]*)</a>')
+    return {run: link.findall(links) for run, links in lines}
+
+
+def page(path: str, role: str = "USER") -> str:
+    browser = Browser(role)
+    with browser.client:
+        return browser.page(path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "tasks"),
+    [({}, ["open", "stage", "vote", "commit.orders", "commit.audit", "complete"]), ({"layout": "single"}, ["epochs"])],
+    ids=["per step", "single"],
+)
+def test_each_task_that_has_begun_has_a_link_to_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], tasks: list[str]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    lab.produce("a", "b")
+    assert lab.run("r1").state == "success"
+    dag_id = lab.harness.dag.dag_id
+    [(run, found)] = logs(page(f"{ORDERS}/epochs/1")).items()
+    assert run == "r1"
+    assert sorted(name for _, _, name in found) == sorted(tasks), "the task behind the pipeline is not the pipeline's"
+    assert {state for _, state, _ in found} == {"success"}
+    assert {path for path, _, _ in found} == {f"/dags/{dag_id}/runs/r1/tasks/orders.{task}" for task in tasks}
+
+
+def test_the_logs_of_all_runs_are_there_and_only_for_those_who_may_read_their_dags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch)
+    lab.produce("a")
+    with broken_commit("audit"):
+        assert lab.run("r1").state == "failed"
+    assert lab.run("r2").state == "success"
+    found = logs(page(f"{ORDERS}/epochs/1"))
+    assert list(found) == ["r1", "r2"]
+    assert ("failed", "commit.audit") in [(state, name) for _, state, name in found["r1"]]
+    old = lab.harness.dag.dag_id
+    admin.take_over(lab.ledger, "orders", "another_dag", owner=old, by=Account(who="ada", why="a new name"))
+    monkeypatch.setattr("airflow_epochs.page.task_logs.readable_dags", lambda user, dags: set(dags) - {old})
+    assert logs(page(f"{ORDERS}/epochs/1")) == {}
+
+
+def test_without_airflows_database_the_ledger_speaks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, monkeypatch)
+    lab.produce("a")
+    assert lab.run("r1").state == "success"
+    lab.harness.forget()
+    html = page(f"{ORDERS}/epochs/1")
+    assert logs(html) == {} and "completed by" in html
