@@ -21,6 +21,7 @@ from airflow_epochs.transforms.duplicates import dedupe
 from airflow_epochs.transforms.event_time import EpochWatermarks
 from airflow_epochs.transforms.joins import interval_join
 from airflow_epochs.transforms.keyed import stateful
+from airflow_epochs.transforms.parse_json import Parsed, parse_json
 from airflow_epochs.transforms.sessions import sessionize
 from airflow_epochs.transforms.windows import windowed
 
@@ -28,9 +29,11 @@ __all__ = [
     "DELETED",
     "EpochWatermarks",
     "JoinResult",
+    "Parsed",
     "Result",
     "dedupe",
     "interval_join",
+    "parse_json",
     "sessionize",
     "stateful",
     "windowed",

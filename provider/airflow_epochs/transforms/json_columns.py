@@ -1,0 +1,343 @@
+"""Decodes records of JSON by columns, with pyarrow's reader, where Spark's ``from_json`` would get the same values.
+
+pyarrow is strict where ``from_json`` is lenient. So the rule is: what pyarrow takes, and what no check below doubts, is
+what ``from_json`` makes of it; all else is left to ``from_json`` itself, record by record. The checks stand for known
+differences, and each says which. ``tests/properties/test_json_engines.py`` looks for unknown ones.
+
+These functions run in Spark's Python workers, which do not have this package: the module travels by value
+(``parse_json`` says so to pyspark). It must use nothing but the standard library, numpy and pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+Schema = dict[str, Any]
+"""A type of Spark's, as its own JSON tells it: {"type": "struct", "fields": [...]}."""
+BYTES_MAX = 16 << 20
+"""So much text is decoded at once."""
+PATIENCE, GAP = 4, 200
+"""After so many refused records in one batch, pyarrow is asked on only if it takes so many between two of them. So a
+batch that is full of records that it refuses costs little more than without it."""
+LENGTH_MAX = 50_000
+"""Longer records are left to ``from_json``: Jackson limits the length of names, and pyarrow does not."""
+BRACKETS_MAX = 200
+"""So are records with more brackets: Jackson limits the depth, and pyarrow's own stack is the limit there."""
+DIGITS = "[0-9]{900}"
+"""Jackson limits a number to 1,000 characters."""
+_ZONE = r"(Z|[+-](0\d|1[0-7]):[0-5]\d)"
+_DATE = r"[1-9]\d{3}-\d\d-\d\d"
+_TIME = _DATE + r"[T ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?"
+_TEXTS = {"date": f"^{_DATE}$", "timestamp": f"^{_TIME}{_ZONE}$", "timestamp_ntz": f"^{_TIME}$"}
+"""Which texts of dates and times are decoded here; in years that all calendars agree on."""
+_INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_PLAIN = {"string", "boolean", "double", *_INTEGERS, *_TEXTS}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_IN_ROW = re.compile(r"in row (\d+)")
+_PREFIXES: dict[int, pa.Array] = {}
+"""By their number. A cache of functools would not travel by value."""
+
+
+class _Undecided(Exception):
+    """pyarrow refuses some record; ``row`` is its place among those that were asked about, if it is known."""
+
+    def __init__(self, row: int | None = None) -> None:
+        self.row = row
+
+
+def supported(schema: Schema | str) -> bool:
+    """Whether all of the type can be decoded here. Maps, binary values and floats of 32 bits cannot."""
+    if isinstance(schema, str):
+        return schema in _PLAIN or bool(_DECIMAL.fullmatch(schema))
+    if schema["type"] == "struct":
+        names = [field["name"] for field in schema["fields"]]
+        return len(set(names)) == len(names) and all(supported(field["type"]) for field in schema["fields"])
+    return schema["type"] == "array" and supported(schema["elementType"])
+
+
+def decoded(records: pa.Array, schema: Schema) -> pa.StructArray:
+    """Decode a batch of records.
+
+    Args:
+        records: Binary or text; NULL is no record.
+        schema: A struct that is ``supported``.
+
+    Returns:
+        A struct per record. NULL where the record is left to ``from_json``.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    texts = _texts(records)
+    places = np.flatnonzero(_plausible(texts, schema))
+    left = np.ones(len(records), bool)
+    pieces = []
+    for found, piece in _pieces(texts, places, schema) if len(places) else ():
+        values, doubtful = _converted(piece, schema, np.arange(len(piece)), np.zeros(len(piece), bool))
+        left[found[~doubtful]] = False
+        pieces.append((found, values))
+    if not pieces:
+        return pa.nulls(len(records), arrow_type(schema))
+    values = pa.concat_arrays([piece for _, piece in pieces])
+    index = np.zeros(len(records), np.int64)
+    index[np.concatenate([found for found, _ in pieces])] = np.arange(len(values))
+    return values.take(pa.array(index, mask=left))
+
+
+# -- which records are tried ------------------------------------------------------------------------------------------
+
+
+def _texts(records: pa.Array) -> pa.Array:
+    """The records as text without blanks around it; NULL where it is no UTF-8, which Java mends and pyarrow refuses."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    binary = records.view(pa.binary()) if records.type == pa.string() else records.cast(pa.binary())
+    try:
+        texts = binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([_text(value) for value in binary.to_pylist()], pa.string())
+    return pc.ascii_trim(texts, characters=" \t\r\n")
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
+    """Which records look like one JSON object of a usual size."""
+    import pyarrow.compute as pc
+
+    lengths = pc.binary_length(texts)
+    good = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    if (pc.max(lengths).as_py() or 0) > BRACKETS_MAX:
+        brackets = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
+        good = pc.and_(good, pc.less_equal(brackets, BRACKETS_MAX))
+        good = pc.and_(good, pc.less_equal(lengths, LENGTH_MAX))
+        good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, DIGITS)))
+    if quoted := _quoted_decimals(schema):
+        good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, quoted)))
+    found: np.ndarray = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _quoted_decimals(schema: Schema) -> str:
+    """A pattern of records that may have a decimal as text: Java reads "1,5" or "1e2" there by rules of its own."""
+    names = sorted(set(_names_of_decimals(schema)))
+    if not names:
+        return ""
+    escaped = r"\\u00[2-7]" if all(map(str.isascii, names)) else r"\\u"  # a name may be written in this way, too
+    return "(?:" + "|".join(f'"{re.escape(name)}"' for name in names) + rf')\s*:\s*[\["]|{escaped}'
+
+
+def _names_of_decimals(schema: Schema | str, name: str = "") -> Iterator[str]:
+    if isinstance(schema, str):
+        if _DECIMAL.fullmatch(schema):
+            yield name
+    elif schema["type"] == "array":
+        yield from _names_of_decimals(schema["elementType"], name)
+    else:
+        for field in schema["fields"]:
+            yield from _names_of_decimals(field["type"], field["name"])
+
+
+# -- pyarrow's reader --------------------------------------------------------------------------------------------------
+
+
+def _pieces(texts: pa.Array, places: np.ndarray, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+    """Places of records, and what pyarrow makes of them, in order; some places are left out.
+
+    Each record is put into an object with its number. So a record that is two values, or half of one, is refused, and
+    cannot be taken for its neighbour: the numbers that come back must be those that were given.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chosen = texts.take(pa.array(places))
+    lines = pc.binary_join_element_wise(_prefixes(len(places)), chosen, "}\n", "")
+    todo, refusals = _cut(_offsets(lines)), 0
+    while todo:
+        begin, end = todo.pop()
+        try:
+            read = _read(lines, begin, end, schema)
+        except _Undecided as refused:
+            found = refused.row is not None or end - begin == 1
+            refusals += found
+            if found and refusals > PATIENCE and begin < refusals * GAP:
+                return
+            if end - begin > 1:
+                todo += _around(begin, end, refused.row)
+        else:
+            yield places[begin:end], read
+
+
+def _offsets(lines: pa.Array) -> np.ndarray:
+    """Where each line begins in the buffer of the text, and where the last one ends."""
+    import numpy as np
+
+    return np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, 4 * lines.offset)
+
+
+def _cut(offsets: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of lines with at most ``BYTES_MAX`` bytes, if a line has not more; the last one first."""
+    import numpy as np
+
+    cuts = np.searchsorted(offsets, np.arange(BYTES_MAX, offsets[-1], BYTES_MAX)).tolist()
+    ranges = zip([0, *cuts], [*cuts, len(offsets) - 1], strict=True)
+    return [(begin, end) for begin, end in ranges if begin < end][::-1]
+
+
+def _around(begin: int, end: int, row: int | None) -> list[tuple[int, int]]:
+    """What to ask about next, the last one first: all but the row that was refused; halves if it is not known."""
+    if row is None:
+        middle = (begin + end) // 2
+        return [(middle, end), (begin, middle)]
+    at = begin + row
+    return [(first, last) for first, last in ((at + 1, end), (begin, at)) if first < last]
+
+
+def _read(lines: pa.Array, begin: int, end: int, schema: Schema) -> pa.StructArray:
+    """The values of some lines, as pyarrow reads them. Raises _Undecided."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import json
+
+    offsets = _offsets(lines)
+    data = lines.buffers()[2].slice(int(offsets[begin]), int(offsets[end] - offsets[begin]))
+    wanted = pa.schema([("n", pa.int64()), ("r", arrow_type(schema, read=True))])
+    try:
+        table = json.read_json(
+            pa.BufferReader(data),
+            json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid as error:
+        told = _IN_ROW.search(str(error))
+        raise _Undecided(int(told.group(1)) if told else None) from error
+    numbers, values = table["n"].combine_chunks(), table["r"].combine_chunks()
+    if numbers.null_count or not np.array_equal(numbers.to_numpy(), np.arange(begin, end)):
+        raise _Undecided
+    return values
+
+
+def _prefixes(count: int) -> pa.Array:
+    """The beginnings of at least so many lines."""
+    import pyarrow as pa
+
+    size = 1 << (count - 1).bit_length()
+    if size not in _PREFIXES:
+        _PREFIXES[size] = pa.array([f'{{"n":{number},"r":' for number in range(size)], pa.string())
+    return _PREFIXES[size].slice(0, count)
+
+
+def arrow_type(schema: Schema | str, *, read: bool = False) -> pa.DataType:
+    """The type of pyarrow for one of Spark's. ``read``: the one that its reader of JSON is asked for."""
+    import pyarrow as pa
+
+    if not isinstance(schema, str):
+        if schema["type"] == "array":
+            return pa.list_(arrow_type(schema["elementType"], read=read))
+        return pa.struct([(field["name"], arrow_type(field["type"], read=read)) for field in schema["fields"]])
+    if decimal := _DECIMAL.fullmatch(schema):
+        return pa.decimal128(*map(int, decimal.groups()))
+    if schema in _INTEGERS:
+        return pa.int64() if read else getattr(pa, f"int{_INTEGERS[schema]}")()
+    if schema in _TEXTS and not read:
+        return {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}.get(schema, pa.timestamp("us"))
+    return {"boolean": pa.bool_(), "double": pa.float64()}.get(schema, pa.string())
+
+
+# -- values as Spark has them ------------------------------------------------------------------------------------------
+
+
+def _converted(
+    values: pa.Array, schema: Schema | str, rows: np.ndarray, doubtful: np.ndarray
+) -> tuple[pa.Array, np.ndarray]:
+    """The values in Spark's types. Marks in ``doubtful`` the records, by number, with a value that may differ.
+
+    ``rows``: the number of the record of each value.
+    """
+    if isinstance(schema, str):
+        converted, bad = _scalars(values, schema)
+        doubtful[rows[bad]] = True
+        return converted, doubtful
+    return (_lists if schema["type"] == "array" else _structs)(values, schema, rows, doubtful)
+
+
+def _structs(
+    values: pa.StructArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray
+) -> tuple[pa.Array, np.ndarray]:
+    import pyarrow as pa
+
+    fields = schema["fields"]
+    columns = [
+        _converted(column, field["type"], rows, doubtful)[0]
+        for field, column in zip(fields, values.flatten(), strict=True)
+    ]
+    kind, absent = arrow_type(schema), values.is_null()
+    if not columns:
+        return pa.array([None if null else {} for null in absent.to_pylist()], kind), doubtful
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=absent), doubtful
+
+
+def _lists(values: pa.ListArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    of_elements = rows[pc.list_parent_indices(values).to_numpy()]
+    elements, doubtful = _converted(values.flatten(), schema["elementType"], of_elements, doubtful)
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+    offsets = pa.array(np.concatenate([[0], lengths.cumsum()]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null()), doubtful
+
+
+def _scalars(values: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:
+    """The values, and which of them may differ from Spark's."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if kind in _TEXTS:
+        return _times(values, kind)
+    if kind == "double":  # Java reads the integer -0 as 0.0, pyarrow as -0.0
+        numbers = values.to_numpy(zero_copy_only=False)
+        return values, (numbers == 0) & np.signbit(numbers)
+    if _INTEGERS.get(kind, 64) < 64:
+        bound = 1 << (_INTEGERS[kind] - 1)
+        fits = pc.and_(pc.greater_equal(values, -bound), pc.less(values, bound))
+        bad = ~pc.fill_null(fits, True).to_numpy(zero_copy_only=False)
+        return pc.if_else(fits, values, None).cast(arrow_type(kind)), bad
+    return values, np.zeros(len(values), bool)
+
+
+def _times(texts: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:
+    """Texts in ISO 8601 as dates or times; ``from_json`` takes many more forms."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    usual = pc.match_substring_regex(texts, _TEXTS[kind])
+    clear = pc.if_else(usual, texts, None)
+    try:
+        times = clear.cast(arrow_type(kind))
+    except pa.ArrowInvalid:  # a day that no month has
+        times = pa.array([_time(text, kind) for text in clear.to_pylist()], arrow_type(kind))
+    lost = pc.and_(pc.is_valid(texts), pc.is_null(times))
+    return times, lost.to_numpy(zero_copy_only=False)
+
+
+def _time(text: str | None, kind: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.scalar(text, pa.string()).cast(arrow_type(kind)).as_py()
+    except pa.ArrowInvalid:
+        return None

@@ -1,0 +1,230 @@
+"""Rows out of records of JSON: what Spark's ``from_json`` makes of them, in less time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_epochs import secrecy
+from airflow_epochs.transforms import json_columns
+from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.json_schema import struct_of
+from airflow_epochs.transforms.shared import shared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+log = secrecy.logger(__name__)
+
+ORIGIN = ("topic", "partition", "offset")
+"""The columns of a batch that say which record it is."""
+MODES = ("permissive", "strict")
+ENGINES = ("auto", "arrow", "spark")
+ERROR = "error"
+_CHECKS = Checks("parse_json")
+_DECODED, _AGAIN, _ROW, _CORRUPT = "__epochs_json", "__epochs_again", "__epochs_row", "__epochs_corrupt"
+_OWN = (_DECODED, _AGAIN, _ROW, _CORRUPT)
+_POLICY = "spark.sql.legacy.timeParserPolicy"
+_ZONE = "spark.sql.session.timeZone"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What ``parse_json`` makes of a batch. Each record is in one of the two, once.
+
+    Attributes:
+        rows: The columns that were kept, then those of the schema.
+        corrupt: The columns that were kept; those of ``topic``, ``partition`` and ``offset`` that the batch has;
+            ``error``, the reason; and the record, byte by byte. It can be returned for a sink of dead letters.
+    """
+
+    rows: DataFrame
+    corrupt: DataFrame
+
+
+def parse_json(
+    batch: DataFrame,
+    schema: str | StructType | Mapping[str, Any],
+    *,
+    mode: str = "permissive",
+    corrupt: str = "raw",
+    columns: Sequence[str | Column] = ORIGIN,
+    value: str = "value",
+    engine: str = "auto",
+) -> Parsed:
+    """Parse each record as one JSON object. Makes a plan; Spark does the work when it stages the sinks.
+
+    The values are those of Spark's ``from_json`` with its default options, whatever the engine is. So the digest of an
+    epoch is the same if a later try meets other workers. The order of the rows is that of the batch.
+
+    Args:
+        batch: The epoch's records.
+        schema: The columns: as DDL, like ``"id bigint, at timestamp"``; as a StructType; or as a JSON Schema (a dict).
+        mode: ``"permissive"``: a value that does not fit its column is NULL, and what is no JSON object is corrupt.
+            ``"strict"``: a record with a value that does not fit, or that is not UTF-8, is corrupt, too.
+        corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
+        columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
+        value: The batch's column with the JSON, binary or string.
+        engine: ``"arrow"``: Spark's Python workers decode it with pyarrow, and leave to ``from_json`` what pyarrow may
+            read in another way. ``"spark"``: ``from_json`` alone. ``"auto"``: arrow, if the schema
+            allows it.
+
+    Raises:
+        Refused: An argument is not valid, or a column is missing or has a name twice.
+    """
+    from pyspark.sql import functions as F
+
+    _check(batch, mode, value, engine)
+    wanted = _struct(batch, schema)
+    kept = batch.select(*columns)
+    names = kept.columns
+    _CHECKS.has_not("what is kept", kept, [*(field.name for field in wanted.fields), *_OWN], "the schema has it, too")
+    more = [name for name in ORIGIN if name in batch.columns and name not in names]
+    _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
+    carried = batch.select(*columns, *more, F.col(value).alias(_AGAIN))
+    if _arrow(batch, wanted, engine):
+        row = F.when(F.col(_DECODED).isNotNull(), _without_flaw(wanted)).otherwise(_from_json(wanted))
+        carried = _decoded(carried, wanted)
+    else:
+        row = _from_json(wanted)
+    # exploded: Spark would otherwise parse a record anew for every column that is looked at
+    judged = carried.select(*names, *more, _AGAIN, F.explode(F.array(row)).alias(_ROW))
+    told = shared(judged.withColumn(ERROR, _error(mode == "strict")))
+    fields = [F.col(_ROW).getField(field.name).alias(field.name) for field in wanted.fields]
+    good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
+    return Parsed(
+        rows=good.select(*names, *fields),
+        corrupt=bad.select(*names, *more, ERROR, F.col(_AGAIN).cast("binary").alias(corrupt)),
+    )
+
+
+def _check(batch: DataFrame, mode: str, value: str, engine: str) -> None:
+    for argument, given, known in (("mode", mode, MODES), ("engine", engine, ENGINES)):
+        if given not in known:
+            raise _CHECKS.argument(argument, given, f"one of {', '.join(map(repr, known))}")
+    _CHECKS.has("the batch", batch, [value])
+    if (kind := batch.schema[value].dataType.simpleString()) not in ("binary", "string"):
+        raise _CHECKS.argument("value", value, f"the name of a binary or string column; this one is {kind}")
+
+
+def _struct(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -> StructType:
+    """The schema as Spark has it, in which everything may be NULL."""
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, str):
+        found = batch.sparkSession.createDataFrame([], schema).schema
+    elif isinstance(schema, Mapping):
+        found = struct_of(schema)
+    elif isinstance(schema, StructType):
+        found = schema
+    else:
+        raise _CHECKS.argument("schema", schema, "DDL, a StructType, or a JSON Schema as a dict")
+    if not found.fields:
+        raise _CHECKS.argument("schema", schema, "a schema with at least one column")
+    return cast("StructType", StructType.fromJson(_nullable(json.loads(found.json()))))
+
+
+def _nullable(told: Any) -> Any:
+    """Spark's own JSON of a type, with everything in it optional."""
+    if isinstance(told, list):
+        return [_nullable(each) for each in told]
+    if isinstance(told, dict):
+        optional = {"nullable", "containsNull", "valueContainsNull"}
+        return {key: True if key in optional else _nullable(each) for key, each in told.items()}
+    return told
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+
+
+def _arrow(batch: DataFrame, wanted: StructType, engine: str) -> bool:
+    """Whether Python workers decode the records."""
+    if engine == "spark":
+        log.info("parse_json: Spark's from_json parses the records, as engine='spark' says.")
+        return False
+    why = _why_not_arrow(batch, wanted)
+    if why and engine == "arrow":
+        raise _CHECKS.argument("engine", engine, f"'auto' or 'spark' here: {why}")
+    log.info(
+        "parse_json: %s", f"Spark's from_json parses the records: {why}." if why else "pyarrow parses the records."
+    )
+    return not why
+
+
+def _why_not_arrow(batch: DataFrame, wanted: StructType) -> str:
+    """Why Python workers cannot decode the records as ``from_json`` would; empty: they can."""
+    schema, conf = json.loads(wanted.json()), batch.sparkSession.conf
+    if not json_columns.supported(schema):
+        return "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
+    if "timestamp_ntz" not in str(schema) and "timestamp" not in str(schema) and "date" not in str(schema):
+        return ""
+    policy = conf.get(_POLICY, "CORRECTED")
+    return f"{_POLICY} is {policy}" if policy == "LEGACY" else ""
+
+
+def _decoded(carried: DataFrame, wanted: StructType) -> DataFrame:
+    """What pyarrow can decode, in ``_DECODED``; and in ``_AGAIN`` only the records that it cannot."""
+    from pyspark.cloudpickle import register_pickle_by_value
+    from pyspark.sql.types import StructField, StructType
+
+    register_pickle_by_value(json_columns)  # Spark's workers do not have this package
+    given = carried.schema.fields
+    schema = StructType([*given[:-1], StructField(_DECODED, wanted), given[-1]])
+    return carried.mapInArrow(_decoder(json.loads(wanted.json())), schema)
+
+
+def _decoder(schema: json_columns.Schema) -> Any:
+    """The function that Spark's Python workers run. It is nested, and so travels by value."""
+    decode = json_columns.decoded
+
+    def decode_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            *kept, records = batch.columns
+            values = decode(records, schema)
+            again = pc.if_else(values.is_null(), records, None)
+            names = batch.schema.names
+            yield pa.RecordBatch.from_arrays([*kept, values, again], [*names[:-1], "__epochs_json", names[-1]])
+
+    return decode_all
+
+
+# -- what Spark evaluates ----------------------------------------------------------------------------------------------
+
+
+def _from_json(wanted: StructType) -> Column:
+    """``from_json`` of the records that are left, with a field that tells whether a value did not fit."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    schema = StructType([*wanted.fields, StructField(_CORRUPT, StringType())])
+    return F.from_json(F.col(_AGAIN).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _without_flaw(wanted: StructType) -> Column:
+    """A decoded row in the form of ``_from_json``."""
+    from pyspark.sql import functions as F
+
+    fields = [F.col(_DECODED).getField(field.name).alias(field.name) for field in wanted.fields]
+    return F.struct(*fields, F.lit(None).cast("string").alias(_CORRUPT))
+
+
+def _error(strict: bool) -> Column:
+    """Why a record is corrupt; NULL if it is not."""
+    from pyspark.sql import functions as F
+
+    text, row = F.col(_AGAIN).cast("string"), F.col(_ROW)
+    fits = row.isNotNull() & row.getField(_CORRUPT).isNull()
+    only_syntax = F.from_json(
+        text, f"__epochs_none boolean, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
+    )
+    is_object = only_syntax.isNotNull() & only_syntax.getField(_CORRUPT).isNull()
+    told = F.when(F.lit(strict) & text.isNotNull() & ~F.is_valid_utf8(text), "not UTF-8")
+    told = told.when(fits, None).when(text.isNull(), "no value").when(row.isNull() | ~is_object, "not a JSON object")
+    return told.when(F.lit(strict), "a value does not fit its column")

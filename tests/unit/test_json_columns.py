@@ -1,0 +1,112 @@
+"""What is decoded by columns, and what is left to ``from_json``; Spark itself is asked in ``test_json_engines``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.transforms import json_columns
+from airflow_epochs.transforms.json_columns import arrow_type, decoded, supported
+from tests.support.odd_json import SUITE
+
+
+def struct(**columns: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]}
+
+
+def values(records: Sequence[bytes | None], schema: dict[str, Any], kind: pa.DataType | None = None) -> list[Any]:
+    found: list[Any] = decoded(pa.array(records, kind or pa.binary()), schema).to_pylist()
+    return found
+
+
+N = struct(n="long")
+
+
+def test_a_record_is_never_taken_for_its_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_columns, "PATIENCE", 100)
+    torn = [b'{"n":1', b',"n":2}', b'{"n":3}{"n":4}', b"", b'{"n":5}}{"n":4,"r":{"n":6}', b'{"o":', b'{"n":8}}']
+    for begin in range(len(torn)):
+        around = torn[begin : begin + 3]
+        assert values([*around, b'{"n":7}', *around], N)[len(around)] == {"n": 7}
+        assert values([*around, *around], N) == [None] * 2 * len(around)
+
+
+def test_beside_strange_records_the_usual_ones_are_decoded_rightly_or_not_at_all() -> None:
+    usual = [b'{"n":%d}' % number for number in range(len(SUITE))]
+    mixed = [record for pair in zip(SUITE, usual, strict=True) for record in pair]
+    found = values(mixed, N)[1::2]
+    assert all(value in (None, {"n": number}) for number, value in enumerate(found))
+    assert any(found)
+
+
+def test_text_and_binary_columns_are_the_same_and_so_is_a_part_of_an_array() -> None:
+    records = [b'{"n":1}', None, b'{"n":2}']
+    assert values(records, N, pa.string()) == values(records, N) == [{"n": 1}, None, {"n": 2}]
+    assert decoded(pa.array(records, pa.binary()).slice(1), N).to_pylist() == [None, {"n": 2}]
+    assert values([], N) == [] and values([None], N) == [None]
+
+
+def test_a_batch_with_few_refused_records_is_decoded_but_for_these() -> None:
+    records = [b'{"n":%d}' % number for number in range(5_000)]
+    records[77], records[2_500], records[4_999] = b'{"n":1.0}', b'{"n":"x"}', b'{"n":[}'
+    found = values(records, N)
+    assert [place for place, value in enumerate(found) if value is None] == [77, 2_500, 4_999]
+
+
+def test_a_batch_full_of_refused_records_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, read = [], json_columns._read
+
+    def counted(*args: Any) -> Any:
+        calls.append(1)
+        return read(*args)
+
+    monkeypatch.setattr(json_columns, "_read", counted)
+    assert set(map(str, values([b'{"n":"x"}', b'{"n":1}'] * 5_000, N))) <= {"None", "{'n': 1}"}
+    assert len(calls) < 20
+
+
+def test_more_text_than_is_decoded_at_once_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_columns, "BYTES_MAX", 100)
+    records = [b'{"n":%d,"pad":"%s"}' % (number, b"x" * (number % 7) * 30) for number in range(200)]
+    assert values(records, N) == [{"n": number} for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"d":-0}',  # 0.0 in Java
+        b'{"b":128}',
+        b'{"t":"2026-02-30T00:00:00Z"}',
+        b'{"t":"2026-01-31T10:20:30"}',  # in the session's time zone
+        b'{"t":"2026-01-31T23:59:60Z"}',
+        b'{"y":"0999-01-01"}',
+        b'{"m":"12.5"}',
+        b'{"\\u006d":"12.5"}',
+        b'{"l":[{"y":"soon"}]}',
+        b'{"x":"\xff"}',
+        b'{"surplus":' + b"[" * 201 + b"]" * 201 + b"}",
+        b'{"surplus":' + b"1" * 1_001 + b"}",
+        b'{"' + b"k" * 50_001 + b'":1}',
+    ],
+)
+def test_what_java_may_read_in_another_way_is_left_to_it(record: bytes) -> None:
+    schema = struct(
+        d="double", b="byte", t="timestamp", y="date", m="decimal(5,2)", x="string",
+        l={"type": "array", "elementType": struct(y="date")},
+    )  # fmt: skip
+    usual = b'{"d":1,"b":127,"t":"2026-02-28T00:00:00Z","y":"1000-01-01","m":12.5,"x":"a","l":[{"y":"2026-01-01"}]}'
+    found = values([usual, record, usual], schema)
+    assert found[1] is None and found[0] is not None and found[0] == found[2]
+
+
+def test_types_that_the_reader_does_not_have_are_not_supported() -> None:
+    plain = ("string", "boolean", "byte", "short", "integer", "long", "double", "date", "timestamp", "timestamp_ntz")
+    assert all(supported(struct(a=kind)) for kind in (*plain, "decimal(38,10)", N))
+    assert supported(struct(a={"type": "array", "elementType": {"type": "array", "elementType": N}}))
+    of_map = {"type": "map", "keyType": "string", "valueType": "long"}
+    assert not any(supported(struct(a=kind)) for kind in ("float", "binary", "variant", "interval", of_map))
+    assert not supported({"type": "struct", "fields": [*N["fields"], *N["fields"]]})
+    assert decoded(pa.array([b"{}"]), N).type == arrow_type(N)
