@@ -45,7 +45,7 @@ _PREFIXES: dict[int, pa.Array] = {}
 
 
 class _Undecided(Exception):
-    """pyarrow refuses some record; ``row`` is its place among those that were asked about, if it is known."""
+    """pyarrow refuses a record. ``row``: its place among those that were asked about, or near it, if it is known."""
 
     def __init__(self, row: int | None = None) -> None:
         self.row = row
@@ -221,12 +221,18 @@ def _read(lines: pa.Array, begin: int, end: int, schema: Schema) -> pa.StructArr
             json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowInvalid as error:
-        told = _IN_ROW.search(str(error))
-        raise _Undecided(int(told.group(1)) if told else None) from error
+        raise _Undecided(_row(str(error), end - begin)) from error
     numbers, values = table["n"].combine_chunks(), table["r"].combine_chunks()
     if numbers.null_count or not np.array_equal(numbers.to_numpy(), np.arange(begin, end)):
         raise _Undecided
     return values
+
+
+def _row(message: str, count: int) -> int | None:
+    """Which of so many lines pyarrow means. It counts values, so a line with two of them makes it mean a later one."""
+    told = _IN_ROW.search(message)
+    row = int(told.group(1)) if told else count
+    return row if row < count else None
 
 
 def _prefixes(count: int) -> pa.Array:

@@ -1,0 +1,150 @@
+"""``parse_json`` in a transform: over Spark Connect, from a real topic, into real tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.connect import ConnectRunner
+from airflow_epochs.spark.runners import SparkConnect
+from airflow_epochs.testing import run_transform
+from airflow_epochs.transforms import json_columns, parse_json
+from stack.broker import Broker
+from stack.connect import ConnectServer
+from tests.support.environment import connected
+from tests.support.spark_world import Topic, produce, stage_job, staged_rows
+
+pytestmark = pytest.mark.jvm
+
+RECORDS = ['{"id":1}', "no JSON", '{"id":"x","at":"2026-01-31T10:20:30Z"}', '{"id":1.0}', "[]"]
+PAGE = Path(__file__).parents[2] / "docs" / "read-your-topic.md"
+SCHEMA = "id bigint, at timestamp"
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> Topic:
+    return produce(broker.bootstrap, RECORDS * 20)
+
+
+@pytest.fixture
+def runner(connect: ConnectServer) -> ConnectRunner:
+    server = Connection(conn_id="spark", conn_type="spark_connect", **connect.where)
+    return SparkConnect("spark").runner(connected(server))
+
+
+def app(folder: Path, body: str) -> str:
+    path = folder / "app.py"
+    path.write_text("from airflow_epochs.transforms import parse_json\n" + dedent(body))
+    return f"{path}:f"
+
+
+def batch_of(session: Any, *values: bytes | None) -> Any:
+    rows = [("clicks", 1, number, value) for number, value in enumerate(values)]
+    return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_each_record_is_a_row_or_corrupt_and_says_why(session: Any, engine: str) -> None:
+    batch = batch_of(session, b'{"id":1}', b'{"id":"x"}', b"{", None, b'{"id":2,"at":"\xff"}', b"", b'{"id":3}')
+    parsed = parse_json(batch, SCHEMA, engine=engine)
+    assert parsed.rows.columns == ["topic", "partition", "offset", "id", "at"]
+    assert [(row.offset, row.id) for row in parsed.rows.collect()] == [(0, 1), (1, None), (4, 2), (6, 3)]
+    corrupt = parsed.corrupt.collect()
+    assert parsed.corrupt.columns == ["topic", "partition", "offset", "error", "raw"]
+    assert [(row.offset, row.error, row.raw) for row in corrupt] == [
+        (2, "not a JSON object", b"{"),
+        (3, "no value", None),
+        (5, "not a JSON object", b""),
+    ]
+    strict = parse_json(batch, SCHEMA, mode="strict", engine=engine, corrupt="value", columns=["offset"])
+    assert [row.id for row in strict.rows.collect()] == [1, 3]
+    assert {row.offset: row.error for row in strict.corrupt.collect()} == {
+        1: "a value does not fit its column",
+        2: "not a JSON object",
+        3: "no value",
+        4: "not UTF-8",
+        5: "not a JSON object",
+    }
+    assert strict.corrupt.columns == ["offset", "topic", "partition", "error", "value"]
+
+
+def test_maps_are_parsed_by_from_json_unless_arrow_is_demanded(session: Any) -> None:
+    batch = batch_of(session, b'{"tags":{"a":"b"}}')
+    assert parse_json(batch, "tags map<string,string>").rows.collect()[0].tags == {"a": "b"}
+    with pytest.raises(Refused, match="the schema has a map"):
+        parse_json(batch, "tags map<string,string>", engine="arrow")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"mode": "lenient"}, "mode must be one of 'permissive', 'strict'"),
+        ({"engine": "duckdb"}, "engine must be one of"),
+        ({"value": "body"}, "'body' is missing among the columns of the batch"),
+        ({"value": "offset"}, "value must be the name of a binary or string column; this one is bigint"),
+        ({"columns": ["offset", "value"], "corrupt": "value"}, "'value' must not be among the columns of what is kept"),
+        ({"schema": "offset bigint"}, "'offset' must not be among the columns of what is kept: the schema has it"),
+        ({"schema": 7}, "schema must be DDL, a StructType, or a JSON Schema"),
+        ({"schema": {"type": "object"}}, r"\$ is an object without `properties`"),
+    ],
+)
+def test_what_cannot_be_parsed_is_refused_before_spark_runs(session: Any, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(Refused, match=why) as refused:
+        parse_json(batch_of(session), **{"schema": SCHEMA, **given})
+    assert refused.value.code in (codes.OPERATOR_ARGUMENT, codes.OPERATOR_COLUMNS)
+
+
+def examples() -> list[str]:
+    """The code on the page."""
+    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("example", examples(), ids=["usual", "dead letters"])
+def test_the_examples_of_the_page_run_as_they_stand(session: Any, tmp_path: Path, example: str) -> None:
+    (tmp_path / "orders.py").write_text(example)
+    records = ['{"order_id":"a","amount":12.5,"at":"2026-01-31T10:20:30Z"}', "no JSON"]
+    found = run_transform(f"{tmp_path / 'orders.py'}:orders", records=records, spark=session)
+    [row], [letter] = found["orders"], found["rejected"]
+    assert (row["order_id"], str(row["amount"])) == ("a", "12.50")
+    assert (letter["offset"], letter["error"]) == (1, "not a JSON object")
+    assert bytes(letter.get("raw") or letter["value"]) == b"no JSON"
+
+
+def test_both_engines_stage_rows_with_the_same_digest_and_parse_them_once(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = json_columns.decoded
+
+    def telling(records: Any, schema: Any) -> Any:
+        with open(told, "a") as file:
+            file.write("x" * len(records))
+        return decoded(records, schema)
+
+    told, claims = str(tmp_path / "told"), {}
+    monkeypatch.setattr(json_columns, "decoded", telling)
+    for engine in ("arrow", "spark"):
+        parsing = app(
+            tmp_path,
+            f"""
+            def f(batch, epoch):
+                parsed = parse_json(batch, "{SCHEMA}", engine="{engine}")
+                return {{"rows": parsed.rows, "corrupt": parsed.corrupt}}
+            """,
+        )
+        places = {name: tmp_path / engine / name for name in ("rows", "corrupt")}
+        report = runner.run(stage_job(topic, parsing, places, measure_input=True))
+        assert (report["metrics"]["rows_in"], report["warnings"]) == (len(RECORDS) * 20, [])
+        claims[engine] = {name: claim["content"] for name, claim in report["sinks"].items()}
+        rows, corrupt = (staged_rows(place) for place in places.values())
+        assert sorted({str(row["id"]) for row in rows}) == ["1", "None"]
+        assert {row["raw"] for row in corrupt} == {b"no JSON", b"[]"}
+        assert len(rows) + len(corrupt) == len(RECORDS) * 20
+    assert claims["arrow"] == claims["spark"]
+    assert Path(told).stat().st_size == len(RECORDS) * 20, "a record was decoded twice"
