@@ -26,6 +26,7 @@ BENCHMARKS = (
     "sql_sink_figures",
     "parse_figures",
     "spark_figures",
+    "json_figures",
     "state_figures",
     "event_time_figures",
     "single_figures",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,11 @@ from airflow_epochs.testing import run_epoch
 from stack import spark as stack_spark
 from stack.broker import Broker
 from stack.jars import Jars, fetch
+from tests.perf.apps import parse
 from tests.perf.figures import RUNS, Figure, figure, ratios, timed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 RECORDS = 3_000_000
 PARTITIONS = 4
@@ -44,7 +45,7 @@ def figures() -> list[Figure]:
     ):
         create_topic(kafka.bootstrap)
         produce(kafka.bootstrap, RECORDS)
-        spark = _session(jars, Path(folder))
+        spark = session_with(jars, Path(folder))
         try:
             return _compare(spark, kafka.bootstrap, Path(folder))
         finally:
@@ -52,10 +53,11 @@ def figures() -> list[Figure]:
 
 
 def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
+    transform = Transform(path=str(TRANSFORM), function="transform")
     runs: dict[str, Callable[[], object]] = {
-        "plain": lambda: _available_now(spark, bootstrap, folder / "plain", {}),
-        "tuned": lambda: _available_now(spark, bootstrap, folder / "tuned", CONSUMER_DEFAULTS),
-        "epoch": lambda: _epoch(spark, bootstrap, folder / "epoch"),
+        "plain": lambda: available_now(spark, bootstrap, folder / "plain", {}, parse.parsed),
+        "tuned": lambda: available_now(spark, bootstrap, folder / "tuned", CONSUMER_DEFAULTS, parse.parsed),
+        "epoch": lambda: epoch(spark, bootstrap, folder / "epoch", transform),
     }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for work in runs.values():  # a warm-up each
@@ -74,7 +76,7 @@ def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
     ]
 
 
-def _session(jars: Jars, folder: Path) -> SparkSession:
+def session_with(jars: Jars, folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "3g")
@@ -83,17 +85,31 @@ def _session(jars: Jars, folder: Path) -> SparkSession:
     return builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
 
 
-def _available_now(spark: SparkSession, bootstrap: str, folder: Path, settings: dict[str, str]) -> None:
-    from tests.perf.apps.parse import parsed
-
+def available_now(
+    spark: SparkSession,
+    bootstrap: str,
+    folder: Path,
+    settings: dict[str, str],
+    parsed: Callable[[DataFrame], DataFrame],
+    topic: str = TOPIC,
+) -> None:
+    """One streaming query over a whole topic, into a new table."""
     shutil.rmtree(folder, ignore_errors=True)
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     stream = stream.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
     writer = parsed(stream.options(**settings).load()).writeStream.format("delta").trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "table")).awaitTermination()
 
 
-def _epoch(spark: SparkSession, bootstrap: str, folder: Path) -> None:
+def epoch(
+    spark: SparkSession,
+    bootstrap: str,
+    folder: Path,
+    transform: Transform,
+    topic: str = TOPIC,
+    sinks: Sequence[str] = ("table",),
+) -> dict[str, int]:
+    """One epoch of a whole topic, into new tables; the rows of each sink."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     coordinator = Coordinator(
@@ -102,16 +118,18 @@ def _epoch(spark: SparkSession, bootstrap: str, folder: Path) -> None:
                 wait_for_others=0,
                 name="bench",
                 dag_id="bench",
-                source=KafkaSource(topics=[TOPIC], conn_id="kafka"),
-                sinks=(DeltaSink("table", str(folder / "table")),),
-                transform=Transform(path=str(TRANSFORM), function="transform"),
+                source=KafkaSource(topics=[topic], conn_id="kafka"),
+                sinks=tuple(DeltaSink(name, str(folder / name)) for name in sinks),
+                transform=transform,
             ),
             ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
             env=SameSession(spark, bootstrap),
         )
     )
     done = run_epoch(coordinator, Run("bench", "run"))
-    assert done.receipts["table"].rows == RECORDS
+    rows = {name: receipt.rows for name, receipt in done.receipts.items()}
+    assert sum(rows.values()) == sum(r.end - r.start for r in done.ranges[topic])
+    return rows
 
 
 @dataclass
@@ -149,24 +167,29 @@ class SameSession:
         return run(self.session, job.kind, job.args, job.secrets)
 
 
-def create_topic(bootstrap: str) -> None:
+def create_topic(bootstrap: str, topic: str = TOPIC) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})  # must outlive the future
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
 
 
 def produce(bootstrap: str, records: int) -> None:
+    produce_to(bootstrap, TOPIC, map(_record, range(records)))
+
+
+def produce_to(bootstrap: str, topic: str, values: Iterable[str]) -> None:
+    """Append records to a topic, a partition after the other."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4"})
-    for number in range(records):
-        _send(producer, number)
+    for number, value in enumerate(values):
+        _send(producer, topic, value, number % PARTITIONS)
     assert producer.flush(120) == 0
 
 
-def _send(producer: Any, number: int) -> None:
-    value = json.dumps(
+def _record(number: int) -> str:
+    return json.dumps(
         {
             "id": number,
             "cust": number % 1000,
@@ -175,9 +198,12 @@ def _send(producer: Any, number: int) -> None:
             "note": f"some text here {number % 77}",
         }
     )
+
+
+def _send(producer: Any, topic: str, value: str, partition: int) -> None:
     while True:
         try:
-            producer.produce(TOPIC, value=value, partition=number % PARTITIONS)
+            producer.produce(topic, value=value, partition=partition)
             return
         except BufferError:
             producer.poll(0.1)

@@ -1,0 +1,45 @@
+"""Rows out of JSON for ``json_figures``: with ``parse_json``, and as one would write it with ``from_json`` alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from airflow_epochs.transforms import parse_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ORDER = "order_id long, customer string, amount double, ts timestamp"
+WIDE = ", ".join(f"field_{number} {kind}" for number, kind in enumerate(["long", "string", "double", "timestamp"] * 25))
+
+
+def orders(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+    return _split(batch, ORDER)
+
+
+def orders_by_spark(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+    return _split(batch, ORDER, "spark")
+
+
+def wide(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+    return _split(batch, WIDE)
+
+
+def _split(batch: DataFrame, schema: str, engine: str = "auto") -> dict[str, DataFrame]:
+    parsed = parse_json(batch, schema, engine=engine)
+    return {"table": parsed.rows, "corrupt": parsed.corrupt}
+
+
+def plain_orders(batch: DataFrame) -> DataFrame:
+    return _from_json(batch, ORDER)
+
+
+def plain_wide(batch: DataFrame) -> DataFrame:
+    return _from_json(batch, WIDE)
+
+
+def _from_json(batch: DataFrame, schema: str) -> DataFrame:
+    row = F.explode(F.array(F.from_json(F.col("value").cast("string"), schema))).alias("row")
+    return batch.select("topic", "partition", "offset", row).select("topic", "partition", "offset", "row.*")

@@ -1,0 +1,115 @@
+"""Kafka to Delta with ``parse_json``, beside a streaming query with ``from_json`` and the same consumer settings.
+
+The epoch does more: it keeps the corrupt records, in a table of their own. Both run in one warm session, in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from airflow_epochs.coordinator.coordinator import Transform
+from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
+from stack.broker import Broker
+from stack.jars import fetch
+from tests.perf.apps import json_rows
+from tests.perf.figures import RUNS, Figure, figure, ratios, timed
+from tests.perf.spark_figures import available_now, create_topic, epoch, produce_to, session_with
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP = Path(json_rows.__file__)
+SINKS = ("table", "corrupt")
+
+
+@dataclass(frozen=True)
+class Load:
+    """A topic. ``bad``: every so many-th record is malformed, by turns cut off and of the wrong type; 0: none."""
+
+    topic: str
+    records: int
+    function: str
+    plain: Callable[[DataFrame], DataFrame]
+    bad: int = 0
+    least: float | None = None
+
+    def values(self) -> Iterator[str]:
+        make = _wide if self.function == "wide" else _order
+        for number in range(self.records):
+            value = make(number)
+            if self.bad and number % self.bad == 0:
+                value = value[:-9] if number // self.bad % 2 else value.replace("1", '"x"', 1)
+            yield value
+
+
+LOADS = (
+    Load("clean", 2_000_000, "orders", json_rows.plain_orders, least=1.5),
+    Load("one-malformed-in-10-000", 2_000_000, "orders", json_rows.plain_orders, bad=10_000),
+    Load("one-percent-malformed", 2_000_000, "orders", json_rows.plain_orders, bad=100),
+    Load("ten-percent-malformed", 2_000_000, "orders", json_rows.plain_orders, bad=10),
+    Load("wide", 150_000, "wide", json_rows.plain_wide),
+)
+
+
+def figures() -> list[Figure]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Broker(Path(folder, "broker"), jars := fetch("spark", "broker")) as kafka,
+    ):
+        spark = session_with(jars, Path(folder))
+        try:
+            found = [each for load in LOADS for each in _compared(spark, kafka.bootstrap, Path(folder), load)]
+            return [*found, figure("parse_json: most memory of a Python worker", "MB", [_peak_mb()], most=500)]
+        finally:
+            spark.stop()
+
+
+def _compared(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> list[Figure]:
+    create_topic(bootstrap, load.topic)
+    produce_to(bootstrap, load.topic, load.values())
+    runs: dict[str, Callable[[], object]] = {
+        "query": lambda: available_now(
+            spark, bootstrap, folder / "query", CONSUMER_DEFAULTS, load.plain, topic=load.topic
+        ),
+        "epoch": lambda: epoch(
+            spark, bootstrap, folder / "epoch", Transform(path=str(APP), function=load.function), load.topic, SINKS
+        ),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for work in runs.values():  # a warm-up each
+        work()
+    for _ in range(RUNS):
+        for name, work in runs.items():
+            seconds[name] += timed(work, runs=1, warm_up=0)
+    rates = [load.records / each / 1e6 for each in seconds["epoch"]]
+    what = load.topic.replace("-", " ")
+    return [
+        figure(f"parse_json ÷ availableNow with from_json: {what}", "ratio", ratios(seconds["epoch"], seconds["query"]),
+               least=load.least, note="rows/s"),
+        figure(f"parse_json: {what}", "M rows/s", rates),
+    ]  # fmt: skip
+
+
+def _order(number: int) -> str:
+    at = f"2026-11-21T10:{number // 60 % 60:02}:{number % 60:02}Z"
+    return json.dumps({"order_id": number, "customer": f"c{number % 1000:06}", "amount": number % 9973 / 7, "ts": at})
+
+
+def _wide(number: int) -> str:
+    kinds = (number, f"some text {number % 77}", number * 0.5, f"2026-11-21T10:00:{number % 60:02}Z")
+    return json.dumps({f"field_{each}": kinds[each % 4] for each in range(100)})
+
+
+def _peak_mb() -> float:
+    """The most memory that any Python worker of Spark's had, of those that wait for more work."""
+    ours = psutil.Process().children(recursive=True)
+    workers = [each for each in ours if "pyspark.daemon" in " ".join(each.cmdline())]
+    peaks = [line for each in workers for line in Path(f"/proc/{each.pid}/status").read_text().splitlines()]
+    return max(int(line.split()[1]) / 1024 for line in peaks if line.startswith("VmHWM:"))
