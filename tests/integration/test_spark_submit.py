@@ -123,6 +123,27 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
     assert list(with_token(session["session_id"])) == []
 
 
+def test_workers_that_spark_submit_starts_parse_json(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(
+        dedent("""
+        from airflow_epochs.transforms import parse_json
+        from pyspark.sql import functions as F
+
+        def f(batch, epoch):
+            text = F.concat(F.lit('{"n":'), "value", F.lit("}"))
+            parsed = parse_json(batch.withColumn("value", text), "n bigint", engine="arrow")
+            return {"rows": parsed.rows, "corrupt": parsed.corrupt}
+        """)
+    )
+    places = {name: tmp_path / name for name in ("rows", "corrupt")}
+    runner_on("local[2]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", places))
+    assert sorted(row["n"] for row in staged_rows(places["rows"])) == [n for n in range(100) if n % 10]
+    assert {row["raw"] for row in staged_rows(places["corrupt"])} == {b'{"n":bad}'}
+
+
 def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
