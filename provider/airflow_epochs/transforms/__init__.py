@@ -17,6 +17,7 @@ Sums of floating-point numbers depend on the order of the rows: sum decimals.
 """
 
 from airflow_epochs.transforms.changes import DELETED, JoinResult, Result
+from airflow_epochs.transforms.debezium import Changes, parse_debezium
 from airflow_epochs.transforms.duplicates import dedupe
 from airflow_epochs.transforms.event_time import EpochWatermarks
 from airflow_epochs.transforms.joins import interval_join
@@ -27,12 +28,14 @@ from airflow_epochs.transforms.windows import windowed
 
 __all__ = [
     "DELETED",
+    "Changes",
     "EpochWatermarks",
     "JoinResult",
     "Parsed",
     "Result",
     "dedupe",
     "interval_join",
+    "parse_debezium",
     "parse_json",
     "sessionize",
     "stateful",

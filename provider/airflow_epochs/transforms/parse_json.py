@@ -79,7 +79,7 @@ def parse_json(
     from pyspark.sql import functions as F
 
     _check(batch, mode, value, engine)
-    wanted = _struct(batch, schema)
+    wanted = columns_of(batch, schema)
     kept = batch.select(*columns)
     names = kept.columns
     _CHECKS.has_not("what is kept", kept, [*(field.name for field in wanted.fields), *_OWN], "the schema has it, too")
@@ -111,7 +111,7 @@ def _check(batch: DataFrame, mode: str, value: str, engine: str) -> None:
         raise _CHECKS.argument("value", value, f"the name of a binary or string column; this one is {kind}")
 
 
-def _struct(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -> StructType:
+def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -> StructType:
     """The schema as Spark has it, in which everything may be NULL."""
     from pyspark.sql.types import StructType
 

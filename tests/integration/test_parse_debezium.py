@@ -1,0 +1,114 @@
+"""``parse_debezium``: events as Debezium's pages show them, and a table that follows the database's table."""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_epochs import DeltaSink
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import parse_debezium
+from tests.support.state_lab import Lab
+
+pytestmark = pytest.mark.jvm
+
+TABLE = "id bigint, name string"
+SOURCE = {"version": "3.0", "connector": "postgresql", "ts_ms": 5, "snapshot": "false", "db": "shop", "lsn": 24_023_128}
+
+
+def event(op: str, before: Any, after: Any, **source: Any) -> dict[str, Any]:
+    return {"before": before, "after": after, "op": op, "ts_ms": 1_767_225_600_123, "source": {**SOURCE, **source}}
+
+
+def wrapped(told: dict[str, Any]) -> dict[str, Any]:
+    return {"schema": {"type": "struct", "fields": [{"type": "int64", "field": "id"}]}, "payload": told}
+
+
+def batch_of(session: Any, *events: Any) -> Any:
+    values = [told if told is None or isinstance(told, bytes) else json.dumps(told).encode() for told in events]
+    rows = [("shop", 0, number, value) for number, value in enumerate(values)]
+    return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.parametrize("envelope", [wrapped, lambda told: told], ids=["with schema", "without"])
+def test_an_event_is_a_row_as_it_leaves_it_with_both_images_and_the_position(
+    session: Any, envelope: Any, engine: str
+) -> None:
+    ann, bob = {"id": 1, "name": "Ann"}, {"id": 1, "name": "Bob"}
+    events = [event("c", None, ann), event("u", ann, bob), event("d", bob, None), None, event("r", None, ann)]
+    batch = batch_of(session, *(told and envelope(told) for told in events))
+    changes = parse_debezium(batch, TABLE, engine=engine)
+    found = changes.rows.collect()
+    assert [(row.offset, row.op, row.id, row.name) for row in found] == [
+        (0, "c", 1, "Ann"),
+        (1, "u", 1, "Bob"),
+        (2, "d", 1, "Bob"),
+        (4, "r", 1, "Ann"),
+    ]
+    assert (found[1].before.asDict(), found[1].after.asDict()) == (ann, bob)
+    assert (found[0].source.lsn, found[0].source.db, found[0].source.file) == (24_023_128, "shop", None)
+    assert found[0].at.microsecond == 123_000
+    assert changes.corrupt.collect() == []
+    assert changes.rows.columns[:5] == ["topic", "partition", "offset", "id", "name"]
+
+
+def test_what_is_no_change_of_a_row_comes_out_apart_with_its_bytes(session: Any) -> None:
+    truncated, nothing = event("t", None, None), event("d", None, None)
+    batch = batch_of(
+        session, truncated, b"{", nothing, {"id": 1}, event("u", {"id": 1}, None), event("c", None, {"id": 2})
+    )
+    changes = parse_debezium(batch, TABLE, columns=["offset"])
+    assert {row.offset: row.error for row in changes.corrupt.collect()} == {
+        0: "no change of a row: the operation is t",
+        1: "not a JSON object",
+        2: "a deletion that does not say of what",
+        3: "no operation",
+        4: "a change without the row after it",
+    }
+    assert {row.offset: json.loads(row.raw) for row in changes.corrupt.collect() if row.offset != 1}[0] == truncated
+    assert changes.corrupt.columns == ["offset", "topic", "partition", "error", "raw"]
+    assert [row.id for row in changes.rows.collect()] == [2]
+
+
+def test_a_column_with_the_name_of_one_that_is_made_is_refused(session: Any) -> None:
+    with pytest.raises(Refused, match=r"\['op'\]\): schema must be of columns with other names than op, before"):
+        parse_debezium(batch_of(session), "id bigint, op string")
+
+
+def test_a_table_follows_the_database_over_several_epochs(lab: Lab) -> None:
+    app = lab.folder / "customers.py"
+    app.write_text(
+        dedent("""
+        from airflow_epochs.transforms import parse_debezium
+
+        def customers(batch, epoch):
+            changes = parse_debezium(batch, "id bigint, name string")
+            return {"customers": changes.rows.drop("topic", "partition", "before", "after", "source")}
+        """)
+    )
+    sink = DeltaSink(
+        "customers", lab.at("customers"), mode="upsert", keys=["id"], sequence_by="offset", delete_when="op = 'd'"
+    )
+    producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
+    told: dict[int, str] = {}
+    for epoch in range(3):
+        for number in range(40):
+            key = (epoch * 7 + number) % 25
+            before = {"id": key, "name": told.get(key)} if key in told else None
+            if before and number % 3 == 0:
+                producer.produce(lab.topic, json.dumps(wrapped(event("d", before, None))), str(key), partition=key % 3)
+                producer.produce(lab.topic, None, str(key), partition=key % 3)
+                del told[key]
+            else:
+                told[key] = f"name {epoch}.{number}"
+                after = {"id": key, "name": told[key]}
+                change = event("u" if before else "c", before, after)
+                producer.produce(lab.topic, json.dumps(wrapped(change)), str(key), partition=key % 3)
+        assert producer.flush(30) == 0
+        lab.run(lab.task("customers", "customers", (sink,), None, app=app))
+        assert dict(lab.rows("customers", "id, name")) == told
