@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from textwrap import dedent
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
 
+PAGE = Path(__file__).parents[2] / "docs" / "read-your-topic.md"
 TABLE = "id bigint, name string"
 SOURCE = {"version": "3.0", "connector": "postgresql", "ts_ms": 5, "snapshot": "false", "db": "shop", "lsn": 24_023_128}
 
@@ -80,20 +82,12 @@ def test_a_column_with_the_name_of_one_that_is_made_is_refused(session: Any) -> 
         parse_debezium(batch_of(session), "id bigint, op string")
 
 
-def test_a_table_follows_the_database_over_several_epochs(lab: Lab) -> None:
+def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_epochs(lab: Lab) -> None:
     app = lab.folder / "customers.py"
-    app.write_text(
-        dedent("""
-        from airflow_epochs.transforms import parse_debezium
-
-        def customers(batch, epoch):
-            changes = parse_debezium(batch, "id bigint, name string")
-            return {"customers": changes.rows.drop("topic", "partition", "before", "after", "source")}
-        """)
-    )
-    sink = DeltaSink(
-        "customers", lab.at("customers"), mode="upsert", keys=["id"], sequence_by="offset", delete_when="op = 'd'"
-    )
+    transform, sink = re.findall(r"^```python\n(.*?)^```", PAGE.read_text().partition("\n## Changes")[2], re.M | re.S)
+    app.write_text(transform)
+    customers = eval(sink.replace("/lake", lab.lake), {"DeltaSink": DeltaSink})
+    sinks = (customers, DeltaSink("rejected", lab.at("rejected")))
     producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
     told: dict[int, str] = {}
     for epoch in range(3):
@@ -110,5 +104,5 @@ def test_a_table_follows_the_database_over_several_epochs(lab: Lab) -> None:
                 change = event("u" if before else "c", before, after)
                 producer.produce(lab.topic, json.dumps(wrapped(change)), str(key), partition=key % 3)
         assert producer.flush(30) == 0
-        lab.run(lab.task("customers", "customers", (sink,), None, app=app))
+        lab.run(lab.task("customers", "customers", sinks, None, app=app))
         assert dict(lab.rows("customers", "id, name")) == told

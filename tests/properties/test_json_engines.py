@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_epochs.transforms import json_columns, parse_json
 from tests.support.odd_json import DDL, SUITE, record, records
+from tests.support.spark_world import settings as session_settings
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
@@ -67,10 +68,11 @@ def test_cases_that_divide_parsers_are_what_from_json_makes_of_them(session: Any
     require_equal(session, [value for pair in zip(SUITE, usual, strict=True) for value in pair], mode)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_thousands_of_random_records_are_what_from_json_makes_of_them(session: Any, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "zone"), enumerate(["UTC", "America/New_York", "Europe/Zurich"]))
+def test_thousands_of_random_records_are_what_from_json_makes_of_them(session: Any, seed: int, zone: str) -> None:
     many = records(Random(seed), 3_000)
-    require_equal(session, many)
+    with session_settings(session, {"spark.sql.session.timeZone": zone}):
+        require_equal(session, many)
     decoded = json_columns.decoded(pa.array(many, pa.binary()), schema_of(session))
     assert decoded.null_count < 0.6 * len(many), "too few records are decoded for this to say anything"
 
