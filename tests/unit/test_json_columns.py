@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -97,9 +99,15 @@ def test_what_java_may_read_in_another_way_is_left_to_it(record: bytes) -> None:
         d="double", b="byte", t="timestamp", y="date", m="decimal(5,2)", x="string",
         l={"type": "array", "elementType": struct(y="date")},
     )  # fmt: skip
-    usual = b'{"d":1,"b":127,"t":"2026-02-28T00:00:00Z","y":"1000-01-01","m":12.5,"x":"a","l":[{"y":"2026-01-01"}]}'
-    found = values([usual, record, usual], schema)
-    assert found[1] is None and found[0] is not None and found[0] == found[2]
+    usual = b'{"d":1,"b":127,"t":"2026-02-28T00:00:00.000001+01:00","y":"1000-01-01","m":12.5,"x":"a"}'
+    lists = b'{"l":[{"y":"2026-01-01"},{"y":"2026-01-02"},null]}'
+    found = values([lists, record, b"{}", usual], schema)
+    assert found[1] is None
+    assert found[0] == {**found[2], "l": [{"y": date(2026, 1, 1)}, {"y": date(2026, 1, 2)}, None]}
+    assert found[2] == dict.fromkeys("dbtymxl")
+    at = datetime(2026, 2, 27, 23, 0, 0, 1, tzinfo=timezone.utc)
+    told = {"d": 1.0, "b": 127, "t": at, "y": date(1000, 1, 1), "m": Decimal("12.50"), "x": "a", "l": None}
+    assert found[3] == told
 
 
 def test_types_that_the_reader_does_not_have_are_not_supported() -> None:
