@@ -7,9 +7,11 @@ Both parse JSON and write one Delta table; both run in this process's classic se
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +81,7 @@ def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
 def session_with(jars: Jars, folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the first python3 on the PATH need not have pyarrow
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "3g")
     for key, value in stack_spark.settings(jars).items():
         builder = builder.config(key, value)
@@ -107,9 +110,8 @@ def epoch(
     folder: Path,
     transform: Transform,
     topic: str = TOPIC,
-    sinks: Sequence[str] = ("table",),
-) -> dict[str, int]:
-    """One epoch of a whole topic, into new tables; the rows of each sink."""
+) -> None:
+    """One epoch of a whole topic, into a new table."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     coordinator = Coordinator(
@@ -119,7 +121,7 @@ def epoch(
                 name="bench",
                 dag_id="bench",
                 source=KafkaSource(topics=[topic], conn_id="kafka"),
-                sinks=tuple(DeltaSink(name, str(folder / name)) for name in sinks),
+                sinks=(DeltaSink("table", str(folder / "table")),),
                 transform=transform,
             ),
             ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
@@ -127,9 +129,7 @@ def epoch(
         )
     )
     done = run_epoch(coordinator, Run("bench", "run"))
-    rows = {name: receipt.rows for name, receipt in done.receipts.items()}
-    assert sum(rows.values()) == sum(r.end - r.start for r in done.ranges[topic])
-    return rows
+    assert done.receipts["table"].rows > 0
 
 
 @dataclass

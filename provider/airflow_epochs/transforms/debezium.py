@@ -53,7 +53,7 @@ def parse_debezium(
     corrupt: str = "raw",
     columns: Sequence[str | Column] = ORIGIN,
     value: str = "value",
-    engine: str = "auto",
+    engine: str = "spark",
 ) -> Changes:
     """Make rows of Debezium's change events, ready for a sink that upserts.
 

@@ -1,4 +1,4 @@
-"""Rows out of records of JSON: what Spark's ``from_json`` makes of them, in less time."""
+"""Rows out of records of JSON: what Spark's ``from_json`` makes of them; and apart, the records that are corrupt."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_epochs import secrecy
 from airflow_epochs.transforms import json_columns
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.json_schema import struct_of
-from airflow_epochs.transforms.shared import shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-log = secrecy.logger(__name__)
-
 ORIGIN = ("topic", "partition", "offset")
 """The columns of a batch that say which record it is."""
 MODES = ("permissive", "strict")
-ENGINES = ("auto", "arrow", "spark")
+ENGINES = ("spark", "arrow")
 ERROR = "error"
 _CHECKS = Checks("parse_json")
 _DECODED, _AGAIN, _ROW, _CORRUPT = "__epochs_json", "__epochs_again", "__epochs_row", "__epochs_corrupt"
 _OWN = (_DECODED, _AGAIN, _ROW, _CORRUPT)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
-_ZONE = "spark.sql.session.timeZone"
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def parse_json(
     corrupt: str = "raw",
     columns: Sequence[str | Column] = ORIGIN,
     value: str = "value",
-    engine: str = "auto",
+    engine: str = "spark",
 ) -> Parsed:
     """Parse each record as one JSON object. Makes a plan; Spark does the work when it stages the sinks.
 
@@ -69,9 +64,8 @@ def parse_json(
         corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
         columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
         value: The batch's column with the JSON, binary or string.
-        engine: ``"arrow"``: Spark's Python workers decode it with pyarrow, and leave to ``from_json`` what pyarrow may
-            read in another way. ``"spark"``: ``from_json`` alone. ``"auto"``: arrow, if the schema
-            allows it.
+        engine: ``"spark"``: ``from_json``. ``"arrow"``: Spark's Python workers decode the records with pyarrow, which
+            they must have, and leave to ``from_json`` what pyarrow may read in another way.
 
     Raises:
         Refused: An argument is not valid, or a column is missing or has a name twice.
@@ -86,14 +80,15 @@ def parse_json(
     more = [name for name in ORIGIN if name in batch.columns and name not in names]
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
     carried = batch.select(*columns, *more, F.col(value).alias(_AGAIN))
-    if _arrow(batch, wanted, engine):
+    if engine == "arrow":
+        _require_arrow(batch, wanted)
         row = F.when(F.col(_DECODED).isNotNull(), _without_flaw(wanted)).otherwise(_from_json(wanted))
         carried = _decoded(carried, wanted)
     else:
         row = _from_json(wanted)
     # exploded: Spark would otherwise parse a record anew for every column that is looked at
     judged = carried.select(*names, *more, _AGAIN, F.explode(F.array(row)).alias(_ROW))
-    told = shared(judged.withColumn(ERROR, _error(mode == "strict")))
+    told = judged.withColumn(ERROR, _error(mode == "strict"))
     fields = [F.col(_ROW).getField(field.name).alias(field.name) for field in wanted.fields]
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
     return Parsed(
@@ -141,18 +136,9 @@ def _nullable(told: Any) -> Any:
 # -- the engine --------------------------------------------------------------------------------------------------------
 
 
-def _arrow(batch: DataFrame, wanted: StructType, engine: str) -> bool:
-    """Whether Python workers decode the records."""
-    if engine == "spark":
-        log.info("parse_json: Spark's from_json parses the records, as engine='spark' says.")
-        return False
-    why = _why_not_arrow(batch, wanted)
-    if why and engine == "arrow":
-        raise _CHECKS.argument("engine", engine, f"'auto' or 'spark' here: {why}")
-    log.info(
-        "parse_json: %s", f"Spark's from_json parses the records: {why}." if why else "pyarrow parses the records."
-    )
-    return not why
+def _require_arrow(batch: DataFrame, wanted: StructType) -> None:
+    if why := _why_not_arrow(batch, wanted):
+        raise _CHECKS.argument("engine", "arrow", f"'spark' here: {why}")
 
 
 def _why_not_arrow(batch: DataFrame, wanted: StructType) -> str:

@@ -1,4 +1,4 @@
-"""Rows out of JSON for ``json_figures``: with ``parse_json``, and as one would write it with ``from_json`` alone."""
+"""Rows out of JSON for ``json_figures``: with ``parse_json``, and as one would write it with ``from_json``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ ORDER = "order_id long, customer string, amount double, ts timestamp"
 WIDE = ", ".join(f"field_{number} {kind}" for number, kind in enumerate(["long", "string", "double", "timestamp"] * 25))
 
 
-def orders(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
-    return _split(batch, ORDER)
+def orders_spark(batch: DataFrame, epoch: object) -> DataFrame:
+    return parse_json(batch, ORDER).rows
 
 
-def orders_by_spark(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
-    return _split(batch, ORDER, "spark")
+def orders_arrow(batch: DataFrame, epoch: object) -> DataFrame:
+    return parse_json(batch, ORDER, engine="arrow").rows
 
 
-def wide(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
-    return _split(batch, WIDE)
+def wide_spark(batch: DataFrame, epoch: object) -> DataFrame:
+    return parse_json(batch, WIDE).rows
 
 
-def _split(batch: DataFrame, schema: str, engine: str = "auto") -> dict[str, DataFrame]:
-    parsed = parse_json(batch, schema, engine=engine)
-    return {"table": parsed.rows, "corrupt": parsed.corrupt}
+def wide_arrow(batch: DataFrame, epoch: object) -> DataFrame:
+    return parse_json(batch, WIDE, engine="arrow").rows
 
 
 def plain_orders(batch: DataFrame) -> DataFrame:

@@ -35,7 +35,6 @@ from airflow_epochs.spark.driver.expectations import Audit
 from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
 from airflow_epochs.transforms.changes import LATE
-from airflow_epochs.transforms.shared import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -99,15 +98,13 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         wanted = _input_metrics(plan)
         batch, observation = _observed(batch, wanted) if plan.measure_input else (batch, None)
         state = delta_state.frames(spark, plan.state)
-        with collected() as shared:
-            every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
+        every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
         if plan.nothing:
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
         expectations.require_computable({n: own[n] for n in own if n != _post(plan)}, plan.expectations)
         analysed = determinism.analysed_plans(spark, own)
-        parsed = shared.uses(analysed)
-        uses, reads = _uses(analysed, epoch.clock, parsed)
+        uses, reads = _uses(analysed, epoch.clock)
         judged = letters.judged(plan, every)
         taken = {name: judged[name].rows if name in judged else own[name] for name in own if name != _post(plan)}
         frames = replay.with_earlier(spark, plan, secrets, users, taken) if plan.earlier else taken
@@ -116,7 +113,6 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         job = delta_session.prepare_staging(spark, offsets, files_of_0_1=plan.files_of_0_1)
         with (
             _read_once(batch, observation, reads, wanted) as input_metrics,
-            shared.cached(parsed),
             _event_times(epoch.clock) as seen,
         ):
             fills = {sink: partial(stagers[sink], spark, job) for sink in plan.sinks}
@@ -164,15 +160,9 @@ def _tasks(
     }
 
 
-def _uses(plans: dict[str, str], clock: event_times.Clock | None, parsed: dict[str, int]) -> tuple[int, int]:
-    """How often the sinks' plans use the batch, and how often Spark computes it.
-
-    Rows with event times are cached. So is what ``parsed`` names, with the number of its uses: whether there are event
-    times in between cannot be seen here, so they then count as not cached.
-    """
+def _uses(plans: dict[str, str], clock: event_times.Clock | None) -> tuple[int, int]:
+    """How often the sinks' plans use the batch, and how often Spark computes it: rows with event times are cached."""
     uses = sum(text.count(f"SubqueryAlias {BATCH}\n") for text in plans.values())
-    if parsed:
-        return uses, uses - sum(parsed.values()) + len(parsed)
     cached = sum(text.count(f"SubqueryAlias {event_times.WATCHED}\n") for text in plans.values())
     return uses, uses - cached + (clock.count if clock else 0)
 
