@@ -206,6 +206,7 @@ def test_a_rewind_to_a_time_asks_for_the_time_and_goes_back_to_its_first_records
     assert mistyped.status_code == 422 and "The time is &#39;&lt;b&gt;noon&lt;/b&gt;&#39;" in mistyped.text
     assert "Nothing was changed" in mistyped.text and "What to do: Correct the argument" in mistyped.text
     path = f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"
+    assert "Rewind to time: what will happen" in ada.text(path)
     assert "read again, so their rows come twice: 1 offsets, orders[0] [1, 2)" in ada.text(path)
     form = fields_of(ada.page(path))
     assert done(ada, path, "a wrong rate") == 303
