@@ -540,7 +540,9 @@ def test_records_that_are_gone_are_found_until_they_are_skipped(lab: Lab, db: Db
 
 def test_servers_that_do_not_answer_are_found_and_all_else_is_checked(lab: Lab, db: Db) -> None:
     lab.connections["kafka"] = Connection(
-        conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": "localhost:1"}
+        conn_id="kafka",
+        conn_type="kafka",
+        extra={"bootstrap.servers": "localhost:1", "socket.timeout.ms": "1000"},
     )
     lab.connections["spark"] = Connection(conn_id="spark", conn_type="spark_connect", host="localhost", port=1)
     del lab.connections["db"]

@@ -40,6 +40,7 @@ def in_one_task(lab: Lab, *changes: tuple[str, str]) -> Harness:
     for old, new in (
         ('"spark_apps', f'"{app}'),
         ("        ledger_conn", '        layout="single",\n        ledger_conn'),
+        ('topics=["readings"]', 'topics=["readings"], max_wait=2'),  # a task that has caught up ends after this
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
