@@ -11,7 +11,7 @@ import pandas as pd
 from pyspark import cloudpickle
 
 from airflow_epochs import transforms
-from airflow_epochs.transforms import keyed
+from airflow_epochs.transforms import json_columns, json_records, keyed
 from tests.unit.test_exports import HEAVY, loaded_by
 
 FOLDER = Path(transforms.__file__).parent
@@ -23,15 +23,21 @@ def test_importing_the_operators_loads_neither_airflow_nor_anything_heavy() -> N
 
 def test_the_public_operators_are_these() -> None:
     operators = {name for name in transforms.__all__ if callable(getattr(transforms, name)) and name.islower()}
-    assert operators == {"dedupe", "interval_join", "sessionize", "stateful", "windowed"}
+    parsers = {"parse_debezium", "parse_json"}
+    assert operators == {"dedupe", "interval_join", "sessionize", "stateful", "windowed"} | parsers
 
 
-def test_the_operators_need_nothing_but_pyspark_pandas_and_this_packages_errors() -> None:
+def test_the_operators_need_nothing_but_pyspark_its_libraries_and_this_packages_errors() -> None:
     nodes = [node for path in FOLDER.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
     named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     top = {name for name in named if not name.startswith("airflow_epochs")}
-    assert {name.split(".")[0] for name in top} - {*sys.stdlib_module_names} == {"pandas", "pyspark"}
+    assert {name.split(".")[0] for name in top} - {*sys.stdlib_module_names} == {
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pyspark",
+    }
     own = {name for name in named - top if not name.startswith("airflow_epochs.transforms")}
     assert own == {"airflow_epochs", "airflow_epochs.errors"}
 
@@ -49,6 +55,31 @@ rows, state = pd.DataFrame({"k": ["a", "a"], "o": [2, 1]}), pd.DataFrame({"k": [
 found = call(("a",), rows, state)
 assert found.values.tolist() == [[{"order": "1, 2"}, None, None], [None, {"n": 2, "k": "a"}, False]], found
 """
+
+
+DECODED = """
+import pickle, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "airflow_epochs":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import pyarrow as pa
+decode_all = pickle.loads(sys.stdin.buffer.read())
+batch = pa.RecordBatch.from_arrays([pa.array([7, 8]), pa.array([b'{"n":1}', b"{"])], ["offset", "record"])
+(found,) = decode_all([batch])
+assert found.to_pylist() == [
+    {"offset": 7, "__epochs_json": {"n": 1}, "record": None},
+    {"offset": 8, "__epochs_json": None, "record": b"{"},
+], found
+"""
+
+
+def test_the_function_that_decodes_json_is_unpickled_where_this_package_cannot_be_imported() -> None:
+    cloudpickle.register_pickle_by_value(json_columns)
+    decode_all = json_records._decoder({"type": "struct", "fields": [{"name": "n", "type": "long"}]})
+    pickled = cloudpickle.dumps(decode_all)
+    subprocess.run([sys.executable, "-c", DECODED], input=pickled, check=True, timeout=30)
 
 
 def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be_imported() -> None:

@@ -21,8 +21,8 @@ from airflow_epochs.transforms.debezium import Changes, parse_debezium
 from airflow_epochs.transforms.duplicates import dedupe
 from airflow_epochs.transforms.event_time import EpochWatermarks
 from airflow_epochs.transforms.joins import interval_join
+from airflow_epochs.transforms.json_records import Parsed, parse_json
 from airflow_epochs.transforms.keyed import stateful
-from airflow_epochs.transforms.parse_json import Parsed, parse_json
 from airflow_epochs.transforms.sessions import sessionize
 from airflow_epochs.transforms.windows import windowed
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.parse_json import ERROR, ORIGIN, columns_of, parse_json
+from airflow_epochs.transforms.json_records import ERROR, ORIGIN, columns_of, parse_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
