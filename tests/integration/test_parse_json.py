@@ -75,6 +75,15 @@ def test_each_record_is_a_row_or_corrupt_and_says_why(session: Any, engine: str)
     assert strict.corrupt.columns == ["offset", "topic", "partition", "error", "value"]
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_record_is_parsed_once_whatever_is_asked_of_its_columns(
+    session: Any, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = parse_json(batch_of(session, b'{"id":1}'), SCHEMA, engine=engine).rows
+    rows.where("id > 0 AND at IS NULL").select("id", "at", "offset").explain()
+    assert capsys.readouterr().out.count("from_json(StructField(id,") == 1
+
+
 def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:
     batch = batch_of(session, b'{"tags":{"a":"b"}}')
     assert parse_json(batch, "tags map<string,string>").rows.collect()[0].tags == {"a": "b"}

@@ -40,5 +40,5 @@ def plain_wide(batch: DataFrame) -> DataFrame:
 
 
 def _from_json(batch: DataFrame, schema: str) -> DataFrame:
-    row = F.explode(F.array(F.from_json(F.col("value").cast("string"), schema))).alias("row")
+    row = F.from_json(F.col("value").cast("string"), schema).alias("row")
     return batch.select("topic", "partition", "offset", row).select("topic", "partition", "offset", "row.*")
