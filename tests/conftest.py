@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def no_secrets_of_other_tests() -> Iterator[None]:
     """A test's passwords are words of other tests."""
     yield
     secrecy.forget()
+
+
+@pytest.fixture(autouse=True)
+def no_signal_handlers_of_other_tests() -> Iterator[None]:
+    """Airflow's task runner leaves one: a later test would meet it, if both came to the same process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

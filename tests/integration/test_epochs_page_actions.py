@@ -169,13 +169,27 @@ class Movable(MemorySource):
         return self.to_offsets(position, {"orders": {0: 1}}, env)
 
 
-def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
-    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def movable(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> Movable:
+    """Two epochs of a source that can go back."""
     ledgers.epoch("orders", "a")
     ledgers.epoch("orders", "b")
     source = Movable(world=ledgers.worlds["orders"].name, topics=("orders",))
     monkeypatch.setattr(rewind_action, "from_spec", lambda spec: source)
+    return source
+
+
+def require_rewound(ledgers: Ledgers) -> None:
+    """The next run shows the second record once more, and the ledger says who wanted it."""
+    finish(ledgers)
+    assert ledgers.worlds["orders"].table("orders").values() == ["a", "b", "b"]
+    [deed] = deeds(ledgers.ledger(), 10)
+    assert (deed.what, deed.epoch, deed.who, deed.why) == ("rewind", 3, "ada", "a wrong rate")
+
+
+def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = movable(ledgers, monkeypatch)
     path = f"{REWIND}?to_epoch=1"
     told = ada.text(path)
     assert "Epoch 3 of pipeline orders will begin elsewhere" in told
@@ -184,10 +198,7 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     assert done(ada, path, "a wrong rate") == 303
     assert ada.post(REWIND, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere now"
     assert "ordered" in ada.page(ORDERS)
-    finish(ledgers)
-    assert ledgers.worlds["orders"].table("orders").values() == ["a", "b", "b"]
-    [deed] = deeds(ledgers.ledger(), 10)
-    assert (deed.what, deed.epoch, deed.who, deed.why) == ("rewind", 3, "ada", "a wrong rate")
+    require_rewound(ledgers)
     monkeypatch.setattr(rewind_action, "from_spec", lambda spec: Nowhere(world=source.world, topics=source.topics))
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
@@ -196,10 +207,7 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
 def test_a_rewind_to_a_time_asks_for_the_time_and_goes_back_to_its_first_records(
     ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledgers.epoch("orders", "a")
-    ledgers.epoch("orders", "b")
-    source = Movable(world=ledgers.worlds["orders"].name, topics=("orders",))
-    monkeypatch.setattr(rewind_action, "from_spec", lambda spec: source)
+    movable(ledgers, monkeypatch)
     assert REWIND_TO_TIME in ada.page(ORDERS)
     assert 'name="to_time"' in ada.page(REWIND_TO_TIME) and "with its zone" in ada.text(REWIND_TO_TIME)
     mistyped = ada.client.get(f"{REWIND_TO_TIME}?to_time=<b>noon</b>", headers={"Accept": "text/html"})
@@ -211,10 +219,7 @@ def test_a_rewind_to_a_time_asks_for_the_time_and_goes_back_to_its_first_records
     form = fields_of(ada.page(path))
     assert done(ada, path, "a wrong rate") == 303
     assert ada.post(REWIND_TO_TIME, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere"
-    finish(ledgers)
-    assert ledgers.worlds["orders"].table("orders").values() == ["a", "b", "b"]
-    [deed] = deeds(ledgers.ledger(), 10)
-    assert (deed.what, deed.epoch, deed.who, deed.why) == ("rewind", 3, "ada", "a wrong rate")
+    require_rewound(ledgers)
 
 
 class Nowhere(MemorySource):

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from airflow_epochs import DeltaSink
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import parse_debezium
+from tests.support.spark_world import batch_of
 from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
@@ -30,10 +31,9 @@ def wrapped(told: dict[str, Any]) -> dict[str, Any]:
     return {"schema": {"type": "struct", "fields": [{"type": "int64", "field": "id"}]}, "payload": told}
 
 
-def batch_of(session: Any, *events: Any) -> Any:
-    values = [told if told is None or isinstance(told, bytes) else json.dumps(told).encode() for told in events]
-    rows = [("shop", 0, number, value) for number, value in enumerate(values)]
-    return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+def events_of(session: Any, *events: Any) -> Any:
+    """A batch of events, and of values as they are."""
+    return batch_of(session, [json.dumps(told).encode() if isinstance(told, dict) else told for told in events])
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
@@ -43,7 +43,7 @@ def test_an_event_is_a_row_as_it_leaves_it_with_both_images_and_the_position(
 ) -> None:
     ann, bob = {"id": 1, "name": "Ann"}, {"id": 1, "name": "Bob"}
     events = [event("c", None, ann), event("u", ann, bob), event("d", bob, None), None, event("r", None, ann)]
-    batch = batch_of(session, *(told and envelope(told) for told in events))
+    batch = events_of(session, *(told and envelope(told) for told in events))
     changes = parse_debezium(batch, TABLE, engine=engine)
     found = changes.rows.collect()
     assert [(row.offset, row.op, row.id, row.name) for row in found] == [
@@ -61,7 +61,7 @@ def test_an_event_is_a_row_as_it_leaves_it_with_both_images_and_the_position(
 
 def test_what_is_no_change_of_a_row_comes_out_apart_with_its_bytes(session: Any) -> None:
     truncated, nothing = event("t", None, None), event("d", None, None)
-    batch = batch_of(
+    batch = events_of(
         session, truncated, b"{", nothing, {"id": 1}, event("u", {"id": 1}, None), event("c", None, {"id": 2})
     )
     changes = parse_debezium(batch, TABLE, columns=["offset"])
@@ -79,7 +79,7 @@ def test_what_is_no_change_of_a_row_comes_out_apart_with_its_bytes(session: Any)
 
 def test_a_column_with_the_name_of_one_that_is_made_is_refused(session: Any) -> None:
     with pytest.raises(Refused, match=r"\['op'\]\): schema must be of columns with other names than op, before"):
-        parse_debezium(batch_of(session), "id bigint, op string")
+        parse_debezium(events_of(session), "id bigint, op string")
 
 
 def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_epochs(lab: Lab) -> None:

@@ -19,7 +19,7 @@ from airflow_epochs.transforms import parse_json
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from tests.support.environment import connected
-from tests.support.spark_world import Topic, produce, stage_job, staged_rows
+from tests.support.spark_world import Topic, batch_of, produce, stage_job, staged_rows
 
 pytestmark = pytest.mark.jvm
 
@@ -45,14 +45,9 @@ def app(folder: Path, body: str) -> str:
     return f"{path}:f"
 
 
-def batch_of(session: Any, *values: bytes | None) -> Any:
-    rows = [("clicks", 1, number, value) for number, value in enumerate(values)]
-    return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
-
-
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_each_record_is_a_row_or_corrupt_and_says_why(session: Any, engine: str) -> None:
-    batch = batch_of(session, b'{"id":1}', b'{"id":"x"}', b"{", None, b'{"id":2,"at":"\xff"}', b"", b'{"id":3}')
+    batch = batch_of(session, [b'{"id":1}', b'{"id":"x"}', b"{", None, b'{"id":2,"at":"\xff"}', b"", b'{"id":3}'])
     parsed = parse_json(batch, SCHEMA, engine=engine)
     assert parsed.rows.columns == ["topic", "partition", "offset", "id", "at"]
     assert [(row.offset, row.id) for row in parsed.rows.collect()] == [(0, 1), (1, None), (4, 2), (6, 3)]
@@ -79,14 +74,14 @@ def test_each_record_is_a_row_or_corrupt_and_says_why(session: Any, engine: str)
 def test_a_record_is_parsed_once_whatever_is_asked_of_its_columns(
     session: Any, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records = batch_of(session, b'{"id":1}').repartition(1)  # of a local relation, Spark would compute the rows at once
+    records = batch_of(session, [b'{"id":1}']).repartition(1)  # a local one would be parsed at once
     rows = parse_json(records, SCHEMA, engine=engine).rows
     rows.where("id > 0 AND at IS NULL").select("id", "at", "offset").explain()
     assert capsys.readouterr().out.count("from_json(StructField(id,") == 1
 
 
 def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:
-    batch = batch_of(session, b'{"tags":{"a":"b"}}')
+    batch = batch_of(session, [b'{"tags":{"a":"b"}}'])
     assert parse_json(batch, "tags map<string,string>").rows.collect()[0].tags == {"a": "b"}
     with pytest.raises(Refused, match="the schema has a map"):
         parse_json(batch, "tags map<string,string>", engine="arrow")
@@ -107,7 +102,7 @@ def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:
 )
 def test_what_cannot_be_parsed_is_refused_before_spark_runs(session: Any, given: dict[str, Any], why: str) -> None:
     with pytest.raises(Refused, match=why) as refused:
-        parse_json(batch_of(session), **{"schema": SCHEMA, **given})
+        parse_json(batch_of(session, []), **{"schema": SCHEMA, **given})
     assert refused.value.code in (codes.OPERATOR_ARGUMENT, codes.OPERATOR_COLUMNS)
 
 

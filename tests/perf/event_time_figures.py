@@ -24,8 +24,7 @@ from airflow_epochs.testing import run_epoch
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.figures import RUNS, Figure, figure, stopwatch
-from tests.perf.spark_figures import SameSession
-from tests.perf.state_figures import warm_session
+from tests.perf.spark_figures import SameSession, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +37,7 @@ USES = {"one sink": ("rows",), "three sinks": ("rows", "large", "sums")}
 
 def figures() -> list[Figure]:
     jars = fetch("spark", "broker")
-    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder)) as spark:
+    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder), "8g") as spark:
         return [line for partitions in (4, 64) for line in _of(partitions, jars, spark, Path(folder, str(partitions)))]
 
 

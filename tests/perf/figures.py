@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,17 @@ def timed(work: Callable[[], object], runs: int = RUNS, warm_up: int = 1) -> lis
             work()
         samples.append(seconds())
     return samples
+
+
+def timed_in_turn(runs: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Seconds of each of them, after a warm-up each. In turn: what slows the machine down slows all of them."""
+    for work in runs.values():
+        work()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(RUNS):
+        for name, work in runs.items():
+            seconds[name] += timed(work, runs=1, warm_up=0)
+    return seconds
 
 
 def peak_mb() -> float:

@@ -11,25 +11,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from airflow_epochs.coordinator.coordinator import Transform
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
+from airflow_epochs.transforms.json_records import ENGINES
 from stack.broker import Broker
 from stack.jars import fetch
 from tests.perf.apps import json_rows
-from tests.perf.figures import RUNS, Figure, figure, ratios, timed
-from tests.perf.spark_figures import available_now, create_topic, epoch, produce_to, session_with
+from tests.perf.figures import Figure, figure, ratios, timed_in_turn
+from tests.perf.spark_figures import available_now, create_topic, epoch, produce_to, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APP = Path(json_rows.__file__)
-
-
-ENGINES = ("spark", "arrow")
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,22 @@ class Load:
     def values(self) -> Iterator[str]:
         make = _wide if self.shape == "wide" else _order
         for number in range(self.records):
-            value = make(number)
-            if self.bad and number % self.bad == 0:
-                value = value[:-9] if number // self.bad % 2 else value.replace("1", '"x"', 1)
-            yield value
+            told = make(number)
+            if self._is_cut_off(number):
+                yield json.dumps(told)[:-9]
+            else:
+                yield json.dumps(told | {"order_id": "x"} if self._is_bad(number) else told)
+
+    @property
+    def rows(self) -> int:
+        """How many records are JSON: a value of the wrong type is NULL in a row."""
+        return self.records - sum(map(self._is_cut_off, range(self.records)))
+
+    def _is_bad(self, number: int) -> bool:
+        return self.bad > 0 and number % self.bad == 0
+
+    def _is_cut_off(self, number: int) -> bool:
+        return self._is_bad(number) and number // self.bad % 2 == 1
 
 
 LOADS = (
@@ -64,12 +74,9 @@ def figures() -> list[Figure]:
         tempfile.TemporaryDirectory() as folder,
         Broker(Path(folder, "broker"), jars := fetch("spark", "broker")) as kafka,
     ):
-        spark = session_with(jars, Path(folder))
-        try:
+        with warm_session(jars, Path(folder)) as spark:
             found = [each for load in LOADS for each in _compared(spark, kafka.bootstrap, Path(folder), load)]
             return [*found, figure("parse_json: most memory of a Python worker", "MB", [_peak_mb()], most=500)]
-        finally:
-            spark.stop()
 
 
 def _compared(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> list[Figure]:
@@ -77,12 +84,7 @@ def _compared(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> 
     produce_to(bootstrap, load.topic, load.values())
     runs: dict[str, Callable[[], object]] = {"query": lambda: _query(spark, bootstrap, folder, load)}
     runs |= {engine: partial(_epoch, spark, bootstrap, folder, load, engine) for engine in ENGINES}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for work in runs.values():  # a warm-up each
-        work()
-    for _ in range(RUNS):
-        for name, work in runs.items():
-            seconds[name] += timed(work, runs=1, warm_up=0)
+    seconds = timed_in_turn(runs)
     what = load.topic.replace("-", " ")
     return [
         each
@@ -101,17 +103,17 @@ def _query(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> Non
 
 def _epoch(spark: SparkSession, bootstrap: str, folder: Path, load: Load, engine: str) -> None:
     transform = Transform(path=str(APP), function=f"{load.shape}_{engine}")
-    epoch(spark, bootstrap, folder / "epoch", transform, load.topic)
+    epoch(spark, bootstrap, folder / "epoch", transform, load.rows, load.topic)
 
 
-def _order(number: int) -> str:
+def _order(number: int) -> dict[str, Any]:
     at = f"2026-11-21T10:{number // 60 % 60:02}:{number % 60:02}Z"
-    return json.dumps({"order_id": number, "customer": f"c{number % 1000:06}", "amount": number % 9973 / 7, "ts": at})
+    return {"order_id": number, "customer": f"c{number % 1000:06}", "amount": number % 9973 / 7, "ts": at}
 
 
-def _wide(number: int) -> str:
+def _wide(number: int) -> dict[str, Any]:
     kinds = (number, f"some text {number % 77}", number * 0.5, f"2026-11-21T10:00:{number % 60:02}Z")
-    return json.dumps({f"field_{each}": kinds[each % 4] for each in range(100)})
+    return {f"field_{each}": kinds[each % 4] for each in range(100)}
 
 
 def _peak_mb() -> float:

@@ -26,8 +26,7 @@ from airflow_epochs.testing import run_epoch
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.figures import RUNS, Figure, figure, stopwatch
-from tests.perf.spark_figures import SameSession
-from tests.perf.state_figures import warm_session
+from tests.perf.spark_figures import SameSession, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +47,7 @@ MOST = {"three expectations": 1.05, "dead letters, no bad row": 1.25, "dead lett
 
 def figures() -> list[Figure]:
     jars = fetch("spark", "broker")
-    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder)) as spark:
+    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder), "8g") as spark:
         return _of(jars, spark, Path(folder))
 
 

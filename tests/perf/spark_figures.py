@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from stack import spark as stack_spark
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.apps import parse
-from tests.perf.figures import RUNS, Figure, figure, ratios, timed
+from tests.perf.figures import Figure, figure, ratios, timed_in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,11 +48,8 @@ def figures() -> list[Figure]:
     ):
         create_topic(kafka.bootstrap)
         produce(kafka.bootstrap, RECORDS)
-        spark = session_with(jars, Path(folder))
-        try:
+        with warm_session(jars, Path(folder)) as spark:
             return _compare(spark, kafka.bootstrap, Path(folder))
-        finally:
-            spark.stop()
 
 
 def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
@@ -59,14 +57,9 @@ def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
     runs: dict[str, Callable[[], object]] = {
         "plain": lambda: available_now(spark, bootstrap, folder / "plain", {}, parse.parsed),
         "tuned": lambda: available_now(spark, bootstrap, folder / "tuned", CONSUMER_DEFAULTS, parse.parsed),
-        "epoch": lambda: epoch(spark, bootstrap, folder / "epoch", transform),
+        "epoch": lambda: epoch(spark, bootstrap, folder / "epoch", transform, RECORDS),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for work in runs.values():  # a warm-up each
-        work()
-    for _ in range(RUNS):  # in turn: what slows the machine down slows all three
-        for name, work in runs.items():
-            seconds[name] += timed(work, runs=1, warm_up=0)
+    seconds = timed_in_turn(runs)
     rates = {name: [RECORDS / each / 1e6 for each in samples] for name, samples in seconds.items()}
     ours = seconds["epoch"]
     return [
@@ -78,14 +71,20 @@ def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
     ]
 
 
-def session_with(jars: Jars, folder: Path) -> SparkSession:
+@contextmanager
+def warm_session(jars: Jars, folder: Path, memory: str = "3g") -> Iterator[SparkSession]:
+    """Spark with Delta and Kafka in this process, for the time of the block."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the first python3 on the PATH need not have pyarrow
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "3g")
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", memory)
     for key, value in stack_spark.settings(jars).items():
         builder = builder.config(key, value)
-    return builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
+    spark = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def available_now(
@@ -109,9 +108,10 @@ def epoch(
     bootstrap: str,
     folder: Path,
     transform: Transform,
+    rows: int,
     topic: str = TOPIC,
 ) -> None:
-    """One epoch of a whole topic, into a new table."""
+    """One epoch of a whole topic, into a new table, which must get so many rows."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     coordinator = Coordinator(
@@ -129,7 +129,7 @@ def epoch(
         )
     )
     done = run_epoch(coordinator, Run("bench", "run"))
-    assert done.receipts["table"].rows > 0
+    assert done.receipts["table"].rows == rows
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -23,12 +22,11 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import run_epoch
-from stack import spark as stack_spark
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.apps.state import STATE
 from tests.perf.figures import Figure, figure, stopwatch
-from tests.perf.spark_figures import PARTITIONS, TOPIC, SameSession, create_topic
+from tests.perf.spark_figures import PARTITIONS, TOPIC, SameSession, create_topic, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +42,7 @@ FOLD_AFTER = 5
 
 def figures() -> list[Figure]:
     jars = fetch("spark", "broker")
-    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder)) as spark:
+    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder), "8g") as spark:
         _of(WARM_UP, jars, spark, Path(folder, "warm-up"))
         return [line for keys in AT_MOST for line in _of(keys, jars, spark, Path(folder, str(keys)))]
 
@@ -136,18 +134,3 @@ class _Lab:
             for _ in range(3):
                 producer.produce(TOPIC, value=value, partition=number % PARTITIONS)
         assert producer.flush(120) == 0
-
-
-@contextmanager
-def warm_session(jars: Jars, folder: Path) -> Iterator[SparkSession]:
-    """Spark with Delta and Kafka in this process, for the time of the block."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "8g")
-    for key, value in stack_spark.settings(jars).items():
-        builder = builder.config(key, value)
-    spark = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()

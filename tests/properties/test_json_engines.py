@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs.transforms import json_columns, parse_json
-from tests.support.odd_json import DDL, SUITE, record, records
+from tests.support.odd_json import DDL, SUITE, records
+from tests.support.spark_world import batch_of
 from tests.support.spark_world import settings as session_settings
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
@@ -25,11 +26,6 @@ Records = Sequence[bytes | None]
 def no_batch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise pyarrow would decode few of these records. The number travels to the workers with the functions."""
     monkeypatch.setattr(json_columns, "PATIENCE", 10**9)
-
-
-def batch_of(session: Any, values: Records) -> Any:
-    rows = [("clicks", 0, number, value) for number, value in enumerate(values)]
-    return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
 
 
 def told(frame: Any) -> list[str]:
@@ -84,4 +80,4 @@ def schema_of(session: Any) -> Any:
 @given(st.randoms(use_true_random=False), st.sampled_from(["permissive", "strict"]))
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_few_records_are_what_from_json_makes_of_them(session: Any, dice: Random, mode: str) -> None:
-    require_equal(session, [record(dice) for _ in range(10)], mode)
+    require_equal(session, records(dice, 10), mode)

@@ -101,6 +101,12 @@ def produce(bootstrap: str, values: Sequence[str]) -> Topic:
     return Topic(name, bootstrap, ((len(values) + 1) // 2, len(values) // 2))
 
 
+def batch_of(session: Any, values: Sequence[bytes | None]) -> Any:
+    """A batch of Kafka, with these values in one partition."""
+    rows = [("clicks", 0, number, value) for number, value in enumerate(values)]
+    return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+
+
 def delta_plan(table: Path, txn: TransactionId) -> dict[str, Any]:
     """What the Delta sink asks of Spark for a table that does not exist yet."""
     attempt = SinkAttempt(txn=txn, ledger_id="1" * 32, previous=None)

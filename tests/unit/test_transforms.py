@@ -42,13 +42,16 @@ def test_the_operators_need_nothing_but_pyspark_its_libraries_and_this_packages_
     assert own == {"airflow_epochs", "airflow_epochs.errors"}
 
 
-UNPICKLED = """
+ABSENT = """
 import pickle, sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "airflow_epochs":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
+"""
+"""This package cannot be imported."""
+UNPICKLED = """
 import pandas as pd
 call = pickle.loads(sys.stdin.buffer.read())
 rows, state = pd.DataFrame({"k": ["a", "a"], "o": [2, 1]}), pd.DataFrame({"k": [], "n": []})
@@ -58,12 +61,6 @@ assert found.values.tolist() == [[{"order": "1, 2"}, None, None], [None, {"n": 2
 
 
 DECODED = """
-import pickle, sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "airflow_epochs":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
 import pyarrow as pa
 decode_all = pickle.loads(sys.stdin.buffer.read())
 batch = pa.RecordBatch.from_arrays([pa.array([7, 8]), pa.array([b'{"n":1}', b"{"])], ["offset", "record"])
@@ -79,7 +76,7 @@ def test_the_function_that_decodes_json_is_unpickled_where_this_package_cannot_b
     cloudpickle.register_pickle_by_value(json_columns)
     decode_all = json_records._decoder({"type": "struct", "fields": [{"name": "n", "type": "long"}]})
     pickled = cloudpickle.dumps(decode_all)
-    subprocess.run([sys.executable, "-c", DECODED], input=pickled, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", ABSENT + DECODED], input=pickled, check=True, timeout=30)
 
 
 def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be_imported() -> None:
@@ -89,4 +86,4 @@ def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be
         return pd.DataFrame({"order": [", ".join(map(str, rows["o"]))]}), pd.DataFrame({"n": [len(rows)]})
 
     pickled = cloudpickle.dumps(keyed._caller(func, ("k",), ("k", "n"), ("o",), 0))
-    subprocess.run([sys.executable, "-c", UNPICKLED], input=pickled, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", ABSENT + UNPICKLED], input=pickled, check=True, timeout=30)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Move
@@ -21,120 +21,96 @@ COMMAND = "rewind"
 
 
 @dataclass(frozen=True)
-class Rewind:
+class _Rewinding(ABC):
+    """What both forms have in common.
+
+    Attributes:
+        epoch, attempt: Where the pipeline stood when this was told, as in ``Standing``.
+    """
+
+    pipeline: str
+    epoch: int
+    attempt: int
+
+    @abstractmethod
+    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
+        """Where the source goes, and what happens to the tables. Asks the source; reads only."""
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        at, move, restoration = self._planned(ledger)
+        return told(ledger, at, move, restoration or NO_RESTORATION)
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        at, move, restoration = self._planned(ledger)
+        orders.put(ledger, at, COMMAND, by, move, restoration=restoration)
+        return rewinding.next_step(restoration)
+
+    def _planned(self, ledger: Ledger) -> tuple[Standing, Move, Restoration | None]:
+        at = self._standing(ledger)
+        with located(self.pipeline):
+            move, restoration = self._moved(ledger, at, AirflowEnvironment(SparkConnect()))
+        if rewinding.is_nothing(at, move, restoration):
+            raise Refused(
+                "The pipeline goes on there in any case. Nothing was changed.",
+                code=codes.NOTHING_TO_REWIND,
+                pipeline=self.pipeline,
+            )
+        return at, move, restoration
+
+    def _standing(self, ledger: Ledger) -> Standing:
+        at = orders.standing(ledger, self.pipeline)
+        if (at.epoch, at.attempt) != (self.epoch, self.attempt):
+            raise Refused(
+                "The pipeline has moved on while this command waited for a confirmation. Nothing was changed.",
+                code=codes.COMMAND_RACE,
+                pipeline=self.pipeline,
+            )
+        return at
+
+
+@dataclass(frozen=True)
+class Rewind(_Rewinding):
     """Read records once more, from where an epoch ended.
 
     Attributes:
         to_epoch: The complete epoch to go back to.
         restore_tables: Whether the Delta tables go back to it, too.
-        epoch, attempt: Where the pipeline stood when this was told, as in ``Standing``.
     """
 
-    pipeline: str
     to_epoch: int
     restore_tables: bool
-    epoch: int
-    attempt: int
     name = COMMAND
 
     @classmethod
     def of(cls, ledger: Ledger, pipeline: str, to_epoch: int, restore_tables: bool) -> Rewind:
         """The action as it stands now. Raises Refused if an epoch is unfinished."""
         at = orders.standing(ledger, pipeline)
-        return cls(pipeline, to_epoch, restore_tables, at.epoch, at.attempt)
+        return cls(pipeline, at.epoch, at.attempt, to_epoch, restore_tables)
 
-    def told(self, ledger: Ledger) -> list[str]:
-        """As ``Action.told``."""
-        return _told(ledger, self)
-
-    def do(self, ledger: Ledger, by: Account) -> str:
-        """As ``Action.do``."""
-        return _done(ledger, self, by)
-
-    def planned(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
-        """Where the source goes, and what happens to the tables."""
+    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
         move = rewinding.to_epoch(ledger, at, from_spec(at.newest.source), self.to_epoch, env)
         return move, orders.restoration(ledger, at, self.to_epoch, env) if self.restore_tables else NO_RESTORATION
 
 
 @dataclass(frozen=True)
-class RewindToTime:
+class RewindToTime(_Rewinding):
     """Read records once more, from the first ones of a time. The tables stay as they are.
 
     Attributes:
         to_time: ISO 8601 with its zone, such as ``2026-01-31T00:00Z``.
-        epoch, attempt: As in ``Rewind``.
     """
 
-    pipeline: str
     to_time: str
-    epoch: int
-    attempt: int
     name = "rewind-to-time"
 
     @classmethod
     def of(cls, ledger: Ledger, pipeline: str, to_time: str) -> RewindToTime:
         """As ``Rewind.of``."""
         at = orders.standing(ledger, pipeline)
-        return cls(pipeline, to_time, at.epoch, at.attempt)
+        return cls(pipeline, at.epoch, at.attempt, to_time)
 
-    def told(self, ledger: Ledger) -> list[str]:
-        """As ``Action.told``."""
-        return _told(ledger, self)
-
-    def do(self, ledger: Ledger, by: Account) -> str:
-        """As ``Action.do``."""
-        return _done(ledger, self, by)
-
-    def planned(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
-        """As ``Rewind.planned``."""
+    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
         source = from_spec(at.newest.source)
         return source.to_time(at.position(source), self.to_time, env), NO_RESTORATION
-
-
-class _Rewinding(Protocol):
-    @property
-    def pipeline(self) -> str: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def attempt(self) -> int: ...
-
-    def planned(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]: ...
-
-
-def _told(ledger: Ledger, action: _Rewinding) -> list[str]:
-    at, move, restoration = _planned(ledger, action)
-    return told(ledger, at, move, restoration or NO_RESTORATION)
-
-
-def _done(ledger: Ledger, action: _Rewinding, by: Account) -> str:
-    at, move, restoration = _planned(ledger, action)
-    orders.put(ledger, at, COMMAND, by, move, restoration=restoration)
-    return rewinding.next_step(restoration)
-
-
-def _planned(ledger: Ledger, action: _Rewinding) -> tuple[Standing, Move, Restoration | None]:
-    at = _same_standing(ledger, action)
-    with located(action.pipeline):
-        move, restoration = action.planned(ledger, at, AirflowEnvironment(SparkConnect()))
-    if rewinding.is_nothing(at, move, restoration):
-        raise Refused(
-            "The pipeline goes on there in any case. Nothing was changed.",
-            code=codes.NOTHING_TO_REWIND,
-            pipeline=action.pipeline,
-        )
-    return at, move, restoration
-
-
-def _same_standing(ledger: Ledger, action: _Rewinding) -> Standing:
-    at = orders.standing(ledger, action.pipeline)
-    if (at.epoch, at.attempt) != (action.epoch, action.attempt):
-        raise Refused(
-            "The pipeline has moved on while this command waited for a confirmation. Nothing was changed.",
-            code=codes.COMMAND_RACE,
-            pipeline=action.pipeline,
-        )
-    return at

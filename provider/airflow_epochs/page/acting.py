@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from inspect import signature
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -108,13 +109,9 @@ def _owner(ledger: Ledger, pipeline: str) -> str:
 
 def _action(ledger: Ledger, pipeline: str, name: str, asked: Asked) -> Action:
     """The action as it stands now."""
-    kind = _kind(name)
-    if kind is Rewind:
-        return Rewind.of(ledger, pipeline, asked.to_epoch, asked.restore_tables)
-    if kind is RewindToTime:
-        return RewindToTime.of(ledger, pipeline, asked.to_time)
-    if kind in (Abort, Pause, Unpause, Retry):
-        found: Action = kind.of(ledger, pipeline)
+    if of := getattr(_kind(name), "of", None):
+        given = [each for each in signature(of).parameters if each not in ("ledger", "pipeline")]
+        found: Action = of(ledger, pipeline, **{each: getattr(asked, each) for each in given})
         return found
     return _agreed(pipeline, name, asked.model_copy(update={"owner": _owner(ledger, pipeline)}))
 

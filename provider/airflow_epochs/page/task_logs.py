@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -31,7 +31,10 @@ def task_logs(user: GetUserDep, pipeline: str, records: EpochRecords) -> dict[Ru
     """Run -> its tasks in the order in which they began. Only runs of DAGs that the user may read."""
     runs = dict.fromkeys(airflow_run(run) for run in _runs(records))
     readable = readable_dags(user, {run.dag_id for run in runs})
-    found = {run: _of_run(run, pipeline) for run in runs if run.dag_id in readable}
+    found: dict[Run, list[TaskLog]] = {run: [] for run in runs if run.dag_id in readable}
+    for run, task_id, map_index, state in _begun(found):
+        if name := _inside(pipeline, task_id):
+            found[run].append(TaskLog(name, str(state or ""), _path(run, task_id, map_index)))
     return {run: tasks for run, tasks in found.items() if tasks}
 
 
@@ -41,21 +44,19 @@ def _runs(records: EpochRecords) -> Iterator[Run]:
         yield from (records.complete.opened_by, records.complete.completed_by)
 
 
-def _of_run(run: Run, pipeline: str) -> list[TaskLog]:
+def _begun(runs: Collection[Run]) -> Iterator[tuple[Run, str, int, str | None]]:
+    """The tasks of the runs that have begun, in the order in which they did: run, task id, map index, state."""
     from airflow.models.taskinstance import TaskInstance as Task
     from airflow.utils.session import create_session
+    from sqlalchemy import tuple_
 
-    columns = (Task.task_id, Task.map_index, Task.state)
+    columns = (Task.dag_id, Task.run_id, Task.task_id, Task.map_index, Task.state)
+    named = tuple_(Task.dag_id, Task.run_id).in_([(run.dag_id, run.run_id) for run in runs])
     with create_session() as session:
-        rows = session.query(*columns).filter_by(dag_id=run.dag_id, run_id=run.run_id)
-        begun = (
-            rows.filter(Task.try_number > 0, Task.start_date.is_not(None)).order_by(Task.start_date, Task.task_id).all()
-        )
-    return [
-        TaskLog(name, str(state or ""), _path(run, task_id, map_index))
-        for task_id, map_index, state in begun
-        if (name := _inside(pipeline, task_id))
-    ]
+        rows = session.query(*columns).filter(named, Task.try_number > 0, Task.start_date.is_not(None))
+        begun = rows.order_by(Task.start_date, Task.task_id).all()
+    for dag_id, run_id, task_id, map_index, state in begun:
+        yield Run(dag_id, run_id), task_id, map_index, state
 
 
 def _inside(pipeline: str, task_id: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.json_records import ERROR, ORIGIN, columns_of, parse_json
+from airflow_epochs.transforms.json_records import ERROR, ORIGIN, columns_of, origin_beside, parse_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -82,9 +82,9 @@ def parse_debezium(
     from pyspark.sql import functions as F
 
     table = columns_of(batch, schema)
-    names = batch.select(*columns).columns
-    more = [name for name in ORIGIN if name in batch.columns and name not in names]
-    _CHECKS.has_not("what is kept", batch.select(*columns), [*table.fieldNames(), *_MADE], "the changes have it, too")
+    kept = batch.select(*columns)
+    names, more = kept.columns, origin_beside(batch, kept.columns)
+    _CHECKS.has_not("what is kept", kept, [*table.fieldNames(), *_MADE], "the changes have it, too")
     if taken := {name.lower() for name in table.fieldNames()} & {*_MADE}:
         raise _CHECKS.argument("schema", sorted(taken), f"of columns with other names than {', '.join(_MADE)}")
     event = _event(table, columns_of(batch, source))
@@ -97,8 +97,8 @@ def parse_debezium(
         value=value,
         engine=engine,
     )
-    told = {name: F.coalesce(f"payload.{name}", name) for name in event.fieldNames()}
-    events = parsed.rows.select(*names, *more, _VALUE, *(column.alias(name) for name, column in told.items()))
+    told = [F.coalesce(f"payload.{name}", name).alias(name) for name in event.fieldNames()]
+    events = parsed.rows.select(*names, *more, _VALUE, *told)
     judged = events.withColumn(ERROR, _flaw())
     image = F.when(F.col("op") == "d", F.col("before")).otherwise(F.col("after"))
     rows = judged.where(F.col(ERROR).isNull()).select(

@@ -41,7 +41,7 @@ _PLAIN = {"string", "boolean", "double", *_INTEGERS, *_TEXTS}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _IN_ROW = re.compile(r"in row (\d+)")
 _PREFIXES: dict[int, pa.Array] = {}
-"""By their number. A cache of functools would not travel by value."""
+"""Powers of two, and the beginnings of so many lines. A cache of functools would not travel by value."""
 
 
 class _Undecided(Exception):
@@ -79,7 +79,8 @@ def decoded(records: pa.Array, schema: Schema) -> pa.StructArray:
     left = np.ones(len(records), bool)
     pieces = []
     for found, piece in _pieces(texts, places, schema) if len(places) else ():
-        values, doubtful = _converted(piece, schema, np.arange(len(piece)), np.zeros(len(piece), bool))
+        doubtful = np.zeros(len(piece), bool)
+        values = _converted(piece, schema, np.arange(len(piece)), doubtful)
         left[found[~doubtful]] = False
         pieces.append((found, values))
     if not pieces:
@@ -236,7 +237,7 @@ def _row(message: str, count: int) -> int | None:
 
 
 def _prefixes(count: int) -> pa.Array:
-    """The beginnings of at least so many lines."""
+    """The beginnings of so many lines."""
     import pyarrow as pa
 
     size = 1 << (count - 1).bit_length()
@@ -265,46 +266,41 @@ def arrow_type(schema: Schema | str, *, read: bool = False) -> pa.DataType:
 # -- values as Spark has them ------------------------------------------------------------------------------------------
 
 
-def _converted(
-    values: pa.Array, schema: Schema | str, rows: np.ndarray, doubtful: np.ndarray
-) -> tuple[pa.Array, np.ndarray]:
+def _converted(values: pa.Array, schema: Schema | str, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
     """The values in Spark's types. Marks in ``doubtful`` the records, by number, with a value that may differ.
 
     ``rows``: the number of the record of each value.
     """
-    if isinstance(schema, str):
-        converted, bad = _scalars(values, schema)
-        doubtful[rows[bad]] = True
-        return converted, doubtful
-    return (_lists if schema["type"] == "array" else _structs)(values, schema, rows, doubtful)
+    if not isinstance(schema, str):
+        return (_lists if schema["type"] == "array" else _structs)(values, schema, rows, doubtful)
+    converted, bad = _scalars(values, schema)
+    doubtful[rows[bad]] = True
+    return converted
 
 
-def _structs(
-    values: pa.StructArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray
-) -> tuple[pa.Array, np.ndarray]:
+def _structs(values: pa.StructArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
     import pyarrow as pa
 
-    fields = schema["fields"]
     columns = [
-        _converted(column, field["type"], rows, doubtful)[0]
-        for field, column in zip(fields, values.flatten(), strict=True)
+        _converted(column, field["type"], rows, doubtful)
+        for field, column in zip(schema["fields"], values.flatten(), strict=True)
     ]
     kind, absent = arrow_type(schema), values.is_null()
     if not columns:
-        return pa.array([None if null else {} for null in absent.to_pylist()], kind), doubtful
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=absent), doubtful
+        return pa.array([None if null else {} for null in absent.to_pylist()], kind)
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=absent)
 
 
-def _lists(values: pa.ListArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+def _lists(values: pa.ListArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     of_elements = rows[pc.list_parent_indices(values).to_numpy()]
-    elements, doubtful = _converted(values.flatten(), schema["elementType"], of_elements, doubtful)
+    elements = _converted(values.flatten(), schema["elementType"], of_elements, doubtful)
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
     offsets = pa.array(np.concatenate([[0], lengths.cumsum()]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null()), doubtful
+    return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null())
 
 
 def _scalars(values: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:

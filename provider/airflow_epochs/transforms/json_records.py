@@ -78,7 +78,7 @@ def parse_json(
     kept = batch.select(*columns)
     names = kept.columns
     _CHECKS.has_not("what is kept", kept, [*(field.name for field in wanted.fields), *_OWN], "the schema has it, too")
-    more = [name for name in ORIGIN if name in batch.columns and name not in names]
+    more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
     carried = batch.select(*columns, *more, F.col(value).alias(_AGAIN))
     if engine == "arrow":
@@ -106,6 +106,11 @@ def _check(batch: DataFrame, mode: str, value: str, engine: str) -> None:
         raise _CHECKS.argument("value", value, f"the name of a binary or string column; this one is {kind}")
 
 
+def origin_beside(batch: DataFrame, names: Sequence[str]) -> list[str]:
+    """The columns of ``ORIGIN`` that the batch has, and that are not among these."""
+    return [name for name in ORIGIN if name in batch.columns and name not in names]
+
+
 def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -> StructType:
     """The schema as Spark has it, in which everything may be NULL."""
     from pyspark.sql.types import StructType
@@ -120,36 +125,22 @@ def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -
         raise _CHECKS.argument("schema", schema, "DDL, a StructType, or a JSON Schema as a dict")
     if not found.fields:
         raise _CHECKS.argument("schema", schema, "a schema with at least one column")
-    return cast("StructType", StructType.fromJson(_nullable(json.loads(found.json()))))
-
-
-def _nullable(told: Any) -> Any:
-    """Spark's own JSON of a type, with everything in it optional."""
-    if isinstance(told, list):
-        return [_nullable(each) for each in told]
-    if isinstance(told, dict):
-        optional = {"nullable", "containsNull", "valueContainsNull"}
-        return {key: True if key in optional else _nullable(each) for key, each in told.items()}
-    return told
+    return cast("StructType", found.toNullable())
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
 
 
 def _require_arrow(batch: DataFrame, wanted: StructType) -> None:
-    if why := _why_not_arrow(batch, wanted):
-        raise _CHECKS.argument("engine", "arrow", f"'spark' here: {why}")
-
-
-def _why_not_arrow(batch: DataFrame, wanted: StructType) -> str:
-    """Why Python workers cannot decode the records as ``from_json`` would; empty: they can."""
-    schema, conf = json.loads(wanted.json()), batch.sparkSession.conf
-    if not json_columns.supported(schema):
-        return "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
-    if "timestamp_ntz" not in str(schema) and "timestamp" not in str(schema) and "date" not in str(schema):
-        return ""
-    policy = conf.get(_POLICY, "CORRECTED")
-    return f"{_POLICY} is {policy}" if policy == "LEGACY" else ""
+    """Refuse what Python workers cannot decode as ``from_json`` would."""
+    told, policy = wanted.json(), batch.sparkSession.conf.get(_POLICY, "CORRECTED")
+    if not json_columns.supported(json.loads(told)):
+        why = "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
+    elif policy == "LEGACY" and ("timestamp" in told or "date" in told):
+        why = f"{_POLICY} is {policy}"
+    else:
+        return
+    raise _CHECKS.argument("engine", "arrow", f"'spark' here: {why}")
 
 
 def _decoded(carried: DataFrame, wanted: StructType) -> DataFrame:
@@ -165,7 +156,7 @@ def _decoded(carried: DataFrame, wanted: StructType) -> DataFrame:
 
 def _decoder(schema: json_columns.Schema) -> Any:
     """The function that Spark's Python workers run. It is nested, and so travels by value."""
-    decode = json_columns.decoded
+    decode, decoded = json_columns.decoded, _DECODED
 
     def decode_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -176,7 +167,7 @@ def _decoder(schema: json_columns.Schema) -> Any:
             values = decode(records, schema)
             again = pc.if_else(values.is_null(), records, None)
             names = batch.schema.names
-            yield pa.RecordBatch.from_arrays([*kept, values, again], [*names[:-1], "__epochs_json", names[-1]])
+            yield pa.RecordBatch.from_arrays([*kept, values, again], [*names[:-1], decoded, names[-1]])
 
     return decode_all
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.transforms.checks import Checks
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-_CHECKS = Checks("parse_json")
 _DEPTH_MAX = 50
 """So a schema that refers to itself ends in an error: a column of Spark has a finite type."""
 
@@ -109,10 +109,7 @@ def _name(schema: Mapping[str, Any], path: str) -> str:
     return str(names[0])
 
 
-def _refused(path: str, why: str) -> Exception:
-    from airflow_epochs import codes
-    from airflow_epochs.errors import Refused
-
+def _refused(path: str, why: str) -> Refused:
     return Refused(
         f"parse_json: the JSON Schema cannot become columns: {path} {why}. Nothing was written.",
         code=codes.OPERATOR_ARGUMENT,
