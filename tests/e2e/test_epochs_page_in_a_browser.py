@@ -133,7 +133,7 @@ def agree(page: Browser, action: str, why: str) -> None:
     page.find("#told li")
     page.picture(f"action-{action}")
     page.find("input[name=why]").send_keys(why)
-    page.find("button.danger", action.capitalize()).click()
+    page.find("button.danger", action.replace("-", " ").capitalize()).click()
     page.find("h1", "acted")
 
 
