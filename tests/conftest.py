@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 from airflow_epochs import secrecy
@@ -22,6 +23,9 @@ from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
 from tests.support.spark_world import FEW_ROWS
 
+# An example has no time limit of its own, as a busy machine may be slow: the test has one.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 pytest.register_assert_rewrite("airflow_epochs.testing.conformance")  # shipped, and a test all the same
 
 

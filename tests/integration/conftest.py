@@ -131,6 +131,12 @@ def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
 
 
 @pytest.fixture
+def sqlite(tmp_path: Path) -> SqlWorld:
+    """An empty SQLite file, for what PostgreSQL has not."""
+    return SqlWorld(new_sqlite(tmp_path), tmp_path)
+
+
+@pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Postgres]:
     """A server that the test may kill, or set otherwise."""
     with Postgres(tmp_path / "own") as server:

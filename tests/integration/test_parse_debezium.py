@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from airflow_epochs import DeltaSink
+from airflow_epochs import DeltaSink, SqlSink
+from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import parse_debezium
+from stack.postgres import Postgres
 from tests.support.spark_world import batch_of
+from tests.support.sql_world import new_postgres
 from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
@@ -82,11 +86,15 @@ def test_a_column_with_the_name_of_one_that_is_made_is_refused(session: Any) -> 
         parse_debezium(events_of(session), "id bigint, op string")
 
 
-def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_epochs(lab: Lab) -> None:
+def blocks(language: str) -> list[str]:
+    """The page's examples with Debezium."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text().partition("\n## Changes")[2], re.M | re.S)
+
+
+def follow(lab: Lab, customers: Sink) -> Iterator[dict[int, str]]:
+    """Run three epochs of the page's transform; after each, what the database's table says."""
     app = lab.folder / "customers.py"
-    transform, sink = re.findall(r"^```python\n(.*?)^```", PAGE.read_text().partition("\n## Changes")[2], re.M | re.S)
-    app.write_text(transform)
-    customers = eval(sink.replace("/lake", lab.lake), {"DeltaSink": DeltaSink})
+    app.write_text(blocks("python")[0])
     sinks = (customers, DeltaSink("rejected", lab.at("rejected")))
     producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
     told: dict[int, str] = {}
@@ -105,4 +113,19 @@ def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_e
                 producer.produce(lab.topic, json.dumps(wrapped(change)), str(key), partition=key % 3)
         assert producer.flush(30) == 0
         lab.run(lab.task("customers", "customers", sinks, None, app=app))
+        yield told
+
+
+def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_epochs(lab: Lab) -> None:
+    customers = eval(blocks("python")[1].replace("/lake", lab.lake), {"DeltaSink": DeltaSink})
+    for told in follow(lab, customers):
         assert dict(lab.rows("customers", "id, name")) == told
+
+
+def test_the_example_of_the_page_lets_a_table_of_another_database_follow_it_too(lab: Lab, postgres: Postgres) -> None:
+    db = new_postgres(postgres)
+    db.run(*blocks("sql"))
+    lab.connections["warehouse"] = db.connection(conn_id="warehouse", extra={"options": f"-c search_path={db.schema}"})
+    customers = eval(blocks("python")[2].replace("/lake", lab.lake), {"SqlSink": SqlSink})
+    for told in follow(lab, customers):
+        assert dict(db.run("SELECT id, name FROM customers")) == told

@@ -13,7 +13,7 @@ from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from airflow_epochs.sinks.sql.postgres import Postgres as Database
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
-from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
+from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.proof
@@ -24,11 +24,6 @@ DROPS = (
     "CREATE FUNCTION drop_two() RETURNS trigger AS 'BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END'"
     " LANGUAGE plpgsql"
 )
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> SqlWorld:
-    return SqlWorld(new_sqlite(tmp_path), tmp_path)
 
 
 # -- tables that do not last ----------------------------------------------------------------------------------------

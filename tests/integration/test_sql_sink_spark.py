@@ -228,3 +228,73 @@ def test_old_dates_get_into_the_table_as_they_are_whatever_calendar_the_server_i
     assert world.db.run("SELECT day::text, (at AT TIME ZONE 'UTC')::text FROM v") == [
         ("1500-01-01", "1500-01-01 00:00:00")
     ]
+
+
+# -- upserts of the newest rows -------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Any] = {"mode": "upsert", "keys": ["ID"], "sequence_by": "at", "delete_when": "op = 'd'"}
+
+
+@pytest.fixture
+def customers(postgres: Postgres, tmp_path: Path) -> SqlWorld:
+    made = SqlWorld(new_postgres(postgres), tmp_path)
+    made.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(5), at bigint, tags jsonb)")
+    return made
+
+
+def changed(session: Any, *rows: tuple[Any, ...]) -> Any:
+    """Rows of key, name, sequence and operation; with a map, which Spark neither groups nor compares."""
+    frame = session.createDataFrame(list(rows), "id long, name string, at long, op string")
+    return frame.selectExpr("*", "map('name', name) AS tags")
+
+
+def test_of_several_rows_of_a_key_the_newest_is_written_or_deletes_it(customers: SqlWorld, session: Any) -> None:
+    sink, first, second = customers.sink(**CHANGES), transaction(1), transaction(2)
+    epochs = [
+        [(1, "a", 1, "c"), (1, "b", 3, "u"), (1, "c", 2, "u"), (2, "x", 1, "c"), (3, "z", 5, "c"), (3, "z", 5, "c")],
+        [(1, "d", 4, "u"), (1, "a name that is too long", 5, "d"), (2, "gone", 7, "d"), (2, "y", 8, "c")],
+    ]
+    expected = [
+        [(1, "b", 3, '{"name": "b"}'), (2, "x", 1, '{"name": "x"}'), (3, "z", 5, '{"name": "z"}')],
+        [(2, "y", 8, '{"name": "y"}'), (3, "z", 5, '{"name": "z"}')],
+    ]
+    for txn, previous, rows, shown in zip((first, second), (None, first), epochs, expected, strict=True):
+        attempt = attempt_of(txn, previous)
+        plan = sink.plan_stage(attempt, uuid.uuid4().hex, customers.env)
+        vote = sink.vote(attempt, staged(customers, session, plan, changed(session, *rows)), customers.env)
+        assert vote.staged is not None, vote.reason
+        sink.commit(attempt, vote.staged, customers.env)
+        assert customers.db.run("SELECT id, name, at, tags::text FROM orders ORDER BY id") == shown
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "problem"),
+    [
+        ([(1, "a", 2, "c"), (1, "b", 2, "u")], {}, "Some keys have several newest rows, which differ although"),
+        ([(1, "a", 2, "c"), (1, "a", 2, "d")], {}, "Some keys have several newest rows, which differ although"),
+        ([(1, "a", 2, "c"), (1, "a", None, "c")], {}, "Some rows have NULL in ID or at: ID=1, at=None"),
+        ([(None, "a", 2, "c")], {}, "Some rows have NULL in ID or at: ID=None, at=2"),
+        ([(1, "a", 2, "c")], {"sequence_by": "lsn"}, "The rows lack column 'lsn' (see `sequence_by`)"),
+        ([(1, "a", 2, "c")], {"delete_when": "kind = 'd'"}, "`delete_when` is not a valid condition on the rows"),
+        ([(1, "a", 2, "c")], {"delete_when": "rand() < 1"}, "its result may be another one when Spark computes it"),
+    ],
+)
+def test_rows_without_a_clear_newest_one_are_a_vote_against(
+    customers: SqlWorld, session: Any, rows: list[Any], options: dict[str, Any], problem: str
+) -> None:
+    sink, attempt = customers.sink(**CHANGES | options), attempt_of(transaction(1))
+    claim = staged(
+        customers, session, sink.plan_stage(attempt, uuid.uuid4().hex, customers.env), changed(session, *rows)
+    )
+    vote = sink.vote(attempt, claim, customers.env)
+    assert (vote.vote, problem in (vote.reason or "")) == (VoteKind.VOTE_ABORT, True), vote.reason
+    assert customers.db.run("SELECT count(*) FROM orders") == [(0,)]
+
+
+def test_a_tie_that_a_newer_row_decides_is_none(customers: SqlWorld, session: Any) -> None:
+    sink, attempt = customers.sink(**CHANGES), attempt_of(transaction(1))
+    frame = changed(session, (1, "a", 2, "c"), (1, "b", 2, "u"), (1, "c", 3, "u"))
+    claim = staged(customers, session, sink.plan_stage(attempt, uuid.uuid4().hex, customers.env), frame)
+    vote = sink.vote(attempt, claim, customers.env)
+    assert vote.staged is not None, vote.reason
+    assert vote.staged.rows == 1

@@ -212,7 +212,7 @@ STEPS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=EXAMPLES, phases=PHASES, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(steps=st.lists(STEPS, min_size=4, max_size=12))
 def test_rows_that_nobody_deleted_stay_readable_and_are_there_once(steps: list[Act]) -> None:
     with TemporaryDirectory() as folder, patch.object(delta_compaction, "FILES_MIN", 2):

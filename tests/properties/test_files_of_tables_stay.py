@@ -314,7 +314,6 @@ def test_no_history_of_copies_and_restores_makes_a_task_delete_what_a_table_refe
             settings=settings(
                 max_examples=HISTORIES,
                 stateful_step_count=14,
-                deadline=None,
                 database=None,
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),

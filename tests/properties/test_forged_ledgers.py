@@ -114,9 +114,7 @@ def test_forged_records_change_nothing_outside_and_end_in_errors_of_ours(
     (tmp_path / f"{MODULE}.py").write_text("class Sink: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    @settings(
-        max_examples=30, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=30, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -148,9 +146,7 @@ def test_forged_records_of_a_signed_ledger_are_named_and_change_nothing(phase: s
     assert identity
     shutil.copytree(sound.folder, tmp_path / "copy")
 
-    @settings(
-        max_examples=25, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=25, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         shutil.rmtree(sound.folder)

@@ -78,6 +78,6 @@ def schema_of(session: Any) -> Any:
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["permissive", "strict"]))
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, suppress_health_check=list(HealthCheck))
 def test_any_few_records_are_what_from_json_makes_of_them(session: Any, dice: Random, mode: str) -> None:
     require_equal(session, records(dice, 10), mode)

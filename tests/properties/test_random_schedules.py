@@ -277,7 +277,6 @@ class RandomSchedules(RuleBasedStateMachine):
 SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,
-    deadline=None,
     print_blob=True,
     phases=[Phase.generate, Phase.shrink] if SHRINK else [Phase.generate],
     database=None,

@@ -158,7 +158,7 @@ def test_a_try_has_its_id_under_the_key_of_version_0_1() -> None:
 
 @pytest.mark.parametrize("kind", RECORDS)
 def test_every_record_survives_writing_and_reading(kind: type) -> None:
-    @settings(max_examples=40, deadline=None, database=None)
+    @settings(max_examples=40, database=None)
     @given(strategy_of(kind))
     def survives(record: object) -> None:
         assert decode(encode(record), kind) == record

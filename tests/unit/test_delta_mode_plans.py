@@ -18,9 +18,10 @@ from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver import stage as stage_job
+from airflow_epochs.spark.driver.delta import conditions
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta.merge import _missing, _statement
+from airflow_epochs.spark.driver.delta.merge import _statement
 from airflow_epochs.spark.driver.delta.plans import Change
 from airflow_epochs.spark.driver.wire import as_json
 from tests.support.delta_world import (
@@ -304,7 +305,5 @@ def test_a_merge_runs_the_users_clauses_but_not_for_an_epoch_without_rows() -> N
 
 
 def test_columns_that_are_named_and_missing_are_told_with_the_option_that_names_them() -> None:
-    assert (
-        _missing({"keys": ["ID", "p"], "sequence_by": ["v"]}, ["id", "n"])
-        == "column 'p' (see `keys`) and column 'v' (see `sequence_by`)"
-    )
+    how = Mode.of(mode="upsert", keys=["ID", "p"], sequence_by="v").plan()
+    assert conditions.missing(how, ["id", "n"]) == "column 'p' (see `keys`) and column 'v' (see `sequence_by`)"

@@ -57,7 +57,7 @@ def logged(path: str, version: int) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(did=steps)
 def test_every_version_has_the_files_that_deltalake_sees_with_all_that_was_logged_of_them(
     tmp_path_factory: pytest.TempPathFactory, did: list[str]

@@ -176,7 +176,7 @@ def test_records_that_are_read_again_are_no_longer_known_as_read_and_others_are(
 HOURS = 8
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     times=st.lists(st.floats(0, HOURS, exclude_max=True, width=16), max_size=30),
     there=st.lists(st.integers(0, 30), min_size=12, max_size=12).map(sorted),

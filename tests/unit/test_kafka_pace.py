@@ -132,7 +132,6 @@ def test_few_records_of_the_ledger_are_read() -> None:
     assert len(read) == 10
 
 
-@settings(deadline=None)
 @given(
     past=st.lists(
         st.tuples(st.integers(0, 10**7), st.floats(0, 10**6), st.none() | st.integers(pace.SIZE_MIN, 10**8)),
@@ -167,7 +166,6 @@ def test_a_steady_speed_is_reached_from_far_above_and_from_far_below() -> None:
 arrivals_st = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=12, max_size=25)
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 1_000), min_size=1, max_size=30), total=st.integers(1, 5_000))
 def test_a_partition_gets_all_it_has_or_its_fair_share_however_hot_the_others_are(sizes: list[int], total: int) -> None:
     ranges: Ranges = {"orders": tuple(OffsetRange(p, 0, size) for p, size in enumerate([*sizes, 10**9]))}
@@ -178,7 +176,7 @@ def test_a_partition_gets_all_it_has_or_its_fair_share_however_hot_the_others_ar
         assert taken.end >= min(size, total // with_data)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(arrivals=arrivals_st, total=st.integers(1, 6), begin=st.lists(st.integers(0, 50), min_size=6, max_size=6))
 def test_beside_a_hot_partition_every_record_is_read_within_a_bounded_number_of_epochs(
     arrivals: list[list[int]], total: int, begin: list[int]
@@ -214,7 +212,6 @@ def test_a_partition_of_large_records_gets_as_many_bytes_and_so_fewer_records() 
     assert (bytes_of(cut, per_offset), bytes_of(ranges, per_offset)) == (10_000, 108_000)
 
 
-@settings(deadline=None)
 @given(
     logs=st.lists(st.tuples(st.integers(0, 500), st.floats(0, 1_000), st.integers(0, 99)), min_size=1, max_size=12),
     max_bytes=st.integers(1, 200_000),

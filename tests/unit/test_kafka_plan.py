@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_epochs.contracts import Move, Position
@@ -530,7 +530,6 @@ def test_a_limit_spans_topics_and_keeps_every_partition() -> None:
 sizes_st = st.lists(st.integers(0, 1000), max_size=30)
 
 
-@settings(deadline=None)
 @given(sizes=sizes_st, total=st.integers(1, 5000), data=st.data())
 def test_shares_are_max_min_fair(sizes: list[int], total: int, data: st.DataObject) -> None:
     consumed = data.draw(st.lists(st.integers(0, 10**9), min_size=len(sizes), max_size=len(sizes)))
@@ -543,7 +542,6 @@ def test_shares_are_max_min_fair(sizes: list[int], total: int, data: st.DataObje
     assert fair_shares(sizes, total, consumed) == shares
 
 
-@settings(deadline=None)
 @given(count=st.integers(1, 12), total=st.integers(1, 30), begin=st.integers(0, 10**6))
 def test_partitions_that_always_have_data_take_turns_and_none_starves(count: int, total: int, begin: int) -> None:
     consumed = [begin] * count
@@ -553,7 +551,6 @@ def test_partitions_that_always_have_data_take_turns_and_none_starves(count: int
     assert {had - begin for had in consumed} == {total}
 
 
-@settings(deadline=None)
 @given(
     logs=st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1),
     max_records=st.integers(1, 40),

@@ -39,7 +39,7 @@ NAMES = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(LETTERS + "_-",
 NONCES = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(NAMES, st.integers(1, 10**12), st.integers(1, 10**6), NONCES)
 def test_a_transaction_id_survives_its_text(pipeline: str, epoch: int, attempt: int, nonce: str) -> None:
     txn = TransactionId(pipeline, epoch, attempt, nonce)
@@ -79,7 +79,7 @@ def test_two_attempts_with_the_same_numbers_differ_by_their_nonce() -> None:
     assert one != other and one.token != other.token and Marker.of(one) != Marker.of(other)
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(NONCES)
 def test_the_token_fits_into_a_signed_64_bit_number(nonce: str) -> None:
     assert 0 <= TransactionId("p", 1, 1, nonce).token < 2**63

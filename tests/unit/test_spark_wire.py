@@ -19,6 +19,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     Described,
     DescribePlan,
     MarkerPlan,
+    NewestStaging,
     Optimized,
     OptimizePlan,
     StateStaging,
@@ -59,6 +60,7 @@ APPEND = DeltaStaging(
     user_metadata="{}",
 )
 UPSERT = DeltaChangeStaging.of(APPEND, Mode(mode="upsert", keys=("id", "p")).plan())
+NEWEST = NewestStaging.of(APPEND, Mode(mode="upsert", keys=("id",), sequence_by="v", delete_when="op = 'd'").plan())
 READ = StateRead(
     location="/t",
     files={"part-1.parquet": (1, 3), "part-2.parquet": ()},
@@ -98,6 +100,7 @@ PLANS: list[JobPlan] = [
 OTHERS: list[Any] = [
     APPEND,
     UPSERT,
+    NEWEST,
     STATE,
     StageOutcome(sinks={"a": Claim(place="/p", content=DIGEST), "b": Claim(place="/q", problem="no", unmet="n")}),
     StageOutcome(sinks={}, metrics=InputMetrics(rows_in=3), warnings=("it is not deterministic",)),
@@ -127,7 +130,7 @@ def test_a_number_that_a_dag_has_for_a_text_stays_a_number() -> None:
 def test_every_job_has_one_plan_and_every_kind_of_sinks_plan_a_stager() -> None:
     assert {plan.JOB for plan in PLANS} == JOBS.keys()
     assert len(PLANS) == len(JOBS)
-    assert {APPEND.kind, UPSERT.kind, STATE.kind} == STAGERS.keys()
+    assert {APPEND.kind, UPSERT.kind, NEWEST.kind, STATE.kind} == STAGERS.keys()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from airflow_epochs.errors import NotApplied, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim, attempt_fields
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.delta.jobs import compact_json
-from airflow_epochs.spark.driver.delta.plans import DeltaStaging
+from airflow_epochs.spark.driver.delta.plans import DeltaStaging, How, NewestStaging
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged import checks, owner, parquet_batches
 from airflow_epochs.staged.digest import staged_of
@@ -91,8 +91,11 @@ class StagedTable:
         txn = attempt.txn
         return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{try_id}"
 
-    def plan(self, attempt: SinkAttempt, try_id: str) -> JsonDict:
-        """What ``spark.driver.delta.jobs.stage_sink`` needs to fill the place of this try. Says whose the folder is."""
+    def plan(self, attempt: SinkAttempt, try_id: str, newest: How | None = None) -> JsonDict:
+        """What Spark needs to fill the place of this try. Says whose the folder is.
+
+        ``newest``: the upsert that wants only the newest row of each key; None: all rows are wanted.
+        """
         ours: JsonDict = {
             "app": self._app(attempt),
             "txn": str(attempt.txn),
@@ -114,7 +117,7 @@ class StagedTable:
             optimize_write=None,
             user_metadata=compact_json({USER_METADATA_KEY: ours}),
         )
-        return as_json(plan)
+        return as_json(NewestStaging.of(plan, newest) if newest else plan)
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
         """What lies at the claimed place, durable and whole, and what a vote promises of it.

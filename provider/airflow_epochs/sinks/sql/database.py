@@ -73,6 +73,14 @@ class Session(Protocol):
         """
         ...
 
+    def bytewise(self, column: SqlColumn) -> str:
+        """The clause by which texts of the column are compared byte by byte; empty if the column has no texts."""
+        ...
+
+    def make_unique(self, schema: str, table: str, columns: str) -> None:
+        """Create a unique index. ``columns``: as a statement lists them."""
+        ...
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """A check that finds values of Delta's ``kind`` that the column cannot store, or would store only in part."""
         ...
@@ -156,6 +164,10 @@ class Database(Protocol):
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         """Whether the column can store Delta's ``kind`` without a change."""
+        ...
+
+    def sorts(self, column: SqlColumn, kind: Any) -> bool:
+        """Whether the column's values have the order of Delta's ``kind``, texts byte by byte."""
         ...
 
     def type_for(self, kind: Any) -> str | None:

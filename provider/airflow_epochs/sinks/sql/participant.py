@@ -35,6 +35,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
+from airflow_epochs.sinks.sql.deletions import Deletions
 from airflow_epochs.sinks.sql.load import Load
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
 from airflow_epochs.sinks.sql.table import (
@@ -42,10 +43,16 @@ from airflow_epochs.sinks.sql.table import (
     columns_for,
     key_columns,
     require_keys,
+    require_sequence,
     require_usable,
+    sequence_column,
     suggestion,
+    written,
 )
 from airflow_epochs.sinks.sql.types import longest_text
+from airflow_epochs.sinks.sql.upsert import By
+from airflow_epochs.spark.driver.delta.keys import DELETED
+from airflow_epochs.spark.driver.delta.plans import How
 from airflow_epochs.spark.driver.plans import Fit
 from airflow_epochs.staged.sampling import rows_in, sample_of
 from airflow_epochs.staged.staging import Staging
@@ -69,7 +76,14 @@ class SqlParticipant:
         return self._area.place(attempt, try_id)
 
     def plan_stage(self, attempt: SinkAttempt, try_id: str) -> JsonDict:
-        return self._area.plan(attempt, try_id)
+        return self._area.plan(attempt, try_id, self._newest())
+
+    def _newest(self) -> How | None:
+        """How Spark finds the newest row of each key; None where the sink tells neither order nor deletions."""
+        if self.sink.sequence_by is None and self.sink.delete_when is None:
+            return None
+        keys, sequence_by, delete_when = tuple(self.sink.keys), self.sink.sequence_by, self.sink.delete_when
+        return How(mode=self.sink.mode, keys=keys, sequence_by=sequence_by, delete_when=delete_when)
 
     def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
         return self._area.has_leftovers(attempt, place)
@@ -92,19 +106,37 @@ class SqlParticipant:
                 )
             require_usable(table, self.sink.table)
             if self.sink.keys:
-                require_keys(table, self.sink.keys, self.sink.table)
+                keys = require_keys(table, self.sink.keys, self.sink.table)
                 self._require_rights(session, table)
+                self._require_notes(session, table, keys)
             self.marker(session, pipeline).require_writable()
 
     def _require_rights(self, session: Session, table: SqlTable) -> None:
         """INSERT alone, which ``require_usable`` looks at, is enough for a sink that appends."""
-        if missing := session.lacks(table, "SELECT", "UPDATE"):
+        deletes = ["DELETE"] if self.sink.delete_when else []
+        if missing := session.lacks(table, "SELECT", "UPDATE", *deletes):
             raise Refused(
                 f"An upsert needs more rights on table {self.sink.table}: the connection's user lacks "
                 f"{', '.join(missing)}.",
                 code=codes.SQL_TABLE_UNUSABLE,
                 remedy=f"Grant them: `GRANT {', '.join(missing)} ON {table.spelled} TO <the user>`. Then clear the "
                 "failed task.",
+            )
+
+    def _require_notes(self, session: Session, table: SqlTable, keys: Sequence[str]) -> None:
+        if self.sink.sequence_by is None:
+            return
+        sequence = require_sequence(table, self.sink.sequence_by).name
+        if self.sink.delete_when is None:
+            return
+        notes = Deletions(session=session, table=table, keys=keys, sequence=sequence)
+        if lacks := notes.lacks():
+            raise Refused(
+                f"The sink notes the keys that it deletes in {notes.spelled}, but the connection's user lacks "
+                f"{', '.join(lacks)}.",
+                code=codes.SQL_TABLE_UNUSABLE,
+                remedy="Grant the user these rights: "
+                f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
             )
 
     # -- vote ----------------------------------------------------------------------------------------------------
@@ -163,10 +195,22 @@ class SqlParticipant:
         )
 
     def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
-        fields = staging.shape.schema["fields"]
+        staged = staging.shape.schema["fields"]
+        fields = written(table, staged, self.sink.delete_when, kept=(*self.sink.keys, self.sink.sequence_by))
         columns = columns_for(table, fields, self.database.takes)
-        keys = key_columns(table, self.sink.keys, columns, self.sink.table) if self.sink.keys else []
-        return Load(session=session, table=table, fields=fields, columns=columns, keys=keys)
+        by = self._by(table, staged, fields, columns) if self.sink.keys else None
+        return Load(session=session, table=table, fields=fields, columns=columns, by=by)
+
+    def _by(
+        self, table: SqlTable, staged: Sequence[JsonDict], fields: Sequence[JsonDict], columns: Sequence[str]
+    ) -> By:
+        keys = key_columns(table, self.sink.keys, columns, self.sink.table)
+        sequence = self.sink.sequence_by
+        return By(
+            keys=keys,
+            sequence=sequence_column(table, sequence, fields, self.database.sorts) if sequence else None,
+            deleted=DELETED if any(field["name"] == DELETED for field in staged) else None,
+        )
 
     def _reader(self, staging: Staging) -> Callable[[], Batches]:
         return partial(self._area.batches, staging)
@@ -297,7 +341,8 @@ class SqlParticipant:
         return sample_of(staging, rows_in(self._area.batches(staging)), most, creates)
 
     def _creating(self, fields: Sequence[JsonDict]) -> str:
-        return suggestion(self.sink.table, fields, self.sink.keys, self.database.type_for)
+        stored = [field for field in fields if field["name"] != DELETED]
+        return suggestion(self.sink.table, stored, self.sink.keys, self.database.type_for)
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the database now."""
@@ -334,13 +379,15 @@ class SqlParticipant:
         """What the table takes of a row, as it is now; of a table that is not there, nothing is known."""
         with self.session([self.who(pipeline)]) as session:
             table = session.table(*self.sink.table_name)
-        columns = table.columns if table else ()
+        columns, keys = table.columns if table else (), self.sink.replaces_by()
         return Fit(
             nul=self.database.stores_nul,
             calendar=True,
             json=True,
             longest={c.name: size for c in columns if (size := longest_text(c.kind)) is not None},
-            required=(*(c.name for c in columns if c.not_null and not c.generated), *self.sink.keys),
+            required=(*(c.name for c in columns if c.not_null and not c.generated), *keys),
+            unless=self.sink.delete_when,
+            keys=keys,
         )
 
     def table_of(self, pipeline: str) -> str:

@@ -23,7 +23,7 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type
+from airflow_epochs.sinks.sql.types import is_postgres_text, postgres_sorts, postgres_takes, postgres_type
 from airflow_epochs.sinks.sql.values import csv_of, postgres_check
 
 if TYPE_CHECKING:
@@ -178,6 +178,10 @@ class Postgres:
         """As ``types.postgres_takes`` says."""
         return postgres_takes(column.kind, kind, column.parts)
 
+    def sorts(self, column: SqlColumn, kind: Any) -> bool:
+        """As ``types.postgres_sorts`` says."""
+        return postgres_sorts(column.kind, kind)
+
     def type_for(self, kind: Any) -> str | None:
         """As ``types.postgres_type`` says."""
         return postgres_type(kind)
@@ -307,6 +311,14 @@ class PostgresSession:
             f"that has run since {began_at}"
         )
 
+    def bytewise(self, column: SqlColumn) -> str:
+        """The collation ``C``."""
+        return 'COLLATE "C"' if is_postgres_text(column.kind) else ""
+
+    def make_unique(self, schema: str, table: str, columns: str) -> None:
+        """The server names the index."""
+        self.execute(f"CREATE UNIQUE INDEX ON {self.quoted(schema)}.{self.quoted(table)} ({columns})")
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """As ``values.postgres_check`` says."""
         return postgres_check(column.kind, kind)
@@ -343,9 +355,12 @@ class PostgresSession:
         return None
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
-        """Asks ``has_any_column_privilege``, which is true of rights on the whole table too."""
-        asked = "SELECT r FROM pg_catalog.unnest(%s::text[]) AS r WHERE NOT has_any_column_privilege(%s::oid, r)"
-        return [right for (right,) in self.execute(asked, (list(rights), table.id))]
+        """Asks ``has_any_column_privilege``, which is true of rights on the whole table too. DELETE has no columns."""
+        asked = (
+            "SELECT r FROM pg_catalog.unnest(%s::text[]) AS r WHERE NOT CASE r WHEN 'DELETE' THEN "
+            "has_table_privilege(%s::oid, r) ELSE has_any_column_privilege(%s::oid, r) END"
+        )
+        return [right for (right,) in self.execute(asked, (list(rights), table.id, table.id))]
 
     def may_create_in(self, schema: str) -> bool:
         """Asks ``has_schema_privilege``."""

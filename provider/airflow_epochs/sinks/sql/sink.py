@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.participant import SqlParticipant
 
 _MODES = ("append", "upsert")
+_OF_CHANGES = ("sequence_by", "delete_when")
+"""Options that a sink's specification has only where they are given: earlier versions do not know them."""
 _PART = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _MARKER_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-def _flaw_of(mode: str, keys: Sequence[str], marker_table: str) -> str | None:
+def _flaw_of(
+    mode: str, keys: Sequence[str], sequence_by: str | None, delete_when: str | None, marker_table: str
+) -> str | None:
     """What is wrong with these arguments of a sink; None if nothing is."""
     if mode not in _MODES:
         return f"`mode` is {mode!r}. It must be 'append' or 'upsert'."
@@ -36,6 +40,13 @@ def _flaw_of(mode: str, keys: Sequence[str], marker_table: str) -> str | None:
         return f"`keys` is the text {keys!r}. It must be a list of columns, like [{keys!r}]."
     if (mode == "upsert") != bool(keys):
         return f"`mode` is {mode!r} and `keys` is {list(keys)}. Mode 'upsert' needs keys; mode 'append' takes none."
+    for option, value in (("sequence_by", sequence_by), ("delete_when", delete_when)):
+        if value is not None and mode != "upsert":
+            return f"`{option}` is {value!r}, and `mode` is {mode!r}. `{option}` is valid only with mode 'upsert'."
+        if value is not None and not value.strip():
+            return f"`{option}` is {value!r}. It must not be empty; leave it out instead."
+    if sequence_by is not None and sequence_by.lower() in {key.lower() for key in keys}:
+        return f"`sequence_by` is {sequence_by!r}, which is one of the keys. It must be another column."
     if not _MARKER_TABLE.fullmatch(marker_table):
         return (
             f"`marker_table` is {marker_table!r}. It must have 1 to 63 lower-case letters, digits and '_', and must "
@@ -54,6 +65,10 @@ class SqlSink:
         staging: Where rows are staged: an absolute path or a URL that Spark and the workers share.
         mode: ``append`` adds rows; ``upsert`` replaces a row that has the same ``keys``.
         keys: For ``upsert``: exactly the columns of a unique index.
+        sequence_by: For ``upsert``: of two rows with one key, the one with the larger value in this column is newer.
+            Without it, a key may appear once per epoch, and the row of the later epoch is newer.
+        delete_when: For ``upsert``: a SQL condition of Spark's on a row. If a key's newest row meets it, the key is
+            deleted. The table need not have columns that only this condition uses.
         storage_conn_id: The connection with the credentials of the staging store. By default the worker's environment
             provides them.
         marker_table: The name of the table of markers, in the schema of ``table``. It is created if it is missing.
@@ -74,18 +89,22 @@ class SqlSink:
         staging: str,
         mode: str = "append",
         keys: Sequence[str] = (),
+        sequence_by: str | None = None,
+        delete_when: str | None = None,
         storage_conn_id: str | None = None,
         marker_table: str = "epoch_markers",
         rehearse: bool = True,
     ) -> None:
         self.name = require_name("sink", name)
-        if flaw := _flaw_of(mode, keys, marker_table):
+        if flaw := _flaw_of(mode, keys, sequence_by, delete_when, marker_table):
             raise BadArgument(f"Sink {name!r}: {flaw}", code=codes.SQL_SINK_ARGUMENT)
         self.conn_id = conn_id
         self.table = table
         self.staging = staging
         self.mode = mode
         self.keys = list(keys)
+        self.sequence_by = sequence_by
+        self.delete_when = delete_when
         self.storage_conn_id = storage_conn_id
         self.marker_table = marker_table
         self.rehearse = rehearse
@@ -94,7 +113,8 @@ class SqlSink:
         an attempt that version 0.1 opened."""
 
     def __repr__(self) -> str:
-        return call_of("SqlSink", self.name, self.conn_id, self.table, mode=self.mode, keys=self.keys)
+        changes = {name: getattr(self, name) for name in _OF_CHANGES}
+        return call_of("SqlSink", self.name, self.conn_id, self.table, mode=self.mode, keys=self.keys, **changes)
 
     def asset_uri(self, pipeline: str) -> str:
         """``epochs://<pipeline>/<sink>``. Only the connection knows where the table is."""
@@ -122,6 +142,7 @@ class SqlSink:
             "marker_table": self.marker_table,
             "rehearse": self.rehearse,
             "claims": self.reserves,
+            **{name: value for name in _OF_CHANGES if (value := getattr(self, name)) is not None},
         }
 
     def require_ready(self, pipeline: str, previous: TransactionId | None, env: Environment) -> None:
@@ -135,8 +156,8 @@ class SqlSink:
         return as_json(self._participant(env).fit(pipeline))
 
     def replaces_by(self) -> tuple[str, ...]:
-        """The keys of an upsert."""
-        return tuple(self.keys)
+        """The keys of an upsert, with ``sequence_by``."""
+        return (*self.keys, self.sequence_by) if self.sequence_by else tuple(self.keys)
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> SqlSink:

@@ -17,7 +17,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql.database import RowRefused, Session
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql.types import sqlite_type
+from airflow_epochs.sinks.sql.types import sqlite_sorts, sqlite_type
 from airflow_epochs.sinks.sql.values import tuples_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class Sqlite:
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         """Whether any column can store it."""
         return sqlite_type(kind) is not None
+
+    def sorts(self, column: SqlColumn, kind: Any) -> bool:
+        """As ``types.sqlite_sorts`` says."""
+        return sqlite_sorts(column.kind, kind)
 
     def type_for(self, kind: Any) -> str | None:
         """As ``types.sqlite_type`` says."""
@@ -112,6 +116,15 @@ class SqliteSession:
         file = os.stat(self.identity()["file"])
         found = self.table(schema, name)
         return f"table {found.name if found else name} of the SQLite file {file.st_ino} on device {file.st_dev}"
+
+    def bytewise(self, column: SqlColumn) -> str:
+        """The collation ``BINARY``: any column may hold texts."""
+        return "COLLATE BINARY"
+
+    def make_unique(self, schema: str, table: str, columns: str) -> None:
+        """The index is in the table's schema, and cannot name it again."""
+        index = f"{self.quoted(schema)}.{self.quoted(f'{table}_key')}"
+        self.execute(f"CREATE UNIQUE INDEX {index} ON {self.quoted(table)} ({columns})")
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """Only texts and times have values that SQLite could not keep."""

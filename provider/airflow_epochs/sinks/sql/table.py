@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.delta.keys import DELETED
 from airflow_epochs.spark.driver.delta.schema import type_name
 
 
@@ -69,6 +71,32 @@ Takes = Callable[[SqlColumn, Any], bool]
 """Whether a column can store a Delta type."""
 
 
+Sorts = Callable[[SqlColumn, Any], bool]
+"""Whether a column orders the values of a Delta type as Spark does."""
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+
+
+def written(
+    table: SqlTable, staged: Sequence[JsonDict], delete_when: str | None, kept: Collection[str | None]
+) -> list[JsonDict]:
+    """The fields of the staged rows that go into the table.
+
+    Args:
+        table: The table.
+        staged: All fields.
+        delete_when: The condition of the sink. A field that it names and the table lacks has done its work in Spark.
+        kept: Fields that the sink needs in the table.
+    """
+    spelled = _QUOTED.sub("''", delete_when or "").lower()
+    needed = {name.lower() for name in kept if name}
+
+    def has_done(name: str) -> bool:
+        used = re.search(rf"(?<![\w.]){re.escape(name.lower())}(?!\w)", spelled)
+        return bool(used) and name.lower() not in needed and table.column_of(name) is None
+
+    return [field for field in staged if field["name"] != DELETED and not has_done(field["name"])]
+
+
 def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> list[str]:
     """The table's columns for rows with these fields, in the fields' order.
 
@@ -122,8 +150,45 @@ def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str], spel
     return found
 
 
-def require_keys(table: SqlTable, keys: Sequence[str], spelled: str) -> None:
-    """The table has all columns of ``keys``, and an index on them. ``spelled``: as for ``key_columns``."""
+def sequence_column(table: SqlTable, sequence: str, fields: Sequence[JsonDict], sorts: Sorts) -> str:
+    """The table's column for ``sequence_by``, which ``fields`` have.
+
+    Raises:
+        Refused: There is none, or the database orders its values in another way than Spark.
+    """
+    column = require_sequence(table, sequence)
+    kind = next(field["type"] for field in fields if table.column_of(field["name"]) is column)
+    if not sorts(column, kind):
+        raise Refused(
+            f"`sequence_by` of the sink is {sequence!r}, which is {type_name(kind)} in the rows and {column.kind} in "
+            f"table {table.name!r}. The database orders such values in another way than Spark, so the two would not "
+            "agree which row is the newest.",
+            code=codes.SQL_ROWS_UNFIT,
+            remedy="Give the sink a `sequence_by` with whole numbers or times. For texts, make the column of the table "
+            "a text. Then clear the stage task.",
+        )
+    return column.name
+
+
+def require_sequence(table: SqlTable, sequence: str) -> SqlColumn:
+    """The table's column for ``sequence_by``. Raises Refused if there is none."""
+    if column := table.column_of(sequence):
+        return column
+    raise Refused(
+        f"Table {table.name!r} has no column {sequence!r}, which `sequence_by` of the sink names. Its columns are: "
+        f"{', '.join(column.name for column in table.columns)}.",
+        code=codes.SQL_ROWS_UNFIT,
+        remedy="Add the column to the table: in later epochs it tells whether a row is older than the one in the "
+        "table. Or correct `sequence_by`. Then clear the failed task.",
+    )
+
+
+def require_keys(table: SqlTable, keys: Sequence[str], spelled: str) -> list[str]:
+    """The table's columns for ``keys``. ``spelled``: as for ``key_columns``.
+
+    Raises:
+        Refused: The table lacks one of them, or an index on them.
+    """
     if missing := [key for key in keys if not table.column_of(key)]:
         raise Refused(
             f"Table {table.name!r} has no column {', '.join(map(repr, missing))}, which `keys` of the sink names. Its "
@@ -131,7 +196,9 @@ def require_keys(table: SqlTable, keys: Sequence[str], spelled: str) -> None:
             code=codes.SQL_ROWS_UNFIT,
             remedy="Correct `keys` of the sink, or add the column to the table. Then clear the failed task.",
         )
-    _require_index(table, [column.name for key in keys if (column := table.column_of(key))], spelled)
+    found = [column.name for key in keys if (column := table.column_of(key))]
+    _require_index(table, found, spelled)
+    return found
 
 
 def require_usable(table: SqlTable, spelled: str) -> None:

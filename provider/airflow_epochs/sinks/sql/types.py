@@ -47,6 +47,9 @@ _CUT = re.compile(r"\"char\"|name|money|interval( \w.*)?\([0-5]\)|interval \w.*"
 """Types that silently keep only a part of a text: bytes, cents, hours."""
 _CUT_WITHIN = re.compile(r"numeric\(.*|(character|character varying)\(.*")
 """Inside an array or a row type, these cut a value to size in silence. In a column of its own, ``values`` checks it."""
+_TEXTS = ("text", "character varying", "character", "bpchar")
+_SQLITE_TEXT = re.compile("CHAR|CLOB|TEXT", re.IGNORECASE)
+NESTED = ("struct", "array", "map")
 _SIZED = re.compile(r"character(?: varying)?\((\d+)\)")
 
 
@@ -74,6 +77,37 @@ def postgres_takes(column: str, kind: Any, parts: Sequence[str] = ()) -> bool:
     if base == "numeric" and family(kind) in _POSTGRES and "numeric" in _POSTGRES[family(kind)]:
         return _scale(column) >= 0 and (family(kind) != "decimal" or _numeric_takes(column, str(kind)))
     return base in _POSTGRES.get(family(kind), ()) and not _ROUNDED_TIME.match(column)
+
+
+def is_postgres_text(column: str) -> bool:
+    """Whether the column holds text as it is, and so has a collation."""
+    return re.sub(r"\([^)]*\)", "", column) in _TEXTS
+
+
+def postgres_sorts(column: str, kind: Any) -> bool:
+    """Whether a column of PostgreSQL's type ``column`` orders values of Delta's ``kind`` as Spark does.
+
+    Texts do, compared byte by byte; what PostgreSQL makes of a text may have another order.
+    """
+    return is_postgres_text(column) if family(kind) == "string" else family(kind) not in NESTED
+
+
+def sqlite_sorts(column: str, kind: Any) -> bool:
+    """Whether a column of SQLite's type ``column`` orders values of Delta's ``kind`` as Spark does.
+
+    A column's affinity (https://www.sqlite.org/datatype3.html, 3.1) may make texts of numbers, and numbers of texts.
+    NaN becomes NULL, and decimals are texts.
+    """
+    text = not re.search("INT", column, re.IGNORECASE) and bool(_SQLITE_TEXT.search(column))
+    match family(kind):
+        case "string":
+            return text or not column
+        case "float" | "double" | "decimal" | "struct" | "array" | "map":
+            return False
+        case "byte" | "short" | "integer" | "long" | "boolean":
+            return not text
+        case _:
+            return True
 
 
 def _scale(column: str) -> int:

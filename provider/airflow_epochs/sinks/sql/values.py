@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, refusal, row_named, sound
-from airflow_epochs.sinks.sql.types import family, longest_text
+from airflow_epochs.sinks.sql.types import NESTED, family, longest_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_NESTED = ("struct", "array", "map")
-
 
 _FINE_TIMES = ("time", "interval")
 _TOO_FINE = r"\.[0-9]{6}[0-9]*[1-9]"
@@ -94,7 +91,7 @@ def _text(column: pa.Array, kind: Any) -> pa.Array:
             return pc.cast(pc.cast(column, pa.float64()), pa.string())
         case "binary":
             return pa.array([None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()], pa.string())
-        case name if name in _NESTED:
+        case name if name in NESTED:
             return pa.array(_json(column), pa.string())
         case _:
             return pc.cast(column, pa.string())
@@ -115,7 +112,7 @@ def tuples_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> Iterator[tup
 
 
 def _values(column: pa.Array, kind: Any) -> list[Any]:
-    if family(kind) in ("date", "timestamp", "timestamp_ntz", *_NESTED):
+    if family(kind) in ("date", "timestamp", "timestamp_ntz", *NESTED):
         return list(_text(column, kind).to_pylist())
     values: list[Any] = column.to_pylist()
     match family(kind):

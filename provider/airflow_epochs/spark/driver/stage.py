@@ -28,9 +28,10 @@ from airflow_epochs.spark.driver import (
 )
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
+from airflow_epochs.spark.driver.delta import newest as delta_newest
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
-from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, StateStaging
+from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, NewestStaging, StateStaging
 from airflow_epochs.spark.driver.expectations import Audit
 from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
@@ -72,6 +73,7 @@ def _stages_state(told: JsonDict, read: StateRead | None) -> StageSink:
 STAGERS: dict[str, Stager] = {
     DeltaStaging.kind: _stages(DeltaStaging, delta_jobs.stage_sink),
     DeltaChangeStaging.kind: _stages(DeltaChangeStaging, delta_merge.stage_sink),
+    NewestStaging.kind: _stages(NewestStaging, delta_newest.stage_sink),
     StateStaging.kind: _stages_state,
 }
 """By the kind of a sink's plan."""

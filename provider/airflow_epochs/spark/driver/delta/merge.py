@@ -7,15 +7,12 @@ before it and after it, and tells whose transaction it found (as ``jobs.delta_co
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_epochs import secrecy
-from airflow_epochs.spark.driver import determinism
-from airflow_epochs.spark.driver.delta import deletions, session
+from airflow_epochs.spark.driver.delta import conditions, deletions, session
 from airflow_epochs.spark.driver.delta import keys as delta_keys
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.jobs import (
@@ -28,7 +25,6 @@ from airflow_epochs.spark.driver.delta.jobs import (
     identifier,
     is_path,
     planned_by_spark,
-    problem_in,
     refusal,
     ruled,
     seen,
@@ -79,14 +75,11 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
 def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
     """Why the target cannot take rows with these columns; None if it can."""
     how, schema = plan.how, plan.schema
-    named = {"keys": how.keys, "sequence_by": (how.sequence_by,) if how.sequence_by else ()}
-    if missing := _missing(named, df.columns):
-        return f"The rows lack {missing}."
-    if how.delete_when and (wrong := _not_a_condition(df, how.delete_when)):
-        return f"`delete_when` is not a valid condition on the rows: {wrong}"
+    if problem := conditions.misfit(df, how):
+        return problem
     if schema is None:
         return None
-    if missing := _missing(named, [field["name"] for field in schema["fields"]]):
+    if missing := conditions.missing(how, [field["name"] for field in schema["fields"]]):
         return (
             f"{plan.target} lacks {missing}. `schema_evolution` does not add the columns that `keys` and `sequence_by` "
             "name."
@@ -98,42 +91,6 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
-def _missing(named: Mapping[str, Sequence[str]], columns: list[str]) -> str:
-    """The columns that options of the sink name and ``columns`` does not have; empty if there are none."""
-    given = {name.lower() for name in columns}
-    wanted = [(option, name) for option, names in named.items() for name in names]
-    return " and ".join(f"column {name!r} (see `{option}`)" for option, name in wanted if name.lower() not in given)
-
-
-def _not_a_condition(df: DataFrame, condition: str) -> str | None:
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as F
-
-    try:
-        _ = df.select(F.expr(f"coalesce(({condition}), false)")).schema
-    except AnalysisException as error:  # which a syntax error is, too
-        return _first_lines(error)
-    if varying := determinism.nondeterministic(_analysed(df, condition)):
-        return (
-            f"it uses {', '.join(varying)}, so its result may be another one when Spark computes it again. Let the "
-            "transform compute this value, for example from epoch.now."
-        )
-    return None
-
-
-def _analysed(df: DataFrame, condition: str) -> str:
-    """The condition as Spark's analysis spells it out: the first line of the plan. The lines below it are of ``df``."""
-    with _view(df) as view:  # WHERE false: nothing of it is planned further, no broker is asked
-        query = f"EXPLAIN EXTENDED SELECT coalesce(({condition}), false) AS met FROM {view} WHERE false"
-        told = str(df.sparkSession.sql(query).collect()[0][0])
-    _, _, plan = told.partition("== Analyzed Logical Plan ==\n")
-    return "".join(plan.splitlines()[1:2])
-
-
-def _first_lines(error: Exception) -> str:
-    return problem_in(error) or secrecy.scrubbed(" ".join(str(error).split()))[:MESSAGE_LENGTH_MAX]
-
-
 def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | None:
     from pyspark.errors import AnalysisException
 
@@ -141,14 +98,14 @@ def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | Non
     try:
         return delta_keys.problem(rows, plan.how) or _not_analysed(spark, plan, rows)
     except AnalysisException as error:  # as of keys that cannot be compared, such as maps
-        return f"The MERGE into {plan.target} is not valid: {_first_lines(error)}"
+        return f"The MERGE into {plan.target} is not valid: {conditions.first_lines(error)}"
 
 
 def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame) -> str | None:
     """Why Spark cannot plan the MERGE; None if it can. Without a table, the staged rows stand in for it."""
     target = plan.target if plan.schema is not None else plan.place
     source = delta_keys.newest(rows, plan.how) if plan.how.mode == "upsert" else rows
-    with _view(source) as view:
+    with conditions.view(source) as view:
         statement = _statement(plan.how, target, rows.columns, view)
         told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
     if _NOT_PLANNED not in told:
@@ -266,20 +223,9 @@ def _options(plan: ChangePlan) -> dict[str, str]:
 
 
 def _merge_into(spark: SparkSession, plan: ChangePlan, rows: DataFrame, columns: list[str]) -> None:
-    with _view(rows) as view, _signed(spark, plan):
+    with conditions.view(rows) as view, _signed(spark, plan):
         statement = _statement(plan.change.how, plan.target, columns, view, no_rows=plan.change.rows == 0)
         spark.sql(statement).collect()
-
-
-@contextmanager
-def _view(rows: DataFrame) -> Iterator[str]:
-    """A name for ``rows`` in SQL that nobody else uses, as sinks are staged side by side in one session."""
-    name = f"epoch_rows_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(name)
-    try:
-        yield name
-    finally:
-        rows.sparkSession.catalog.dropTempView(name)
 
 
 @contextmanager

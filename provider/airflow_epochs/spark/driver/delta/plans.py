@@ -22,10 +22,10 @@ class How:
     keys: tuple[str, ...]
     sequence_by: str | None
     delete_when: str | None
-    merge: str | None
-    on: str | None
-    schema_evolution: str | None
-    empty: str
+    merge: str | None = None
+    on: str | None = None
+    schema_evolution: str | None = None
+    empty: str = "keep"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,19 @@ class DeltaChangeStaging(DeltaStaging):
     @classmethod
     def of(cls, staging: DeltaStaging, how: How) -> DeltaChangeStaging:
         """What is staged as a plain append would be, for another mode."""
+        return cls(**{**vars(staging), "kind": cls.kind}, how=how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewestStaging(DeltaStaging):
+    """The same, for an upsert that copies the newest row of each key. A column says whether it deletes the key."""
+
+    kind: str = "newest"
+    how: How
+
+    @classmethod
+    def of(cls, staging: DeltaStaging, how: How) -> NewestStaging:
+        """What is staged as a plain append would be, for an upsert."""
         return cls(**{**vars(staging), "kind": cls.kind}, how=how)
 
 

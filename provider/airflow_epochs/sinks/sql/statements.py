@@ -1,0 +1,42 @@
+"""Columns of a table as statements name and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.table import SqlTable
+
+
+@dataclass(frozen=True)
+class Names:
+    """The columns of ``table``, quoted as ``session`` needs them."""
+
+    session: Session
+    table: SqlTable
+
+    def spelled(self, schema: str, name: str) -> str:
+        """A table with its schema."""
+        return f"{self.session.quoted(schema)}.{self.session.quoted(name)}"
+
+    def listed(self, names: Sequence[str], of: str | None = None) -> str:
+        """Columns in a list; ``of``: of which row."""
+        return ", ".join(self._of(name, of) for name in names)
+
+    def compared(self, key: str) -> str:
+        """A key, compared as the table's index does."""
+        collation = self.table.collations.get(key)
+        return f"{self.session.quoted(key)} COLLATE {collation}" if collation else self.session.quoted(key)
+
+    def same_keys(self, keys: Sequence[str], one: str, other: str) -> str:
+        """The condition that two rows have the same key, as the table's index compares keys."""
+        return " AND ".join(f"{one}.{self.compared(key)} = {other}.{self.session.quoted(key)}" for key in keys)
+
+    def ordered(self, sequence: str, of: str) -> str:
+        """A column that tells which row is newer. Texts are compared byte by byte, as Spark does."""
+        column = self.table.column_of(sequence)
+        return f"{self._of(sequence, of)} {self.session.bytewise(column) if column else ''}".rstrip()
+
+    def _of(self, name: str, row: str | None) -> str:
+        return f"{row}.{self.session.quoted(name)}" if row else self.session.quoted(name)

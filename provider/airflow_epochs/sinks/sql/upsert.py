@@ -1,0 +1,202 @@
+"""Brings an epoch's rows into a table by their keys: a temporary table gets them first, and then the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.deletions import Deletions
+from airflow_epochs.sinks.sql.statements import Names
+from airflow_epochs.sinks.sql.table import SqlTable
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.sql.database import Batches
+
+BATCH_TABLE = "airflow_epochs_rows"
+"""The temporary table. Statements always name its schema: a user's table may have the same name and be found first."""
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class By:
+    """How rows find the rows that they replace.
+
+    Attributes:
+        keys: The table's key columns.
+        sequence: The table's column that says which of two rows is newer; None: the row of the later epoch is.
+        deleted: The rows' field that says whether a row deletes its key; None: no row does.
+    """
+
+    keys: Sequence[str]
+    sequence: str | None = None
+    deleted: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upsert:
+    """One epoch's change of a table. ``columns``: those that the rows have, in the order of their fields."""
+
+    session: Session
+    table: SqlTable
+    columns: Sequence[str]
+    by: By
+
+    def run(self, fields: Sequence[JsonDict], rows: Batches) -> int:
+        """Change the table.
+
+        Returns:
+            How many rows have had their effect: the table has them, or lacks a key that they delete, or has a newer
+            row.
+
+        Raises:
+            Refused: The database refuses a row, or keys are NULL or repeated.
+        """
+        sent = self._fill(fields, rows)
+        self._require_keys()
+        done = self._delete() if self.by.deleted else 0
+        done += self._insert(sent - done)
+        self.session.execute(f"DROP TABLE {self._batch}")
+        return done
+
+    # -- the temporary table -------------------------------------------------------------------------------------
+
+    def _fill(self, fields: Sequence[JsonDict], rows: Batches) -> int:
+        columns, mark = list(self.columns), ""
+        if self.by.deleted:
+            mark = f", 1 = 0 AS {self.session.quoted(self.by.deleted)}"
+            columns, fields = [*columns, self.by.deleted], [*fields, {"name": self.by.deleted, "type": "boolean"}]
+        self.session.execute(
+            f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {self._names.listed(self.columns)}{mark} FROM "
+            f"{self._target} WHERE 1 = 0"
+        )
+        into = replace(self.table, schema=self.session.temporary, name=BATCH_TABLE, insert="INSERT")
+        return self.session.load(into, columns, fields, rows)
+
+    def _require_keys(self) -> None:
+        keys = self._names.listed(self.by.keys)
+        compared = ", ".join(map(self._names.compared, self.by.keys))
+        missing = " OR ".join(f"{self.session.quoted(key)} IS NULL" for key in self.by.keys)
+        no_key = self.session.execute(f"SELECT {keys} FROM {self._batch} WHERE {missing} LIMIT {_NAMED_MAX}")
+        repeated = self.session.execute(
+            f"SELECT {keys} FROM {self._batch} GROUP BY {compared} HAVING count(*) > 1 ORDER BY {compared} "
+            f"LIMIT {_NAMED_MAX}"
+        )
+        hint = "" if self.by.sequence else " The sink has no `sequence_by` that tells which row of a key is the newest."
+        for found, what, why in (
+            (no_key, "are NULL in some rows", ""),
+            (repeated, "are not unique in the epoch's rows", hint),
+        ):
+            if found:
+                named = "; ".join(", ".join(map(str, values)) for values in found)
+                raise Refused(
+                    f"The keys ({', '.join(self.by.keys)}) {what}, among them: {named}.{why}",
+                    code=codes.SQL_ROWS_UNFIT,
+                    remedy="Correct the transform: let it return one row per key, without NULL in the key columns. "
+                    "Then clear the stage task.",
+                )
+
+    # -- the target ----------------------------------------------------------------------------------------------
+
+    def _delete(self) -> int:
+        """Delete keys. Returns how many rows of the batch need no more: deletions, and rows older than one."""
+        assert self.by.deleted is not None
+        deleted = self.session.quoted(self.by.deleted)
+        older = self._notes.apply(self._batch, self.by.deleted) if self._notes else 0
+        ((deletions,),) = self.session.execute(f"SELECT count(*) FROM {self._batch} WHERE {deleted}")
+        if not deletions:
+            return older
+        doomed = (
+            f"EXISTS (SELECT 1 FROM {self._batch} b WHERE b.{deleted} AND {self._same_keys}"
+            f" AND {self._not_older('b', 't')})"
+        )
+        self._lock_in_order()
+        self.session.execute(f"DELETE FROM {self._target} AS t WHERE {doomed}")
+        ((left,),) = self.session.execute(f"SELECT count(*) FROM {self._target} t WHERE {doomed}")
+        if left:
+            raise Refused(
+                f"The epoch deletes rows of table {self.table.name}, and {left} of them are still there: a trigger or "
+                "a rule of the table keeps them without an error.",
+                code=codes.SQL_ROWS_DROPPED,
+            )
+        self.session.execute(f"DELETE FROM {self._batch} WHERE {deleted}")
+        return older + int(deletions)
+
+    def _lock_in_order(self) -> None:
+        """Lock all rows that will change, by key: two sinks with overlapping keys wait for each other."""
+        if self.session.row_lock:
+            self.session.execute(
+                f"SELECT 1 FROM {self._target} t JOIN {self._batch} b ON {self._same_keys} "
+                f"ORDER BY {self._names.listed(self.by.keys, 't')} {self.session.row_lock} OF t"
+            )
+
+    def _insert(self, rows: int) -> int:
+        columns, keys = self._names.listed(self.columns), self._names.listed(self.by.keys)
+        # Ordered by key: two sinks with overlapping keys then wait for each other and do not deadlock.
+        taken = self.session.change(
+            f"{self.table.insert} INTO {self._target} AS t ({columns}) SELECT {columns} FROM {self._batch} WHERE 1 = 1"
+            f" ORDER BY {keys} ON CONFLICT ({keys}) DO {self._update()}"
+        )
+        if taken < rows:  # an older row changes nothing, and the database may not count rows that existed already
+            taken = self._found()
+        return taken
+
+    def _update(self) -> str:
+        names = [self.session.quoted(name) for name in self._others]
+        if not names:
+            return "NOTHING"
+        sets = ", ".join(f"{name} = excluded.{name}" for name in names)
+        return f"UPDATE SET {sets} WHERE {self._not_older('excluded', 't')}"
+
+    def _not_older(self, row: str, than: str) -> str:
+        """The condition that one row counts against another. Of two that are equally new, the later epoch's does."""
+        if self.by.sequence is None:
+            return "1 = 1"
+        mine, other = (self._names.ordered(self.by.sequence, each) for each in (row, than))
+        return f"({other} IS NULL OR {mine} >= {other})"
+
+    def _found(self) -> int:
+        """How many of the batch's rows the table has, equal in all columns, or has a newer row in place of.
+
+        A trigger may skip an equal row.
+        """
+        alike = []
+        for name in map(self.session.quoted, self._others):
+            both = f"CAST(t.{name} AS text) = CAST(b.{name} AS text)"  # not every type can be compared
+            alike.append(f"({both} OR t.{name} IS NULL AND b.{name} IS NULL)")
+        shown = f"({' AND '.join(alike) or '1 = 1'}) OR NOT {self._not_older('b', 't')}"
+        there = f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same_keys} AND ({shown}))"
+        return int(self.session.execute(f"SELECT count(*) FROM {self._batch} b WHERE {there}")[0][0])
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> Names:
+        return Names(self.session, self.table)
+
+    @property
+    def _notes(self) -> Deletions | None:
+        """What earlier epochs deleted; None where no row is older than another."""
+        if self.by.sequence is None:
+            return None
+        return Deletions(session=self.session, table=self.table, keys=self.by.keys, sequence=self.by.sequence)
+
+    @property
+    def _same_keys(self) -> str:
+        return self._names.same_keys(self.by.keys, "t", "b")
+
+    @property
+    def _others(self) -> list[str]:
+        return [name for name in self.columns if name not in self.by.keys]
+
+    @property
+    def _target(self) -> str:
+        return self._names.spelled(self.table.schema, self.table.name)
+
+    @property
+    def _batch(self) -> str:
+        return self._names.spelled(self.session.temporary, BATCH_TABLE)

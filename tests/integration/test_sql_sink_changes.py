@@ -1,0 +1,315 @@
+"""Upserts with ``sequence_by`` and ``delete_when``, on PostgreSQL and SQLite: what a table shows after the epochs.
+
+The rows are staged as Spark stages them: one row per key, with a column that says whether it deletes the key.
+"""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs.model import TransactionId
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.sql.sink import SqlSink
+from airflow_epochs.spark.driver.delta.keys import DELETED
+from tests.support.delta_world import attempt_of, transaction
+from tests.support.sql_world import Db, SqlWorld
+
+CUSTOMERS = "CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, lsn bigint)"
+CHANGES: dict[str, Any] = {
+    "mode": "upsert",
+    "keys": ["id"],
+    "sequence_by": "lsn",
+    "delete_when": "op = 'd'",
+}
+LATEST: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "delete_when": "op = 'd'"}
+
+Row = tuple[int, str | None, int]
+"""Key, name (None: a deletion), sequence."""
+
+
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    db.run(CUSTOMERS)
+    return SqlWorld(db, tmp_path)
+
+
+@pytest.fixture
+def pg(pg: SqlWorld) -> SqlWorld:
+    pg.db.run(CUSTOMERS)
+    return pg
+
+
+def changes(*rows: Row) -> pa.Table:
+    """What Spark stages: deletions bring no values."""
+    return pa.table(
+        {
+            "id": pa.array([key for key, _, _ in rows], pa.int64()),
+            "name": pa.array([name for _, name, _ in rows], pa.string()),
+            "lsn": pa.array([lsn for _, _, lsn in rows], pa.int64()),
+            "op": pa.array([None if name is None else "u" for _, name, _ in rows], pa.string()),
+            DELETED: pa.array([name is None for _, name, _ in rows], pa.bool_()),
+        }
+    )
+
+
+class Epochs:
+    """Commits epochs one after the other."""
+
+    def __init__(self, world: SqlWorld, sink: SqlSink) -> None:
+        self.world, self.sink = world, sink
+        self.last: TransactionId | None = None
+
+    def __call__(self, *rows: Row) -> None:
+        txn = transaction(self.last.epoch + 1 if self.last else 1)
+        _, receipt = self.world.epoch(self.sink, txn, self.last, changes(*rows))
+        assert receipt.rows == len(rows)
+        self.last = txn
+
+
+def shown(world: SqlWorld, table: str = "customers") -> list[tuple[Any, ...]]:
+    return world.db.run(f"SELECT id, name, lsn FROM {table} ORDER BY id")
+
+
+def notes(world: SqlWorld) -> list[str]:
+    query = (
+        "SELECT table_name FROM information_schema.tables WHERE table_name LIKE '%_deleted_%' "
+        "AND table_schema = current_schema()"
+        if world.db.kind == "postgres"
+        else "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%_deleted_%'"
+    )
+    return [name for (name,) in world.db.run(query)]
+
+
+def test_a_key_is_deleted_by_its_newest_row_and_the_column_that_tells_so_is_not_stored(world: SqlWorld) -> None:
+    epoch = Epochs(world, world.sink("customers", **CHANGES))
+    epoch((1, "Ann", 10), (2, "Bob", 11), (3, "Cy", 12))
+    epoch((1, None, 20), (2, "Bea", 21), (4, None, 22))
+    assert shown(world) == [(2, "Bea", 21), (3, "Cy", 12)]
+
+
+def test_an_older_row_neither_replaces_nor_deletes_a_newer_one(world: SqlWorld) -> None:
+    epoch = Epochs(world, world.sink("customers", **CHANGES))
+    epoch((1, "Ann", 10), (2, "Bob", 10))
+    epoch((1, "late", 9), (2, None, 9), (3, "Cy", 1))
+    assert shown(world) == [(1, "Ann", 10), (2, "Bob", 10), (3, "Cy", 1)]
+    epoch((1, "as new", 10))
+    assert shown(world)[0] == (1, "as new", 10)
+
+
+def test_a_deleted_key_comes_back_only_with_a_row_that_is_not_older_than_its_deletion(world: SqlWorld) -> None:
+    epoch = Epochs(world, world.sink("customers", **CHANGES))
+    epoch((1, "Ann", 10))
+    epoch((1, None, 20), (2, None, 20))
+    epoch((1, "late", 19), (2, "never seen before", 19))
+    assert shown(world) == []
+    epoch((1, None, 5))
+    epoch((1, "later still", 15))
+    assert shown(world) == []
+    epoch((1, "again", 20))
+    assert shown(world) == [(1, "again", 20)]
+    assert len(notes(world)) == 1
+
+
+def test_without_a_sequence_the_row_of_the_later_epoch_counts_and_nothing_is_noted(world: SqlWorld) -> None:
+    epoch = Epochs(world, world.sink("customers", **LATEST))
+    epoch((1, "Ann", 10), (2, "Bob", 10))
+    epoch((1, None, 9), (2, "older", 9))
+    epoch((1, "back", 8))
+    assert shown(world) == [(1, "back", 8), (2, "older", 9)]
+    assert notes(world) == []
+
+
+def test_a_table_without_the_row_that_is_deleted_makes_no_table_of_notes_before_a_deletion(world: SqlWorld) -> None:
+    epoch = Epochs(world, world.sink("customers", **CHANGES))
+    epoch((1, "Ann", 10))
+    assert notes(world) == []
+    epoch((9, None, 10))
+    assert len(notes(world)) == 1
+    assert shown(world) == [(1, "Ann", 10)]
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_after_random_changes_the_table_is_what_a_dictionary_says(world: SqlWorld, seed: int, rehearse: bool) -> None:
+    chance = random.Random(seed)
+    epoch = Epochs(world, world.sink("customers", **CHANGES, rehearse=rehearse))
+    newest: dict[int, tuple[int, str | None]] = {}
+    for _ in range(12):
+        keys = chance.sample(range(8), chance.randint(0, 6))
+        rows = [(key, chance.choice([None, "Ann", "Bob"]), chance.randint(0, 9)) for key in keys]
+        epoch(*rows)
+        for key, name, lsn in rows:
+            if lsn >= newest.get(key, (-1, None))[0]:
+                newest[key] = (lsn, name)
+        expected = sorted((key, name, lsn) for key, (lsn, name) in newest.items() if name is not None)
+        assert shown(world) == expected
+
+
+def test_a_commit_that_is_repeated_changes_nothing(world: SqlWorld) -> None:
+    sink = world.sink("customers", **CHANGES)
+    epoch = Epochs(world, sink)
+    epoch((1, "Ann", 10))
+    attempt = attempt_of(transaction(2), epoch.last)
+    staged = world.staged(sink, attempt, changes((1, None, 20)))
+    receipt = sink.commit(attempt, staged, world.env)
+    world.db.run("INSERT INTO customers VALUES (1, 'by hand', 30)")
+    assert from_spec(sink.spec()).commit(attempt, staged, world.env) == receipt
+    assert shown(world) == [(1, "by hand", 30)]
+
+
+def test_the_vote_shows_nothing_of_what_it_rehearses(world: SqlWorld) -> None:
+    sink = world.sink("customers", **CHANGES)
+    epoch = Epochs(world, sink)
+    epoch((1, "Ann", 10))
+    world.staged(sink, attempt_of(transaction(2), epoch.last), changes((1, None, 20)))
+    assert shown(world) == [(1, "Ann", 10)]
+    assert notes(world) == []
+
+
+def test_a_deletion_that_a_trigger_swallows_is_a_vote_against(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "INSERT INTO customers VALUES (1, 'Ann', 10)",
+        "CREATE TRIGGER kept BEFORE DELETE ON customers FOR EACH ROW EXECUTE FUNCTION keep()",
+    )
+    reason = pg.reason_against(pg.sink("customers", **CHANGES), changes((1, None, 20)))
+    assert "The epoch deletes rows of table customers, and 1 of them are still there" in reason
+
+
+def test_a_deletion_that_a_foreign_key_forbids_is_a_vote_against(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE bills (id bigint REFERENCES customers)",
+        "INSERT INTO customers VALUES (1, 'Ann', 10)",
+        "INSERT INTO bills VALUES (1)",
+    )
+    reason = pg.reason_against(pg.sink("customers", **CHANGES), changes((1, None, 20)))
+    assert 'violates foreign key constraint "bills_id_fkey"' in reason
+
+
+def test_keys_that_the_database_takes_as_equal_have_one_note(sqlite: SqlWorld) -> None:
+    sqlite.db.run("CREATE TABLE folded (id text PRIMARY KEY COLLATE NOCASE, name text, lsn bigint)")
+    sink = sqlite.sink("folded", **CHANGES)
+    last = None
+    for number, (key, name, lsn) in enumerate([("a", "Ann", 1), ("A", None, 5), ("a", "late", 4), ("a", "new", 6)], 1):
+        table = changes((0, name, lsn)).set_column(0, "id", pa.array([key]))
+        sqlite.epoch(sink, txn := transaction(number), last, table)
+        last = txn
+        assert len(sqlite.db.run("SELECT * FROM folded")) == (1 if number in (1, 4) else 0)
+
+
+@pytest.mark.parametrize("column", ["text", "varchar(20)"])
+def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(world: SqlWorld, column: str) -> None:
+    world.db.run(f"CREATE TABLE texts (id bigint PRIMARY KEY, name text, lsn {column})")
+    epoch = world.sink("texts", **CHANGES)
+    last = None
+    for number, lsn in enumerate(["a", "B", "Z"], 1):  # in a dictionary, Z comes behind a
+        table = changes((1, f"row {number}", 0)).set_column(2, "lsn", pa.array([lsn]))
+        world.epoch(epoch, txn := transaction(number), last, table)
+        last = txn
+    assert shown(world, "texts") == [(1, "row 1", "a")]
+
+
+@pytest.mark.parametrize(
+    ("column", "sequence"),
+    [
+        ("uuid", pa.array(["0e02b2c3-d479-4000-8000-000000000000"])),
+        ("jsonb", pa.array([{"a": 1}])),
+    ],
+)
+def test_a_sequence_that_postgresql_orders_in_its_own_way_is_a_vote_against(
+    pg: SqlWorld, column: str, sequence: pa.Array
+) -> None:
+    pg.db.run(f"CREATE TABLE odd (id bigint PRIMARY KEY, name text, lsn {column})")
+    reason = pg.reason_against(pg.sink("odd", **CHANGES), changes((1, "a", 0)).set_column(2, "lsn", sequence))
+    assert "orders such values in another way than Spark" in reason
+
+
+@pytest.mark.parametrize(
+    ("column", "sequence"),
+    [
+        ("text", pa.array([1], pa.int64())),
+        ("numeric", pa.array([Decimal("1.5")])),
+        ("numeric", pa.array(["1"])),
+        ("double", pa.array([1.5])),
+    ],
+)
+def test_a_sequence_that_sqlite_orders_in_its_own_way_is_a_vote_against(
+    sqlite: SqlWorld, column: str, sequence: pa.Array
+) -> None:
+    sqlite.db.run(f"CREATE TABLE odd (id bigint PRIMARY KEY, name text, lsn {column})")
+    reason = sqlite.reason_against(sqlite.sink("odd", **CHANGES), changes((1, "a", 0)).set_column(2, "lsn", sequence))
+    assert "orders such values in another way than Spark" in reason
+
+
+def test_a_column_that_the_condition_names_only_in_a_text_must_be_in_the_table(world: SqlWorld) -> None:
+    sink = world.sink("customers", mode="upsert", keys=["id"], delete_when="name = 'op' OR name = \"op\" OR s.op")
+    assert "column 'op' (string) is not in the table" in world.reason_against(sink, changes((1, "a", 1)))
+
+
+def test_a_table_without_the_sequence_is_refused_before_the_first_epoch(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE plain (id bigint PRIMARY KEY, name text)")
+    with pytest.raises(Refused, match="no column 'lsn', which `sequence_by` of the sink names") as refused:
+        world.sink("plain", **CHANGES).require_ready("orders", None, world.env)
+    assert "Add the column to the table" in str(refused.value)
+    world.db.run("ALTER TABLE plain ADD COLUMN lsn bigint")
+    world.sink("plain", **CHANGES).require_ready("orders", None, world.env)
+
+
+def test_rights_that_deletions_need_are_named_before_the_first_epoch_and_granting_them_helps(pg: SqlWorld) -> None:
+    table, user = pg.db.table("customers"), f"u_{pg.db.table().partition('.')[0]}"
+    schema = table.partition(".")[0]
+    pg.db.run(
+        f"CREATE ROLE {user} LOGIN PASSWORD 'secret'",
+        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}",
+        f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user}",
+    )
+    pg.env.connections["db"] = pg.db.connection(login=user, password="secret")
+    sink = pg.sink("customers", **CHANGES)
+    with pytest.raises(Refused, match="the connection's user lacks DELETE"):
+        sink.require_ready("orders", None, pg.env)
+    pg.db.run(f"GRANT DELETE ON {table} TO {user}")
+    sink.require_ready("orders", None, pg.env)
+    epoch = Epochs(pg, sink)
+    epoch((1, "Ann", 1))
+    pg.db.run(f"REVOKE CREATE ON SCHEMA {schema} FROM {user}")
+    with pytest.raises(Refused, match=f"lacks CREATE on schema {schema}"):
+        sink.require_ready("orders", None, pg.env)
+    pg.db.run(f"GRANT CREATE ON SCHEMA {schema} TO {user}")
+    sink.require_ready("orders", None, pg.env)
+    epoch((1, None, 2))
+    assert shown(pg) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"sequence_by": "v"}, "`sequence_by` is 'v', and `mode` is 'append'"),
+        ({"delete_when": "v"}, "`delete_when` is 'v', and `mode` is 'append'"),
+        ({"mode": "upsert", "keys": ["id"], "delete_when": " "}, "`delete_when` is ' '. It must not be empty"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "`sequence_by` is 'ID', which is one of the keys"),
+    ],
+)
+def test_options_that_mean_nothing_together_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadArgument) as refused:
+        SqlSink("s", "db", "t", staging="/s", **options)
+    assert problem in str(refused.value)
+
+
+def test_the_options_survive_the_ledger_and_one_without_them_is_as_earlier_versions_wrote_it() -> None:
+    sink = SqlSink("s", "db", "t", staging="/s", **CHANGES)
+    again = from_spec(sink.spec())
+    assert again.spec() == sink.spec()
+    assert repr(again).endswith("keys=['id'], sequence_by='lsn', delete_when=\"op = 'd'\")")
+    assert not {"sequence_by", "delete_when"} & SqlSink("s", "db", "t", staging="/s").spec().keys()
+
+
+def test_several_rows_of_a_key_are_told_of_with_the_option_that_would_choose_one(world: SqlWorld) -> None:
+    reason = world.reason_against(world.sink("customers", **LATEST), changes((1, "a", 1), (1, None, 2)))
+    assert "not unique in the epoch's rows, among them: 1. The sink has no `sequence_by`" in reason
