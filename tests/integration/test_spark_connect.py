@@ -24,6 +24,7 @@ from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
+from airflow_epochs.transforms import parse_avro
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
@@ -32,7 +33,18 @@ from stack.spark import QUICK_START
 from tests.support.delta_world import commit_plan
 from tests.support.environment import Environment, connected
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from tests.support.spark_world import APPS, COMPILED, FEW_ROWS, MANY, SLOW, Topic, produce, stage_job, staged_rows
+from tests.support.spark_world import (
+    APPS,
+    COMPILED,
+    FEW_ROWS,
+    MANY,
+    SLOW,
+    Topic,
+    batch_of,
+    produce,
+    stage_job,
+    staged_rows,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -428,13 +440,18 @@ class BareServer(ConnectServer):
 
 
 @pytest.fixture(scope="module")
-def bare(servers: Path, jars: Jars) -> Iterator[Environment]:
+def bare_server(servers: Path, jars: Jars) -> Iterator[BareServer]:
     unset = ("spark.jars", "spark.sql.extensions", "spark.redaction.string.regex")
     server = BareServer(servers / "bare", jars, memory="600m")
     for key in (*unset, "spark.sql.catalog.spark_catalog"):
         server.settings.pop(key)
     with server:
-        yield env_of(server)
+        yield server
+
+
+@pytest.fixture
+def bare(bare_server: BareServer) -> Environment:
+    return env_of(bare_server)
 
 
 def test_a_server_that_would_log_credentials_is_refused(bare: Environment, topic: Topic, tmp_path: Path) -> None:
@@ -469,3 +486,12 @@ def test_a_server_without_the_delta_jar_is_refused_by_the_jars_name(bare: Enviro
     with pytest.raises(Refused) as refused:
         SparkConnect("spark").runner(bare).run(job)
     assert "io.delta:delta-spark" in refused.value.remedy
+
+
+def test_a_server_without_the_avro_jar_is_refused_by_the_jars_name(bare_server: BareServer) -> None:
+    session = bare_server.session()
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}'
+    with pytest.raises(Refused) as refused:
+        parse_avro(batch_of(session, [b""]), schema, schemas={1: schema})
+    session.stop()
+    assert "spark-avro_2.13" in refused.value.remedy

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -123,23 +124,31 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
     assert list(with_token(session["session_id"])) == []
 
 
-def test_workers_that_spark_submit_starts_parse_json(
+def test_what_spark_submit_starts_parses_json_in_its_workers_and_avro(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text(
         dedent("""
-        from airflow_epochs.transforms import parse_json
+        from airflow_epochs.transforms import parse_avro, parse_json
         from pyspark.sql import functions as F
+
+        SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "digits", "type": "string"}]}'
 
         def f(batch, epoch):
             text = F.concat(F.lit('{"n":'), "value", F.lit("}"))
             parsed = parse_json(batch.withColumn("value", text), "n bigint", engine="arrow")
-            return {"rows": parsed.rows, "corrupt": parsed.corrupt}
+            size = F.unhex(F.hex(2 * F.length("value")))  # of a text, as Avro writes it: zigzag
+            framed = F.concat(F.lit(b"\\0\\0\\0\\0\\1"), size, "value")
+            avro = parse_avro(batch.withColumn("value", framed), SCHEMA, schemas={1: SCHEMA})
+            return {"rows": parsed.rows, "corrupt": parsed.corrupt, "avro": avro.rows}
         """)
     )
-    places = {name: tmp_path / name for name in ("rows", "corrupt")}
+    places = {name: tmp_path / name for name in ("rows", "corrupt", "avro")}
     runner_on("local[2]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", places))
+    assert Counter(row["digits"] for row in staged_rows(places["avro"])) == Counter(
+        str(n) if n % 10 else "bad" for n in range(100)
+    )
     assert sorted(row["n"] for row in staged_rows(places["rows"])) == [n for n in range(100) if n % 10]
     assert {row["raw"] for row in staged_rows(places["corrupt"])} == {b'{"n":bad}'}
 

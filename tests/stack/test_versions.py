@@ -39,8 +39,8 @@ def test_the_airflow_image_is_the_pinned_airflow() -> None:
     assert f"FROM apache/airflow:{pinned('apache-airflow')}-python" in dockerfile("airflow")
 
 
-def test_spark_its_client_and_its_kafka_source_have_one_version() -> None:
-    assert pinned("pyspark") == pinned("pyspark-client") == jar("spark-sql-kafka-0-10_2.13")
+def test_spark_its_client_and_its_jars_have_one_version() -> None:
+    assert pinned("pyspark") == pinned("pyspark-client") == jar("spark-sql-kafka-0-10_2.13") == jar("spark-avro_2.13")
 
 
 def test_the_readme_names_the_versions_that_are_tested() -> None:

@@ -16,13 +16,15 @@ What all of them do:
 Sums of floating-point numbers depend on the order of the rows: sum decimals.
 """
 
+from airflow_epochs.transforms.avro_records import parse_avro
 from airflow_epochs.transforms.changes import DELETED, JoinResult, Result
 from airflow_epochs.transforms.debezium import Changes, parse_debezium
 from airflow_epochs.transforms.duplicates import dedupe
 from airflow_epochs.transforms.event_time import EpochWatermarks
 from airflow_epochs.transforms.joins import interval_join
-from airflow_epochs.transforms.json_records import Parsed, parse_json
+from airflow_epochs.transforms.json_records import parse_json
 from airflow_epochs.transforms.keyed import stateful
+from airflow_epochs.transforms.parsed import Parsed
 from airflow_epochs.transforms.sessions import sessionize
 from airflow_epochs.transforms.windows import windowed
 
@@ -35,6 +37,7 @@ __all__ = [
     "Result",
     "dedupe",
     "interval_join",
+    "parse_avro",
     "parse_debezium",
     "parse_json",
     "sessionize",

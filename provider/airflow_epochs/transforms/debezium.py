@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.json_records import ERROR, ORIGIN, columns_of, origin_beside, parse_json
+from airflow_epochs.transforms.json_records import columns_of, parse_json
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, origin_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

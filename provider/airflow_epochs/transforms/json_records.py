@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs.transforms import json_columns
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.json_schema import struct_of
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-ORIGIN = ("topic", "partition", "offset")
-"""The columns of a batch that say which record it is."""
 MODES = ("permissive", "strict")
 ENGINES = ("spark", "arrow")
-ERROR = "error"
 _CHECKS = Checks("parse_json")
 _DECODED, _AGAIN, _ROW, _CORRUPT = "__epochs_json", "__epochs_again", "__epochs_row", "__epochs_corrupt"
 _OWN = (_DECODED, _AGAIN, _ROW, _CORRUPT)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What ``parse_json`` makes of a batch. Each record is in one of the two, once.
-
-    Attributes:
-        rows: The columns that were kept, then those of the schema.
-        corrupt: The columns that were kept; those of ``topic``, ``partition`` and ``offset`` that the batch has;
-            ``error``, the reason; and the record, byte by byte. It can be returned for a sink of dead letters.
-    """
-
-    rows: DataFrame
-    corrupt: DataFrame
 
 
 def parse_json(
@@ -87,7 +69,7 @@ def parse_json(
         carried = _decoded(carried, wanted)
     else:
         row = _from_json(wanted)
-    parsed = _once(carried.select(*names, *more, _AGAIN, row.alias(_ROW)))
+    parsed = once(carried.select(*names, *more, _AGAIN, row.alias(_ROW)))
     told = parsed.withColumn(ERROR, _error(mode == "strict"))
     fields = [F.col(_ROW).getField(field.name).alias(field.name) for field in wanted.fields]
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
@@ -104,11 +86,6 @@ def _check(batch: DataFrame, mode: str, value: str, engine: str) -> None:
     _CHECKS.has("the batch", batch, [value])
     if (kind := batch.schema[value].dataType.simpleString()) not in ("binary", "string"):
         raise _CHECKS.argument("value", value, f"the name of a binary or string column; this one is {kind}")
-
-
-def origin_beside(batch: DataFrame, names: Sequence[str]) -> list[str]:
-    """The columns of ``ORIGIN`` that the batch has, and that are not among these."""
-    return [name for name in ORIGIN if name in batch.columns and name not in names]
 
 
 def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -> StructType:
@@ -170,16 +147,6 @@ def _decoder(schema: json_columns.Schema) -> Any:
             yield pa.RecordBatch.from_arrays([*kept, values, again], [*names[:-1], decoded, names[-1]])
 
     return decode_all
-
-
-def _once(parsed: DataFrame) -> DataFrame:
-    """The same rows, parsed once. Spark would move the conditions below the columns, and parse a record for each.
-
-    It moves nothing through what it observes. To explode an array of the row has the same effect, and takes longer.
-    """
-    from pyspark.sql import functions as F
-
-    return parsed.observe(f"epochs parse {uuid.uuid4().hex}", F.count(F.lit(1)).alias("records"))
 
 
 # -- what Spark evaluates ----------------------------------------------------------------------------------------------

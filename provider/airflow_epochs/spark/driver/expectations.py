@@ -12,8 +12,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.expectations import ExpectedRows
 from airflow_epochs.spark.driver import observed
 from airflow_epochs.spark.driver.delta import keys
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim, Rules
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

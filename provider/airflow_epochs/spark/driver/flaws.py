@@ -7,13 +7,13 @@ aborts the epoch, and no row is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
+from airflow_epochs.spark.driver.delta.schema import sql_type
 from airflow_epochs.spark.driver.plans import Fit
+from airflow_epochs.transforms.conditions import anywhere, is_text, not_utf8, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,9 +22,6 @@ OF_A_RECORD = ("key", "value", "headers", "partition")
 """Columns that a topic takes as they are; without ``value``, it makes JSON of all others."""
 Flaw = tuple[str, str]
 """What is wrong with a row, and the condition in SQL that is true of such a row."""
-
-Test = Callable[[str, str], "str | None"]
-OfMap = Callable[[str], str]
 
 _TIMES = {
     "date": ("date'0001-01-01'", "date'9999-12-31'"),
@@ -93,29 +90,21 @@ def _of_column(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
         return
     if _is_in(name, fit.required):
         yield f"column {name} is NULL", f"{column} IS NULL"
-    if fit.utf8 and (condition := _anywhere(column, kind, _not_utf8)):
+    if fit.utf8 and (condition := anywhere(column, kind, not_utf8)):
         yield f"column {name} is not UTF-8", condition
-    if not fit.nul and (condition := _anywhere(column, kind, _has_nul)):
+    if not fit.nul and (condition := anywhere(column, kind, _has_nul)):
         yield f"column {name} has a NUL character", condition
-    if fit.calendar and (condition := _anywhere(column, kind, outside)):
+    if fit.calendar and (condition := anywhere(column, kind, outside)):
         yield f"column {name} is outside of the years 1 to 9999", condition
     if fit.json and (condition := _equal_keys(column, kind)):
         yield f"column {name} has a map with equal keys, which JSON has not", condition
     longest = {each.lower(): size for each, size in fit.longest.items()}.get(low)
-    if longest is not None and _is_text(kind):
+    if longest is not None and is_text(kind):
         yield f"column {name} has more than {longest} characters", f"char_length({column}) > {longest}"
 
 
-def _is_text(kind: Any) -> bool:
-    return isinstance(kind, str) and kind.startswith("string")
-
-
-def _not_utf8(value: str, kind: str) -> str | None:
-    return f"NOT is_valid_utf8({value})" if _is_text(kind) else None
-
-
 def _has_nul(value: str, kind: str) -> str | None:
-    return f"contains({value}, char(0))" if _is_text(kind) else None
+    return f"contains({value}, char(0))" if is_text(kind) else None
 
 
 def outside(value: str, kind: str) -> str | None:
@@ -128,39 +117,11 @@ def outside(value: str, kind: str) -> str | None:
 
 def _equal_keys(value: str, kind: Any) -> str | None:
     """Spark keeps them where it reads JSON."""
-    return _anywhere(value, kind, lambda *_: None, of_map=_has_equal_keys)
+    return anywhere(value, kind, lambda *_: None, of_map=_has_equal_keys)
 
 
 def _has_equal_keys(value: str) -> str:
     return f"cardinality(array_distinct(map_keys({value}))) < cardinality({value})"
-
-
-def _anywhere(value: str, kind: Any, test: Test, depth: int = 0, of_map: OfMap | None = None) -> str | None:
-    """The condition that is true if a test is true of a value, or of any value inside of it; None if none can be.
-
-    ``test``: makes the condition for a value that has no others inside; ``of_map``: the one for a map.
-    """
-    if not isinstance(kind, dict):
-        return test(value, kind)
-    element, inside = f"e{depth}", partial(_anywhere, test=test, of_map=of_map)
-    if kind["type"] == "struct":
-        return _either([inside(f"{value}.{quoted(f['name'])}", f["type"], depth=depth) for f in kind["fields"]])
-    if kind["type"] == "array":
-        return _exists(value, element, inside(element, kind["elementType"], depth=depth + 1))
-    if kind["type"] == "map":
-        keys = _exists(f"map_keys({value})", element, inside(element, kind["keyType"], depth=depth + 1))
-        values = _exists(f"map_values({value})", element, inside(element, kind["valueType"], depth=depth + 1))
-        return _either([of_map(value) if of_map else None, keys, values])
-    return None
-
-
-def _exists(array: str, element: str, condition: str | None) -> str | None:
-    return f"exists({array}, {element} -> coalesce({condition}, false))" if condition else None
-
-
-def _either(conditions: list[str | None]) -> str | None:
-    known = [f"coalesce({condition}, false)" for condition in conditions if condition]
-    return f"({' OR '.join(known)})" if known else None
 
 
 def _record_size(kinds: Mapping[str, Any]) -> str:
@@ -187,7 +148,7 @@ def _is_headers(kind: Any) -> bool:
 
 
 def _is_bytes(kind: Any) -> bool:
-    return kind == "binary" or _is_text(kind)
+    return kind == "binary" or is_text(kind)
 
 
 def _as_sent(column: str, kind: Any) -> str:

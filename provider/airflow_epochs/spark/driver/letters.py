@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import flaws, observed
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim, Fit, LettersPlan, StagePlan
 from airflow_epochs.spark.driver.transform import RECORD
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver import source_read, transform
 from airflow_epochs.spark.driver.delta import state as delta_state
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import StagePlan
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver import observed
-from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
+from airflow_epochs.spark.driver.delta.schema import sql_type
 from airflow_epochs.spark.driver.plans import RowDigest
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from airflow_epochs.spark.driver.delta.jobs import exists, for_spark, identifier
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
 from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.storage import fsync
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

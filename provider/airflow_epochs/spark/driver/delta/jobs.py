@@ -29,9 +29,9 @@ from airflow_epochs.spark.driver.delta.plans import (
     Seen,
     Table,
 )
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.spark.driver.wire import JsonDict
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.plans import How
-from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

@@ -33,8 +33,8 @@ from airflow_epochs.spark.driver.delta.jobs import (
     write_staged,
 )
 from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

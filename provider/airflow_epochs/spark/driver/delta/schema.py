@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_epochs.transforms.conditions import quoted
+
 JsonDict = dict[str, Any]
 
 GENERATED = "delta.generationExpression"
@@ -70,11 +72,6 @@ def type_name(kind: Any) -> str:
     if kind["type"] == "map":
         return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
     return str(kind["type"])
-
-
-def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 PLAIN_TEXT = "string collate UTF8_BINARY"

@@ -24,9 +24,9 @@ from airflow_epochs.spark.driver.delta import jobs, session
 from airflow_epochs.spark.driver.delta.files import STRICT, path_of
 from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim, StateRead
 from airflow_epochs.transforms.changes import DELETED
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

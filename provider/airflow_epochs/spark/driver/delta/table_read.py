@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta import jobs
 from airflow_epochs.spark.driver.delta.files import STRICT, path_of
-from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import TableRead
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
+from airflow_epochs.spark.driver.delta.schema import sql_type
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

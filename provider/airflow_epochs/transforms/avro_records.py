@@ -1,0 +1,187 @@
+"""Rows out of records of Avro in the wire format of Confluent's registry; and apart, the records that are corrupt.
+
+The format (https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/, "Wire format"): a
+zero byte, the id of the writer's schema in four bytes, the most significant one first, and the value as Avro's binary
+encoding has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import avro_schemas
+from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
+from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_CHECKS = Checks("parse_avro")
+_FRAME, _VALUE, _RAW = "__epochs_frame", "__epochs_value", "__epochs_raw"
+_HEADER = 5
+"""Bytes before the value: the magic byte and the id."""
+_END = b"EPOCHS\0!"
+"""Stands behind each value that Spark decodes: what it finds there tells whether the value ended where it should. Spark
+itself neither says that a value cannot be decoded nor that bytes are left over. No beginning of it is an end of it."""
+_JAR = "org.apache.spark:spark-avro_2.13"
+_ID_MAX = 2**31 - 1
+
+
+def parse_avro(
+    batch: DataFrame,
+    reader_schema: str | Mapping[str, Any],
+    *,
+    schemas: Mapping[int, str | Mapping[str, Any] | list[Any]],
+    corrupt: str = "raw",
+    columns: Sequence[str | Column] = ORIGIN,
+    value: str = "value",
+) -> Parsed:
+    """Decode each record with the schema it was written with. Makes a plan; Spark decodes when it stages the sinks.
+
+    The rows have the columns of ``reader_schema``, whatever the record's own schema is, by Avro's rules: fields that
+    the reader's schema does not have are left out, missing ones get its default, and numbers become wider.
+
+    Corrupt are: records without a value or without the magic byte; with an id that ``schemas`` does not have; of a
+    schema that cannot be read into the reader's; that are not of their schema, or have bytes left over; with a text
+    that is not UTF-8. Spark must have the jar of ``org.apache.spark:spark-avro``.
+
+    Args:
+        batch: The epoch's records.
+        reader_schema: The Avro schema of the rows, a record: as JSON text, or as what the text stands for.
+        schemas: The id of each schema that records may have -> the schema, complete in itself. A rerun must have the
+            same ones.
+        corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
+        columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
+        value: The batch's binary column with the records.
+
+    Raises:
+        Refused: An argument is not valid, a column is missing or has a name twice, or Spark lacks the jar.
+    """
+    from pyspark.sql import functions as F
+
+    reader = _reader(reader_schema)
+    _check(batch, schemas, value)
+    kept = batch.select(*columns)
+    names, fields = kept.columns, [field["name"] for field in reader.root["fields"]]
+    _CHECKS.has_not("what is kept", kept, [*fields, _FRAME, _VALUE, _RAW], "the schema has it, too")
+    more = origin_beside(batch, names)
+    _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
+    known, problems = _readable(schemas, reader)
+    carried = batch.select(*columns, *more, F.col(value).alias(_RAW))
+    with _spark_has_avro():
+        framed = once(carried.withColumn(_FRAME, _decoded(known, reader)))
+        whole = F.when(F.col(f"{_FRAME}.end") == F.lit(_END), F.col(f"{_FRAME}.value"))
+        told = framed.withColumn(_VALUE, whole)
+        kind = json.loads(told.schema.json())["fields"][-1]["type"]
+    told = told.withColumn(ERROR, _error([*known], problems, anywhere(quoted(_VALUE), kind, not_utf8)))
+    good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
+    return Parsed(
+        rows=good.select(*names, *(F.col(_VALUE).getField(name).alias(name) for name in fields)),
+        corrupt=bad.select(*names, *more, ERROR, F.col(_RAW).alias(corrupt)),
+    )
+
+
+def _reader(told: str | Mapping[str, Any]) -> Resolved:
+    try:
+        reader = avro_schemas.resolved(dict(told) if isinstance(told, Mapping) else told)
+        avro_schemas.require_columns(reader)
+    except SchemaFlaw as flaw:
+        raise _CHECKS.argument("reader_schema", told, f"a schema that Spark can read; this one {flaw}") from None
+    return reader
+
+
+def _check(batch: DataFrame, schemas: Mapping[int, Any], value: str) -> None:
+    wrong = [key for key in schemas if not isinstance(key, int) or not 0 <= key <= _ID_MAX]
+    if wrong or not schemas:
+        given = wrong or dict(schemas)
+        raise _CHECKS.argument("schemas", given, f"a dict of at least one schema, by ids from 0 to {_ID_MAX}")
+    _CHECKS.has("the batch", batch, [value])
+    if (kind := batch.schema[value].dataType.simpleString()) != "binary":
+        raise _CHECKS.argument("value", value, f"the name of a binary column; this one is {kind}")
+
+
+def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, Resolved], dict[int, str]]:
+    """The schemas that can be read into the reader's, and why the others cannot."""
+    known: dict[int, Resolved] = {}
+    problems: dict[int, str] = {}
+    for number, told in sorted(schemas.items()):
+        try:
+            writer = avro_schemas.resolved(told)
+        except SchemaFlaw as flaw:
+            problems[number] = f"schema {number} {flaw}"
+            continue
+        if problem := avro_schemas.unreadable(writer, reader):
+            problems[number] = f"schema {number} cannot be read into the reader's: {problem}"
+        else:
+            known[number] = writer
+    return known, problems
+
+
+# -- what Spark evaluates ----------------------------------------------------------------------------------------------
+
+
+def _decoded(known: Mapping[int, Resolved], reader: Resolved) -> Column:
+    """The value, and what was found behind it: a struct of NULLs where a value cannot be decoded."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    # A session's setting must not move dates.
+    options = {"avroSchema": _framed(reader), "mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+    body = F.concat(F.expr(f"substring({_RAW}, {_HEADER + 1})"), F.lit(_END))
+    head = F.substring(_RAW, 1, _HEADER)
+    found = F.when(F.lit(False), from_avro(body, _framed(reader), options))  # gives the type, if no schema is known
+    for number, writer in known.items():
+        found = found.when(head == F.lit(_head(number)), from_avro(body, _framed(writer), options))
+    return found
+
+
+@contextmanager
+def _spark_has_avro() -> Iterator[None]:
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        if "AVRO_NOT_LOADED" not in str(error):
+            raise
+        raise Refused(
+            "parse_avro: Spark does not have the jar that decodes Avro. Nothing was written.",
+            code=codes.SPARK_INCOMPLETE,
+            remedy=f"Start Spark with --packages {_JAR}:<version of your Spark>, or with this jar. Then clear the "
+            "failed task.",
+        ) from None
+
+
+def _framed(schema: Resolved) -> str:
+    """The schema of a record, and of what stands behind it."""
+    end = {"type": "fixed", "name": "epochs_end", "namespace": "airflow_epochs", "size": len(_END)}
+    fields = [{"name": "value", "type": schema.root}, {"name": "end", "type": end}]
+    return json.dumps({"type": "record", "name": "epochs_frame", "namespace": "airflow_epochs", "fields": fields})
+
+
+def _head(number: int) -> bytes:
+    return b"\0" + number.to_bytes(_HEADER - 1, "big")
+
+
+def _error(known: Sequence[int], problems: Mapping[int, str], no_text: str | None) -> Column:
+    """Why a record is corrupt; NULL if it is not."""
+    from pyspark.sql import functions as F
+
+    head, frame = F.substring(_RAW, 1, _HEADER), F.col(_FRAME)
+    number = F.conv(F.hex(F.substring(_RAW, 2, _HEADER - 1)), 16, 10)
+    framed = (F.length(_RAW) >= _HEADER) & (F.substring(_RAW, 1, 1) == F.lit(b"\0"))
+    told = F.when(F.col(_RAW).isNull(), "no value").when(~framed, "no magic byte and schema id")
+    for each, problem in problems.items():
+        told = told.when(head == F.lit(_head(each)), F.lit(problem))
+    told = told.when(~number.isin([str(each) for each in known]), F.concat(F.lit("unknown schema id "), number))
+    told = told.when(frame.getField("end").isNull(), F.concat(F.lit("not of its schema, "), number))
+    left_over = F.concat(F.lit("bytes left over behind a value of schema "), number)
+    told = told.when(frame.getField("end") != F.lit(_END), left_over)
+    return told.when(F.expr(f"coalesce({no_text}, false)"), "a text that is not UTF-8") if no_text else told

@@ -1,0 +1,285 @@
+"""Avro schemas: whether records of a writer's schema can be read into a reader's.
+
+The rules are those of Avro's specification ("Schema Resolution"), and stricter where Spark would read another value and
+not tell: it does not look at the writer's logical types, so it would read milliseconds as microseconds, and a decimal
+with another scale.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Schema = Any
+"""A schema in JSON: a name, a list (a union), or an object."""
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAMED = ("record", "error", "enum", "fixed")
+_PROMOTED = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""Type of the writer -> other types as which it may be read."""
+_UNITS = (
+    "date",
+    "time-millis",
+    "time-micros",
+    "timestamp-millis",
+    "timestamp-micros",
+    "timestamp-nanos",
+    "local-timestamp-millis",
+    "local-timestamp-micros",
+    "local-timestamp-nanos",
+    "duration",
+)
+"""Logical types that say what a number means."""
+_PRECISION_MAX = 38
+"""Of Spark's decimals."""
+
+
+class SchemaFlaw(ValueError):
+    """Why a schema cannot be used, as the end of a sentence without full stop."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A schema whose names are resolved.
+
+    Attributes:
+        root: The schema. Each name in it is a full one.
+        named: Full name -> the definition of a record, enum or fixed type.
+    """
+
+    root: Schema
+    named: Mapping[str, Schema] = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The schema for Spark."""
+        return json.dumps(self.root)
+
+    def meant(self, schema: Schema) -> Schema:
+        """What a name stands for; anything else is itself."""
+        return self.named.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def resolved(told: Schema) -> Resolved:
+    """A schema, given as text or as what the text stands for.
+
+    Raises:
+        SchemaFlaw: It is not valid.
+    """
+    try:
+        schema = json.loads(told) if isinstance(told, str) and told.strip()[:1] in ('"', "{", "[") else told
+        named: dict[str, Schema] = {}
+        return Resolved(_walked(schema, "", named), named)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SchemaFlaw(f"is no valid Avro schema: {error!r}") from error
+    except SchemaFlaw:
+        raise
+    except ValueError as error:
+        raise SchemaFlaw(f"is no JSON: {error}") from error
+
+
+def _walked(schema: Schema, namespace: str, named: dict[str, Schema]) -> Schema:
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else _known(schema, namespace, named)
+    if isinstance(schema, list):
+        return [_walked(branch, namespace, named) for branch in schema]
+    kind = schema["type"]
+    if kind in _NAMED:
+        return _defined(schema, namespace, named)
+    if kind == "array":
+        return {**schema, "items": _walked(schema["items"], namespace, named)}
+    if kind == "map":
+        return {**schema, "values": _walked(schema["values"], namespace, named)}
+    if kind in PRIMITIVES:
+        return schema
+    return _walked(kind, namespace, named)
+
+
+def _known(name: str, namespace: str, named: Mapping[str, Schema]) -> str:
+    for full in (_full(name, namespace), name):
+        if full in named:
+            return full
+    raise SchemaFlaw(f"has no type {name!r}")
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _defined(schema: Schema, namespace: str, named: dict[str, Schema]) -> Schema:
+    full = _full(schema["name"], schema.get("namespace", namespace))
+    if full in named:
+        raise SchemaFlaw(f"defines {full!r} twice")
+    inner, _, name = full.rpartition(".")
+    made = {**schema, "name": name, "namespace": inner}
+    named[full] = made
+    if schema["type"] == "enum":
+        made["symbols"] = list(schema["symbols"])
+    elif schema["type"] == "fixed":
+        made["size"] = int(schema["size"])
+    else:
+        made["fields"] = [{**each, "type": _walked(each["type"], inner, named)} for each in schema["fields"]]
+    return made
+
+
+# -- what Spark makes of a reader's schema -----------------------------------------------------------------------------
+
+
+def require_columns(reader: Resolved) -> None:
+    """Refuse a reader's schema of which Spark does not make columns as the schema says.
+
+    Raises:
+        SchemaFlaw: It is no record, or has what Spark cannot read or reads in part.
+    """
+    if _type(reader.root) != "record":
+        raise SchemaFlaw("is no record, so it gives no columns")
+    for flaw in _flaws(reader, reader.root, "", ()):
+        raise SchemaFlaw(flaw)
+
+
+def _flaws(reader: Resolved, schema: Schema, at: str, within: tuple[str, ...]) -> Iterator[str]:
+    schema = reader.meant(schema)
+    if isinstance(schema, list):
+        for branch in schema:
+            if branch != "null":
+                yield from _flaws(reader, branch, at, within)
+        return
+    kind, logical = _type(schema), _logical(schema)
+    if kind == "null":
+        yield f"has {_field(at)} of type null"
+    elif logical == "time-micros":
+        yield f"has {_field(at)} of type time-micros, which Spark Connect cannot return: read it as a long"
+    elif logical == "decimal" and schema["precision"] > _PRECISION_MAX:
+        yield f"has {_field(at)} with {schema['precision']} digits, and Spark's decimals have at most {_PRECISION_MAX}"
+    elif kind in ("array", "map"):
+        yield from _flaws(reader, schema["items" if kind == "array" else "values"], at, within)
+    elif kind in ("record", "error"):
+        yield from _flaws_of_record(reader, schema, at, within)
+
+
+def _flaws_of_record(reader: Resolved, schema: Schema, at: str, within: tuple[str, ...]) -> Iterator[str]:
+    full = f"{schema['namespace']}.{schema['name']}"
+    if full in within:
+        yield f"has {_field(at)}, which is a record inside of itself, and Spark has no such type"
+        return
+    names = [each["name"].lower() for each in schema["fields"]]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"has fields that differ only in upper and lower case: {', '.join(twice)}"
+    for each in schema["fields"]:
+        yield from _flaws(reader, each["type"], _inside(at, each["name"]), (*within, full))
+
+
+# -- whether one can be read into the other ----------------------------------------------------------------------------
+
+
+def unreadable(writer: Resolved, reader: Resolved) -> str | None:
+    """Why records of the writer's schema cannot be read into the reader's; None if they can.
+
+    A record may still not fit: it may have a NULL, or a symbol of an enum, that the reader's schema does not have.
+    """
+    return _Resolution(writer, reader).problem(writer.root, reader.root, "")
+
+
+@dataclass(frozen=True)
+class _Resolution:
+    writer: Resolved
+    reader: Resolved
+
+    def problem(self, written: Schema, wanted: Schema, at: str) -> str | None:
+        written, wanted = self.writer.meant(written), self.reader.meant(wanted)
+        if isinstance(written, list):
+            branches = [branch for branch in written if branch != "null"] or written
+            found = (self.problem(branch, wanted, at) for branch in branches)
+            return next((problem for problem in found if problem), None)
+        if isinstance(wanted, list):
+            return self._of_union(written, wanted, at)
+        if _type(written) != _type(wanted):
+            return None if self._promoted(written, wanted) else self._differ(written, wanted, at)
+        if problem := _of_meaning(written, wanted):
+            return f"{_field(at)}: {problem}"
+        return self._inside(written, wanted, at)
+
+    def _of_union(self, written: Schema, wanted: list[Schema], at: str) -> str | None:
+        """Avro takes the branch of the same type, else the first one as which the value can be read."""
+        same = [branch for branch in wanted if _type(self.reader.meant(branch)) == _type(written)]
+        problems = [self.problem(written, branch, at) for branch in same or wanted]
+        if not problems or all(problems):
+            return problems[0] if same else self._differ(written, wanted, at)
+        return None
+
+    def _promoted(self, written: Schema, wanted: Schema) -> bool:
+        """A number with a unit may be read as a plain number, and a plain one as any; no unit becomes another one."""
+        return _type(wanted) in _PROMOTED.get(_type(written), ()) and not _of_meaning(written, wanted)
+
+    def _inside(self, written: Schema, wanted: Schema, at: str) -> str | None:
+        match _type(written):
+            case "array":
+                return self.problem(written["items"], wanted["items"], at)
+            case "map":
+                return self.problem(written["values"], wanted["values"], at)
+            case "fixed" if written["size"] != wanted["size"]:
+                return f"{_field(at)} has {written['size']} bytes, not {wanted['size']}"
+            case "record" | "error":
+                found = (self._of_field(written, each, at) for each in wanted["fields"])
+                return next((problem for problem in found if problem), None)
+            case _:
+                return None
+
+    def _of_field(self, written: Schema, wanted: Schema, at: str) -> str | None:
+        known = {each["name"]: each["type"] for each in written["fields"]}
+        for name in (wanted["name"], *wanted.get("aliases", ())):
+            if name in known:
+                return self.problem(known[name], wanted["type"], _inside(at, wanted["name"]))
+        if "default" in wanted:
+            return None
+        return f"{_field(_inside(at, wanted['name']))} is missing, and the reader's schema has no default for it"
+
+    def _differ(self, written: Schema, wanted: Schema, at: str) -> str:
+        return f"{_field(at)} is {_told(written)}, not {_told(wanted)}"
+
+
+def _of_meaning(written: Schema, wanted: Schema) -> str | None:
+    """Why a value means something else to the reader, though both have it as the same number or bytes."""
+    mine, theirs = _logical(written), _logical(wanted)
+    if "decimal" in (mine, theirs) and mine == theirs:
+        if written.get("scale", 0) != wanted.get("scale", 0) or written["precision"] > wanted["precision"]:
+            return f"{_told(written)} is not {_told(wanted)}"
+    elif mine in _UNITS and theirs in _UNITS and mine != theirs:
+        return f"{mine} is not {theirs}"
+    return None
+
+
+def _type(schema: Schema) -> str:
+    return str(schema if isinstance(schema, str) else "union" if isinstance(schema, list) else schema["type"])
+
+
+def _logical(schema: Schema) -> str | None:
+    return schema.get("logicalType") if isinstance(schema, dict) else None
+
+
+def _told(schema: Schema) -> str:
+    if isinstance(schema, list):
+        return " or ".join(_told(branch) for branch in schema)
+    if _logical(schema) == "decimal":
+        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+    return (
+        _logical(schema) or (schema["name"] if _type(schema) in _NAMED else _type(schema))
+        if isinstance(schema, dict)
+        else str(schema)
+    )
+
+
+def _inside(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _field(at: str) -> str:
+    return f"field {at}" if at else "the record"

@@ -1,0 +1,54 @@
+"""Conditions in SQL on a column, and on the values inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+Test = Callable[[str, str], "str | None"]
+"""Makes the condition for a value, given in SQL, and its type; None if it cannot be true."""
+OfMap = Callable[[str], str]
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a type in Spark's JSON is one of texts."""
+    return isinstance(kind, str) and kind.startswith("string")
+
+
+def not_utf8(value: str, kind: str) -> str | None:
+    """The condition that a text is not UTF-8; None for another type."""
+    return f"NOT is_valid_utf8({value})" if is_text(kind) else None
+
+
+def anywhere(value: str, kind: Any, test: Test, depth: int = 0, of_map: OfMap | None = None) -> str | None:
+    """The condition that is true if a test is true of a value, or of any value inside of it; None if none can be.
+
+    ``test``: makes the condition for a value that has no others inside; ``of_map``: the one for a map.
+    """
+    if not isinstance(kind, dict):
+        return test(value, kind)
+    element, inside = f"e{depth}", partial(anywhere, test=test, of_map=of_map)
+    if kind["type"] == "struct":
+        return _either([inside(f"{value}.{quoted(f['name'])}", f["type"], depth=depth) for f in kind["fields"]])
+    if kind["type"] == "array":
+        return _exists(value, element, inside(element, kind["elementType"], depth=depth + 1))
+    if kind["type"] == "map":
+        keys = _exists(f"map_keys({value})", element, inside(element, kind["keyType"], depth=depth + 1))
+        values = _exists(f"map_values({value})", element, inside(element, kind["valueType"], depth=depth + 1))
+        return _either([of_map(value) if of_map else None, keys, values])
+    return None
+
+
+def _exists(array: str, element: str, condition: str | None) -> str | None:
+    return f"exists({array}, {element} -> coalesce({condition}, false))" if condition else None
+
+
+def _either(conditions: list[str | None]) -> str | None:
+    known = [f"coalesce({condition}, false)" for condition in conditions if condition]
+    return f"({' OR '.join(known)})" if known else None

@@ -1,0 +1,227 @@
+"""``parse_avro`` over Spark Connect: records that fastavro wrote, read as fastavro reads them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import random
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import Producer
+
+from airflow_epochs import DeltaSink
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import parse_avro
+from tests.support.spark_world import batch_of
+from tests.support.state_lab import Lab
+
+pytestmark = pytest.mark.jvm
+
+PAGE = Path(__file__).parents[2] / "docs" / "read-your-topic.md"
+
+
+def record(*fields: tuple[Any, ...], name: str = "shop.Order") -> dict[str, Any]:
+    """A schema with fields of name, type and perhaps default."""
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [
+            {"name": field, "type": kind, **({"default": default[0]} if default else {})}
+            for field, kind, *default in fields
+        ],
+    }
+
+
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
+V1 = record(("id", "int"), ("customer", "string"), ("amount", MONEY), ("at", MOMENT))
+V2 = record(
+    ("at", MOMENT),
+    ("id", "long"),
+    ("amount", {**MONEY, "precision": 12}),
+    ("tags", {"type": "array", "items": "string"}),
+    ("note", ["null", "string"], None),
+)
+READER = record(
+    ("id", "long"),
+    ("amount", {**MONEY, "precision": 12}),
+    ("at", MOMENT),
+    ("note", ["null", "string"], None),
+    ("channel", "string", "web"),
+)
+SCHEMAS: dict[int, Any] = {7: V1, 300: V2}
+AT = dt.datetime(2026, 1, 31, 10, 20, 30, 123_000, dt.timezone.utc)
+FIRST = {"id": 1, "customer": "Ann", "amount": Decimal("12.34"), "at": AT}
+SECOND = {"id": 2**40, "amount": Decimal("-0.01"), "at": AT, "tags": ["a", "b"], "note": "late"}
+
+
+def written(number: int, schema: Any, value: Any) -> bytes:
+    """A record in Confluent's wire format."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return b"\0" + number.to_bytes(4, "big") + out.getvalue()
+
+
+def in_utc(row: Any) -> dict[str, Any]:
+    """A row of Spark's, whose times have no zone in Python."""
+    return {
+        name: value.astimezone(dt.timezone.utc) if isinstance(value, dt.datetime) else value
+        for name, value in row.asDict(recursive=True).items()
+    }
+
+
+def test_each_record_is_read_with_its_own_schema_into_the_columns_of_the_readers(session: Any) -> None:
+    batch = batch_of(session, [written(7, V1, FIRST), written(300, V2, SECOND), written(7, V1, FIRST)])
+    parsed = parse_avro(batch, READER, schemas=SCHEMAS)
+    assert parsed.rows.columns == ["topic", "partition", "offset", "id", "amount", "at", "note", "channel"]
+    first = {"id": 1, "amount": Decimal("12.34"), "at": AT, "note": None, "channel": "web"}
+    second = {"id": 2**40, "amount": Decimal("-0.01"), "at": AT, "note": "late", "channel": "web"}
+    found = [in_utc(row) for row in parsed.rows.drop("topic", "partition").collect()]
+    assert found == [{"offset": 0, **first}, {"offset": 1, **second}, {"offset": 2, **first}]
+    assert parsed.corrupt.collect() == []
+
+
+def test_what_cannot_be_read_comes_out_apart_with_its_bytes_and_the_reason(session: Any) -> None:
+    good, narrow = written(7, V1, FIRST), record(("id", "string"), ("amount", MONEY), ("at", MOMENT))
+    bad_text = good.replace(b"Ann", b"A\xffn")
+    values: dict[bytes | None, str] = {
+        None: "no value",
+        b"": "no magic byte and schema id",
+        b"\0\0\0": "no magic byte and schema id",
+        b'{"id": 1}': "no magic byte and schema id",
+        b"\1" + good[1:]: "no magic byte and schema id",
+        b"\0\xff\xff\xff\xff" + good[5:]: "unknown schema id 4294967295",
+        b"\0\0\0\0\x09" + good[5:]: "unknown schema id 9",
+        b"\0\0\0\0\x08" + good[5:]: "schema 8 cannot be read into the reader's: field id is string, not long",
+        b"\0\0\0\0\x05" + good[5:]: "schema 5 has no type 'Gone'",
+        good[:-1]: "not of its schema, 7",
+        good[:5]: "not of its schema, 7",
+        good + b"\0": "bytes left over behind a value of schema 7",
+        good + b"EPOCHS": "bytes left over behind a value of schema 7",
+        bad_text: "a text that is not UTF-8",
+    }
+    schemas = {**SCHEMAS, 8: narrow, 5: record(("id", "Gone"))}
+    reader = record(*((field["name"], field["type"]) for field in READER["fields"][:3]), ("customer", "string", ""))
+    batch = batch_of(session, [*values, good])
+    parsed = parse_avro(batch, reader, schemas=schemas)
+    found = parsed.corrupt.collect()
+    assert parsed.corrupt.columns == ["topic", "partition", "offset", "error", "raw"]
+    assert {None if row.raw is None else bytes(row.raw): row.error for row in found} == values
+    assert [row.offset for row in parsed.rows.collect()] == [len(values)]
+
+
+def test_no_beginning_of_a_record_is_taken_for_one(session: Any) -> None:
+    whole = written(300, V2, SECOND)
+    parsed = parse_avro(batch_of(session, [whole[:size] for size in range(len(whole))]), READER, schemas=SCHEMAS)
+    assert (parsed.rows.count(), parsed.corrupt.count()) == (0, len(whole))
+
+
+KINDS: list[tuple[Any, Any, Any]] = [
+    ("int", "long", lambda chance: chance.randint(-(2**31), 2**31 - 1)),
+    ("long", "double", lambda chance: chance.randint(-(2**50), 2**50)),
+    ("boolean", "boolean", lambda chance: chance.random() < 0.5),
+    ("double", ["null", "double"], lambda chance: chance.uniform(-1e9, 1e9)),
+    ("string", "string", lambda chance: chance.choice(["", "Zürich", "\x00", "😀" * 40])),
+    ("bytes", "bytes", lambda chance: chance.randbytes(chance.randint(0, 70))),
+    (["null", "long"], ["null", "long"], lambda chance: chance.choice([None, chance.randint(-9, 9)])),
+    ({"type": "array", "items": "int"}, {"type": "array", "items": "long"}, lambda chance: [1] * chance.randint(0, 4)),
+    ({"type": "map", "values": "string"}, {"type": "map", "values": "string"}, lambda chance: {"k": "v"}),
+    (
+        {"type": "fixed", "name": "F", "size": 4},
+        {"type": "fixed", "name": "F", "size": 4},
+        lambda chance: b"\0\xff\1\2",
+    ),
+    (MONEY, MONEY, lambda chance: Decimal(chance.randint(-(10**9), 10**9)) / 100),
+    (
+        {"type": "int", "logicalType": "date"},
+        {"type": "int", "logicalType": "date"},
+        lambda chance: dt.date(1500, 1, 1) + dt.timedelta(days=chance.randint(0, 300_000)),
+    ),
+    (
+        {"type": "long", "logicalType": "timestamp-micros"},
+        {"type": "long", "logicalType": "timestamp-micros"},
+        lambda chance: AT + dt.timedelta(microseconds=chance.randint(-(2**50), 2**50)),
+    ),
+    (
+        {"type": "enum", "name": "E", "symbols": ["A", "B"]},
+        {"type": "enum", "name": "E", "symbols": ["B", "A"]},
+        lambda chance: chance.choice("AB"),
+    ),
+    (
+        record(("x", "int"), ("y", "string"), name="Point"),
+        record(("y", "string"), ("z", "int", 3), ("x", "long"), name="Point"),
+        lambda chance: {"x": chance.randint(-5, 5), "y": "p"},
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_records_of_random_schemas_are_read_as_fastavro_reads_them(session: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    chosen = [(f"f{number}", *kind) for number, kind in enumerate(KINDS)]
+    reader = record(*((name, wanted) for name, _, wanted, _ in chosen), ("more", "string", "none"))
+    schemas: dict[int, Any] = {}
+    records: list[bytes] = []
+    expected: list[dict[str, Any]] = []
+    for number in range(4):
+        chance.shuffle(chosen)
+        schemas[number] = record(*((name, kind) for name, kind, _, _ in chosen), ("surplus", "string"))
+        for _ in range(25):
+            value = {name: make(chance) for name, _, _, make in chosen} | {"surplus": "s"}
+            records.append(written(number, schemas[number], value))
+            told = io.BytesIO(records[-1][5:])
+            expected.append(fastavro.schemaless_reader(told, schemas[number], reader))  # type: ignore[arg-type]
+    parsed = parse_avro(batch_of(session, records), reader, schemas=schemas, columns=[])
+    found = [in_utc(row) for row in parsed.rows.collect()]
+    assert [{name: bytes(v) if isinstance(v, bytearray) else v for name, v in row.items()} for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("reader", "options", "problem"),
+    [
+        ("[]", {}, "reader_schema must be a schema that Spark can read; this one is no record"),
+        ({"type": "record"}, {}, "this one is no valid Avro schema: KeyError('name')"),
+        (READER, {"schemas": {}}, "schemas must be a dict of at least one schema, by ids from 0 to"),
+        (READER, {"schemas": {"7": V1}}, "schemas must be a dict of at least one schema, by ids from 0 to"),
+        (READER, {"value": "topic"}, "value must be the name of a binary column; this one is string"),
+        (READER, {"columns": ["topic", "value"], "corrupt": "value"}, "'value' must not be among the columns"),
+        (record(("offset", "long")), {}, "'offset' must not be among the columns of what is kept"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(
+    session: Any, reader: Any, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        parse_avro(batch_of(session, []), reader, **{"schemas": SCHEMAS, **options})
+    assert problem in str(refused.value)
+
+
+def test_the_example_of_the_page_shows_orders_and_letters_exactly_once(lab: Lab) -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text().partition("\n## Avro")[2], re.M | re.S)[:1]
+    app = lab.folder / "orders_avro.py"
+    app.write_text(code)
+    first, second = ({"type": "record", "name": "Order", "fields": fields} for fields in page_fields())
+    producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
+    for number in range(30):
+        value = {"order_id": f"o{number}", "amount": number}
+        producer.produce(lab.topic, written(12, first, value), partition=0)
+        producer.produce(lab.topic, written(15, second, {**value, "channel": "app"}), partition=1)
+        producer.produce(lab.topic, b"no Avro", partition=2)
+    assert producer.flush(30) == 0
+    sinks = (DeltaSink("orders", lab.at("orders")), DeltaSink("rejected", lab.at("rejected")))
+    lab.run(lab.task("orders", "orders", sinks, None, app=app))
+    expected = sorted((f"o{n}", float(n), channel) for n in range(30) for channel in ("app", "web"))
+    assert sorted(lab.rows("orders", "order_id, amount, channel")) == expected
+    assert set(lab.rows("rejected", "error")) == {("no magic byte and schema id",)}
+    assert len(lab.rows("rejected", "error")) == 30
+
+
+def page_fields() -> list[Any]:
+    """The fields that the schemas 12 and 15 of the page have."""
+    amount: list[Any] = [{"name": "order_id", "type": "string"}, {"name": "amount", "type": "int"}]
+    return [amount, [*amount, {"name": "channel", "type": "string"}]]
