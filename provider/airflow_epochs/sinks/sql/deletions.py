@@ -56,6 +56,8 @@ class Deletions:
     def apply(self, batch: str, deleted: str) -> int:
         """Note the deletions among the rows of a table, and take away rows that are older than a note of their key.
 
+        Of all transactions that do so for one target, one goes on at a time, and the others wait until it ends.
+
         Args:
             batch: The table, quoted: one row per key.
             deleted: Its column that says whether a row deletes its key.
@@ -63,6 +65,8 @@ class Deletions:
         Returns:
             How many rows it took away.
         """
+        # Else an older row, of another pipeline, could follow a deletion that is not committed, and not see its note.
+        self.session.serialise(f"airflow_epochs:{self.table.schema}.{self.name}")
         if not self.exist:
             deletes = self.session.execute(f"SELECT 1 FROM {batch} WHERE {self.session.quoted(deleted)} LIMIT 1")
             if not deletes:
@@ -83,9 +87,6 @@ class Deletions:
         )
 
     def _create(self) -> None:
-        self.session.serialise(f"airflow_epochs:{self.table.schema}.{self.name}")
-        if self.exist:  # another session has created it meanwhile
-            return
         target = self._names.spelled(self.table.schema, self.table.name)
         self.session.execute(
             f"CREATE TABLE {self._notes} AS SELECT {self._names.listed(self._columns)} FROM {target} WHERE 1 = 0"
