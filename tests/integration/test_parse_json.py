@@ -108,7 +108,7 @@ def test_what_cannot_be_parsed_is_refused_before_spark_runs(session: Any, given:
 
 def examples() -> list[str]:
     """The transforms of orders on the page."""
-    return re.findall(r"^```python\n(.*?def orders.*?)^```", PAGE.read_text().partition("\n## Changes")[0], re.M | re.S)
+    return re.findall(r"^```python\n(.*?def orders.*?)^```", PAGE.read_text().partition("\n## Avro")[0], re.M | re.S)
 
 
 @pytest.mark.parametrize("example", examples(), ids=["usual", "dead letters"])

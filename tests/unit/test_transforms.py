@@ -23,7 +23,7 @@ def test_importing_the_operators_loads_neither_airflow_nor_anything_heavy() -> N
 
 def test_the_public_operators_are_these() -> None:
     operators = {name for name in transforms.__all__ if callable(getattr(transforms, name)) and name.islower()}
-    parsers = {"parse_debezium", "parse_json"}
+    parsers = {"parse_avro", "parse_debezium", "parse_json"}
     assert operators == {"dedupe", "interval_join", "sessionize", "stateful", "windowed"} | parsers
 
 
