@@ -71,9 +71,12 @@ class Epochs:
         self.last: TransactionId | None = None
 
     def __call__(self, *rows: Row) -> None:
+        self.of(changes(*rows))
+
+    def of(self, staged: pa.Table) -> None:
         txn = transaction(self.last.epoch + 1 if self.last else 1)
-        _, receipt = self.world.epoch(self.sink, txn, self.last, changes(*rows))
-        assert receipt.rows == len(rows)
+        _, receipt = self.world.epoch(self.sink, txn, self.last, staged)
+        assert receipt.rows == staged.num_rows
         self.last = txn
 
 
@@ -232,12 +235,9 @@ def test_a_deletion_that_a_foreign_key_forbids_is_a_vote_against(pg: SqlWorld) -
 
 def test_keys_that_the_database_takes_as_equal_have_one_note(sqlite: SqlWorld) -> None:
     sqlite.db.run("CREATE TABLE folded (id text PRIMARY KEY COLLATE NOCASE, name text, lsn bigint)")
-    sink = sqlite.sink("folded", **CHANGES)
-    last = None
+    epoch = Epochs(sqlite, sqlite.sink("folded", **CHANGES))
     for number, (key, name, lsn) in enumerate([("a", "Ann", 1), ("A", None, 5), ("a", "late", 4), ("a", "new", 6)], 1):
-        table = changes((0, name, lsn)).set_column(0, "id", pa.array([key]))
-        sqlite.epoch(sink, txn := transaction(number), last, table)
-        last = txn
+        epoch.of(changes((0, name, lsn)).set_column(0, "id", pa.array([key])))
         assert len(sqlite.db.run("SELECT * FROM folded")) == (1 if number in (1, 4) else 0)
 
 
@@ -245,12 +245,9 @@ def test_keys_that_the_database_takes_as_equal_have_one_note(sqlite: SqlWorld) -
 def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(world: SqlWorld, column: str) -> None:
     folded = " COLLATE NOCASE" if world.db.kind == "sqlite" else ""
     world.db.run(f"CREATE TABLE texts (id bigint PRIMARY KEY, name text, lsn {column}{folded})")
-    epoch = world.sink("texts", **CHANGES)
-    last = None
+    epoch = Epochs(world, world.sink("texts", **CHANGES))
     for number, lsn in enumerate(["a", "B", "Z"], 1):  # in a dictionary, Z comes behind a
-        table = changes((1, f"row {number}", 0)).set_column(2, "lsn", pa.array([lsn]))
-        world.epoch(epoch, txn := transaction(number), last, table)
-        last = txn
+        epoch.of(changes((1, f"row {number}", 0)).set_column(2, "lsn", pa.array([lsn])))
     assert shown(world, "texts") == [(1, "row 1", "a")]
 
 

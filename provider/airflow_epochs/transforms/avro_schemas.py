@@ -270,11 +270,9 @@ def _told(schema: Schema) -> str:
         return " or ".join(_told(branch) for branch in schema)
     if _logical(schema) == "decimal":
         return f"decimal({schema['precision']},{schema.get('scale', 0)})"
-    return (
-        _logical(schema) or (schema["name"] if _type(schema) in _NAMED else _type(schema))
-        if isinstance(schema, dict)
-        else str(schema)
-    )
+    if _type(schema) in _NAMED:
+        return str(_logical(schema) or schema["name"])
+    return _logical(schema) or _type(schema)
 
 
 def _inside(at: str, name: str) -> str:

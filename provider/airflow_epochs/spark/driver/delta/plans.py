@@ -75,16 +75,10 @@ class DeltaChangeStaging(DeltaStaging):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewestStaging(DeltaStaging):
+class NewestStaging(DeltaChangeStaging):
     """The same, for an upsert that copies the newest row of each key. A column says whether it deletes the key."""
 
     kind: str = "newest"
-    how: How
-
-    @classmethod
-    def of(cls, staging: DeltaStaging, how: How) -> NewestStaging:
-        """What is staged as a plain append would be, for an upsert."""
-        return cls(**{**vars(staging), "kind": cls.kind}, how=how)
 
 
 @dataclass(frozen=True, kw_only=True)
