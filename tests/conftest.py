@@ -15,8 +15,9 @@ import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its setti
 from airflow_epochs import secrecy
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from stack.jars import Jars, fetch
+from stack.jars import REGISTRY, Jars, fetch
 from stack.postgres import Postgres
+from stack.registry import SchemaRegistry
 from stack.s3 import S3Server
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
@@ -83,6 +84,13 @@ def broker(servers: Path, jars: Jars) -> Iterator[Broker]:
 def postgres(servers: Path) -> Iterator[Postgres]:
     """PostgreSQL at ``postgres.port`` of 127.0.0.1."""
     with Postgres(servers / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry(servers: Path) -> Iterator[SchemaRegistry]:
+    """A schema registry at ``registry.url``."""
+    with SchemaRegistry(servers / "registry", fetch(REGISTRY)) as server:
         yield server
 
 

@@ -983,6 +983,55 @@ CHANGE_FEED_OFF = DELTA_SOURCE.code(
     "that the message names, which prints what is lost, and asks. Then clear the failed task.",
 )
 
+REGISTRY = Chapter("The schema registry")
+
+REGISTRY_PACKAGE_MISSING = REGISTRY.code(
+    "EPOCHS-REGISTRY-PACKAGE-MISSING",
+    Refused,
+    "The worker lacks a Python package by which the provider asks a schema registry.",
+    "Install the provider's extra `schema-registry` on every worker: `pip install "
+    "'airflow-provider-epochs[schema-registry]'`. Then clear the failed task.",
+)
+REGISTRY_CONNECTION = REGISTRY.code(
+    "EPOCHS-REGISTRY-CONNECTION",
+    Refused,
+    "The connection of the schema registry has no address, or a setting that the registry's client does not take.",
+    "Correct the connection: its host is the registry's URL, such as https://registry:8081. Its extra may have the "
+    "settings of Confluent's client, such as `ssl.ca.location`. Then clear the failed task.",
+)
+REGISTRY_UNREACHABLE = REGISTRY.code(
+    "EPOCHS-REGISTRY-UNREACHABLE",
+    NotApplied,
+    "The schema registry does not answer, or it answers with a failure of its own.",
+    "Let Airflow retry, or clear the failed task once the registry answers. If it never did, correct the host of the "
+    "connection.",
+)
+REGISTRY_REFUSED = REGISTRY.code(
+    "EPOCHS-REGISTRY-REFUSED",
+    Refused,
+    "The schema registry does not let this user in, or does not let them read a subject.",
+    "Correct the login and the password of the connection, or let its user read the subjects. Then clear the failed "
+    "task.",
+)
+REGISTRY_SUBJECT_MISSING = REGISTRY.code(
+    "EPOCHS-REGISTRY-SUBJECT-MISSING",
+    Refused,
+    "The schema registry has no subject with this name.",
+    "Name the subjects of the topics' schemas with `subjects=[…]` in the KafkaSource. Then clear the failed task.",
+)
+REGISTRY_NOT_ASKED = REGISTRY.code(
+    "EPOCHS-REGISTRY-NOT-ASKED",
+    Refused,
+    "A parser names a schema registry that the source of the epoch does not name.",
+    "Give the source the same connection as `registry_conn_id`. Then clear the failed task.",
+)
+SCHEMAS_LOST = REGISTRY.code(
+    "EPOCHS-SCHEMAS-LOST",
+    Corrupt,
+    "The ledger has lost the file with the schemas that an epoch is decoded with.",
+    "Restore this file from a backup of the ledger. Then clear the failed task.",
+)
+
 INTERVALS = Chapter("Data intervals")
 
 INTERVAL_MISSING = INTERVALS.code(
@@ -1950,6 +1999,7 @@ CHAPTERS = (
     COMMANDS,
     KAFKA,
     SOURCE,
+    REGISTRY,
     INTERVALS,
     DELTA_SOURCE,
     TRANSFORM,

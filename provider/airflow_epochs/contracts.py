@@ -35,6 +35,7 @@ from airflow_epochs.model import (
     starting_at_ends,
 )
 from airflow_epochs.names import normalised
+from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.secrecy import shown
 
 # -- environment ----------------------------------------------------------------------------------------------------
@@ -485,6 +486,27 @@ class TraceableSource(Protocol):
 
     def dataset_of(self, topic: str, env: Environment) -> Dataset:
         """What a key of the ranges stands for. Reads connections, and asks no server."""
+        ...
+
+
+@runtime_checkable
+class WithSchemas(Protocol):
+    """A source whose records may name the schemas that they were written with, by ids of a schema registry."""
+
+    def registry(self) -> JsonDict | None:
+        """The registry's connection as ``registry_conn_id``, and what it is asked for; None: no registry is asked.
+
+        Where this is equal, the answer may be taken from an earlier attempt.
+        """
+        ...
+
+    def schemas(self, env: Environment) -> dict[str, WriterSchema]:
+        """The schemas that records may have, by their ids. Called once their ranges are planned. Changes nothing.
+
+        Raises:
+            Refused: The registry does not let us in, or does not have what it is asked for.
+            NotApplied: It does not answer.
+        """
         ...
 
 

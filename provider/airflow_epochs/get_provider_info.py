@@ -48,6 +48,16 @@ _CONNECTION = {
         },
     },
 }
+_REGISTRY = {
+    "connection-type": "schema_registry",
+    "hook-class-name": "airflow_epochs.hooks.schema_registry.SchemaRegistryHook",
+    "hook-name": "Schema registry",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema"],
+        "relabeling": {"host": "URL"},
+        "placeholders": {"host": "https://registry:8081", "extra": '{"ssl.ca.location": "/etc/ssl/registry.pem"}'},
+    },
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -63,7 +73,12 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.operators.epoch"]}],
-        "hooks": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.hooks.epochs"]}],
+        "hooks": [
+            {
+                "integration-name": "Epochs",
+                "python-modules": ["airflow_epochs.hooks.epochs", "airflow_epochs.hooks.schema_registry"],
+            }
+        ],
         "triggers": [
             {
                 "integration-name": "Epochs",
@@ -76,6 +91,6 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_epochs.operators.links.SinksLink",
         ],
         "notifications": ["airflow_epochs.notifiers.InDoubtNotifier", "airflow_epochs.notifiers.LagNotifier"],
-        "connection-types": [_CONNECTION],
+        "connection-types": [_CONNECTION, _REGISTRY],
         "cli": ["airflow_epochs.cli.get_cli_commands"],
     }

@@ -7,6 +7,7 @@ fields to the *same* format. The ledger refuses a record of a newer format.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict
 
 from airflow_epochs.names import DRY_RUN, validated_name
+from airflow_epochs.schemas import WriterSchema
 
 FORMAT = 2
 """The format of signed records. A record that was read has this format only if its signature was checked."""
@@ -495,6 +497,7 @@ class OpenRecord:
             epoch reads no input.
         restores: Sink -> the version that comes back. The other sinks get no rows.
         backlog: That of attempt 1, or of the first one after a command; None if the source does not tell.
+        schemas: The ``digest`` of the SchemaRecord with which the input is decoded; None: no registry was asked.
     """
 
     txn_id: str
@@ -522,6 +525,7 @@ class OpenRecord:
     restored_to: int = 0
     restores: dict[str, RestorePoint] = field(default_factory=dict)
     backlog: Backlog | None = None
+    schemas: str | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -544,6 +548,23 @@ class OpenRecord:
     def ranges_of(self, sink: str) -> Ranges:
         """The input of one sink: its own ranges if it has some, else the epoch's."""
         return self.sinks[sink].ranges or self.ranges
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaRecord:
+    """``schemas/<digest>.json``: schemas by their ids in a registry. Epochs that found the same schemas share it.
+
+    It has no signature: its key is the digest of what it says, and the open record that names the digest is signed.
+    """
+
+    schemas: dict[str, WriterSchema]
+    format: int = FORMAT_UNSIGNED
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the schemas, in hex."""
+        told = [[number, each.kind, each.text, each.flaw] for number, each in sorted(self.schemas.items())]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EPOCHS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(digests, "RECORDED", tmp_path / "jars.sha256")
     root = tmp_path / "cache" / "jars" / jars._key()
-    lone = {"spark": "delta.jar", "s3": "s3.jar", "yarn": "yarn.jar"}
+    lone = {"spark": "delta.jar", "s3": "s3.jar", "yarn": "yarn.jar", "registry": "registry-app-3.0.9.tar.gz"}
     for conf, name in (("broker", BROKER), ("broker", "lz4-java-1.10.2.jar"), *lone.items()):
         (root / conf).mkdir(parents=True, exist_ok=True)
         (root / conf / name).write_bytes(name.encode())
@@ -40,7 +40,7 @@ def test_the_record_is_one_that_sha256sum_checks(cache: Path) -> None:
     assert program
     checked = subprocess.run([program, "-c", str(digests.RECORDED)], cwd=cache, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
-    assert checked.stdout.count(": OK") == 5
+    assert checked.stdout.count(": OK") == 6
 
 
 def changed(broker: Path) -> None:
@@ -83,13 +83,15 @@ def test_a_configuration_is_not_stopped_by_the_jars_of_another_one(cache: Path) 
 
 
 @pytest.mark.parametrize(
-    "wanted", [*xml.parse(jars.IVY_XML).getroot().iter("dependency")], ids=lambda it: it.get("name")
+    "wanted",
+    [each for file in (jars.IVY_XML, jars.REGISTRY_XML) for each in xml.parse(file).getroot().iter("dependency")],
+    ids=lambda it: it.get("name"),
 )
 def test_the_record_of_the_project_has_what_ivy_is_asked_for(wanted: xml.Element) -> None:
     """In that version, or in a later one if another jar asks for that."""
     conf, name = wanted.attrib["conf"].split("->")[0], wanted.attrib["name"]
     names = "\n".join(digests._recorded())
-    versions = re.findall(rf"^{conf}/{re.escape(name)}-(\d[\d.]*)\.jar$", names, re.MULTILINE)
+    versions = re.findall(rf"^{conf}/{re.escape(name)}-(\d[\d.]*)\.(?:jar|tar\.gz)$", names, re.MULTILINE)
     assert [parts(version) >= parts(wanted.attrib["rev"]) for version in versions] == [True]
 
 

@@ -83,11 +83,12 @@ def imports_of(module: str) -> set[str]:
     return found - {"__future__"}
 
 
-PURE = {"collections", "dataclasses", "enum", "functools", "hashlib", "re", "typing"}
+PURE = {"collections", "dataclasses", "enum", "functools", "hashlib", "json", "re", "typing"}
 
 
 @pytest.mark.parametrize(
-    ("module", "own"), [("protocol", {"airflow_epochs.model"}), ("model", {"airflow_epochs.names"})]
+    ("module", "own"),
+    [("protocol", {"airflow_epochs.model"}), ("model", {"airflow_epochs.names", "airflow_epochs.schemas"})],
 )
 def test_the_heart_imports_nothing_that_does_io_reads_a_clock_or_draws_a_number(module: str, own: set[str]) -> None:
     assert imports_of(module) <= PURE | own

@@ -48,11 +48,14 @@ def test_connections_are_found_wherever_a_specification_has_them(hidden: JsonDic
         sink_of(recorded({**OURS.spec(), **hidden}), "a", [OURS])
 
 
+@pytest.mark.parametrize("connection", ["conn_id", "registry_conn_id"])
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_source_with_a_connection_that_the_dag_does_not_name_is_taken_from_a_signed_record_alone(
-    signed: bool,
+    signed: bool, connection: str
 ) -> None:
-    theirs, ours = KafkaSource(topics=["t"], conn_id="somebodys"), KafkaSource(topics=["t"])
+    ours = KafkaSource(topics=["t"])
+    named: JsonDict = {connection: "somebodys"}
+    theirs = replace(ours, **named)
     record = replace(open_record(), source=theirs.spec(), format=2 if signed else 1)
     assert source_of(record, ours) == (theirs if signed else ours)
 

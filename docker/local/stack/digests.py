@@ -9,6 +9,7 @@ from pathlib import Path
 from stack.processes import StackError
 
 RECORDED = Path(__file__).parents[1] / "jars.sha256"
+ARCHIVES = "*.tar.gz"
 
 
 def require_recorded(root: Path, confs: Sequence[str]) -> None:
@@ -35,8 +36,13 @@ def record(root: Path, confs: Sequence[str]) -> None:
 
 def digests(root: Path, confs: Sequence[str]) -> dict[str, str]:
     """The SHA-256 of every jar, by ``<conf>/<file>``."""
-    jars = [jar for conf in confs for jar in (root / conf).glob("*.jar")]
+    jars = [jar for conf in confs for jar in files_in(root / conf)]
     return {jar.relative_to(root).as_posix(): hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The jars and archives of a folder."""
+    return [*folder.glob("*.jar"), *folder.glob(ARCHIVES)]
 
 
 def _recorded() -> dict[str, str]:

@@ -1,9 +1,10 @@
 """Fetches the jars that ``ivy.xml`` names, with the Ivy that pyspark ships, into a cache outside the project.
 
-The cache folder is ``$EPOCHS_CACHE``, by default ``~/.cache/airflow-epochs``. A set of jars is keyed by a hash
-of ``ivy.xml`` and of pyspark's version. It appears there by one rename: a killed download leaves nothing behind
-that looks like a set, and two callers at once fetch it once. Every jar is compared with ``jars.sha256`` before it is
-used, whether it was fetched now or lay in the cache.
+The schema registry of ``ivy-registry.xml`` is one more set: an archive with all its jars. The cache folder is
+``$EPOCHS_CACHE``, by default ``~/.cache/airflow-epochs``. A set of jars is keyed by a hash of both files and of
+pyspark's version. It appears there by one rename: a killed download leaves nothing behind that looks like a set, and
+two callers at once fetch it once. Every file is compared with ``jars.sha256`` before it is used, whether it was fetched
+now or lay in the cache.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from stack.digests import require_recorded
+from stack.digests import ARCHIVES, files_in, require_recorded
 from stack.processes import StackError
 
 IVY_XML = Path(__file__).parents[1] / "ivy.xml"
-CONFS = ("spark", "broker", "s3", "yarn")
+REGISTRY_XML, REGISTRY_SETTINGS = IVY_XML.with_name("ivy-registry.xml"), IVY_XML.with_name("ivy-registry-settings.xml")
+REGISTRY = "registry"
+CONFS = ("spark", "broker", "s3", "yarn", REGISTRY)
 FETCH_S = 600
 
 
 @dataclass(frozen=True)
 class Jars:
-    """Folders of jars, one for each configuration of ``ivy.xml``."""
+    """Folders of jars, one for each of ``CONFS``."""
 
     root: Path
 
@@ -40,6 +43,11 @@ class Jars:
 
     def paths(self, *confs: str) -> list[Path]:
         return [jar for conf in confs for jar in sorted(self.folder(conf).glob("*.jar"))]
+
+    def archive(self, conf: str) -> Path:
+        """The one archive of a program that comes as a whole."""
+        [found] = self.folder(conf).glob(ARCHIVES)
+        return found
 
     def classpath(self, conf: str) -> str:
         return str(self.folder(conf) / "*")
@@ -83,7 +91,7 @@ def _key() -> str:
     if ivy is None:
         raise StackError("This pyspark ships no Ivy. What to do: install pyspark (not only pyspark-client).")
     spark_core = next((pyspark_home() / "jars").glob("spark-core_*.jar"))
-    return hashlib.sha256(IVY_XML.read_bytes() + spark_core.name.encode()).hexdigest()[:16]
+    return hashlib.sha256(IVY_XML.read_bytes() + REGISTRY_XML.read_bytes() + spark_core.name.encode()).hexdigest()[:16]
 
 
 def _fetch_one(jars: Jars, conf: str) -> None:
@@ -94,7 +102,7 @@ def _fetch_one(jars: Jars, conf: str) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{conf}-", dir=jars.root) as temporary:
             found = Path(temporary) / "jars"
             _resolve(conf, Path(temporary), found)
-            if conf != "broker":
+            if conf not in ("broker", REGISTRY):
                 _leave_out_what_spark_has(found)
             found.rename(jars.folder(conf))
 
@@ -108,9 +116,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _resolve(conf: str, work: Path, found: Path) -> None:
     ivy = next((pyspark_home() / "jars").glob("ivy-*.jar"))
-    argv = ["java", "-jar", str(ivy), "-cache", str(work / "ivy"), "-ivy", str(IVY_XML), "-confs", conf]
-    argv += ["-types", "jar", "bundle", "-retrieve", f"{found}/[artifact]-[revision].[ext]"]
-    if settings := os.environ.get("EPOCHS_IVY_SETTINGS"):  # a mirror instead of Maven Central
+    wanted, settings = (REGISTRY_XML, str(REGISTRY_SETTINGS)) if conf == REGISTRY else (IVY_XML, "")
+    argv = ["java", "-jar", str(ivy), "-cache", str(work / "ivy"), "-ivy", str(wanted), "-confs", conf]
+    argv += ["-types", "jar", "bundle", "tar.gz", "-retrieve", f"{found}/[artifact]-[revision].[ext]"]
+    if settings := os.environ.get("EPOCHS_IVY_SETTINGS") or settings:  # the former: a mirror instead of Maven Central
         argv += ["-settings", settings]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_S, check=False)
@@ -118,7 +127,7 @@ def _resolve(conf: str, work: Path, found: Path) -> None:
         raise StackError("java is not on the PATH. What to do: install Java 17 or newer.") from None
     except subprocess.TimeoutExpired:
         raise StackError(f"The {conf} jars were not fetched within {FETCH_S} s. What to do: try again.") from None
-    if done.returncode or not list(found.glob("*.jar")):
+    if done.returncode or not files_in(found):
         problems = [line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line][-25:]
         raise StackError(f"The {conf} jars cannot be resolved:\n" + "\n".join(problems) + done.stderr)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
-from airflow_epochs.coordinator import state_tables, users_vote
+from airflow_epochs.coordinator import schemas, state_tables, users_vote
 from airflow_epochs.coordinator.backfill import replayed
 from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
 from airflow_epochs.coordinator.task import TaskTry
@@ -153,6 +153,7 @@ def _played(task: TaskTry, recorded: OpenRecord) -> OpenRecord:
         sinks={sink.name: _plan(sink, recorded.sinks.get(sink.name)) for sink in task.pipeline.sinks},
         state={name: replace(recorded.state[name], fold=False) for name in states},
         warnings=(),
+        schemas=recorded.schemas or schemas.asked(task),
     )
 
 

@@ -19,7 +19,7 @@ from airflow_epochs.contracts import (
     Sink,
     Watching,
 )
-from airflow_epochs.coordinator import agreement, code_changes, preflight, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData
@@ -97,6 +97,7 @@ def _open_planned(
             restored_to=order.restored_to if order else 0,
             restores=order.restores if order else {},
             backlog=planned.backlog,
+            schemas=None if order and order.restored_to else schemas.asked(task),
         ),
         run,
     )
@@ -227,6 +228,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
             ledger=task.ledger.root,
             warnings=changes_by_others(task, before, last.adopted),
             state=state_tables.pins(task, before, last.adopted, last.state),
+            schemas=schemas.again(task, last),
         ),
         run,
     )

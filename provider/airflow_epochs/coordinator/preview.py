@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_epochs.contracts import Limits, Position, Sampling, SinkAttempt, StagedSample
-from airflow_epochs.coordinator import opening, state_tables
+from airflow_epochs.coordinator import opening, schemas, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.unpublished import clear_away, staged
 from airflow_epochs.errors import NoNewData, NotApplied
@@ -101,6 +101,7 @@ def _played(task: TaskTry, records: int) -> OpenRecord:
         ledger=task.ledger.root,
         watermarks=watermarks,
         state={sink: replace(pin, fold=False) for sink, pin in pins.items()},
+        schemas=schemas.asked(task),
     )
 
 

@@ -25,7 +25,7 @@ from airflow_epochs.contracts import (
     SparkRead,
     Stateful,
 )
-from airflow_epochs.coordinator import code_changes, state_tables
+from airflow_epochs.coordinator import code_changes, schemas, state_tables
 from airflow_epochs.coordinator.backfill import replayed
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
@@ -357,7 +357,8 @@ def _earlier_plans(task: TaskTry, opened: OpenRecord, first: int, outputs: tuple
     """What the transform gets of each epoch that is replayed for a backfill."""
     for earlier in replayed(task, first, opened.txn.epoch):
         read = task.pipeline.source.spark_read(earlier.ranges, task.env)
-        yield _stage_plan(task, earlier, read, outputs, state_tables.reads(task, earlier, by=opened))
+        known = replace(earlier, schemas=earlier.schemas or opened.schemas)
+        yield _stage_plan(task, known, read, outputs, state_tables.reads(task, earlier, by=opened))
 
 
 def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
@@ -418,6 +419,7 @@ def _stage_plan(
         watermarks=opened.watermarks,
         event_time=_event_time_plan(task, opened),
         state=state,
+        registry=schemas.read(task, opened),
     )
 
 

@@ -12,6 +12,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     dry-runs/<try_id>.json               DryRunRecord: deleted with what it names
     savepoints/<name>.json               SavepointRecord
     savepoints/<name>.disposed.json      DisposedRecord: the savepoint does not count any more
+    schemas/<digest of it>.json          SchemaRecord: never deleted; new schemas are rare
     epochs/<epoch, 20 digits>/
         <attempt, 10 digits>.open.json       OpenRecord
         <attempt>.try.<id>.json              TryRecord
@@ -43,6 +44,7 @@ from airflow_epochs.model import (
     Run,
     RunIndex,
     SavepointRecord,
+    SchemaRecord,
     SigningRecord,
     TransactionId,
     TryRecord,
@@ -68,7 +70,7 @@ EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt
 NumberedRecord = SigningRecord | RebuiltRecord | AcknowledgedRecord | PauseRecord | RetriedRecord
 PipelinesRecord = PipelineRecord | NumberedRecord | DryRunRecord | SavepointRecord | DisposedRecord
 """Records that name their pipeline."""
-Record = EpochRecord | PipelinesRecord | RunIndex
+Record = EpochRecord | PipelinesRecord | RunIndex | SchemaRecord
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
@@ -87,6 +89,8 @@ def key_of(record: Record) -> str:
             return disposed_key(record.name)
         case RunIndex():
             return run_key(Run(record.dag_id, record.run_id))
+        case SchemaRecord():
+            return schemas_key(record.digest)
         case _:
             return _key_of_epoch_record(record)
 
@@ -215,6 +219,11 @@ def savepoint_key(name: str) -> str:
 def disposed_key(name: str) -> str:
     """The key of the record that disposes of a savepoint."""
     return savepoint_key(name).replace(".json", ".disposed.json")
+
+
+def schemas_key(digest: str) -> str:
+    """The key of the schemas with this digest."""
+    return f"schemas/{digest}.json"
 
 
 def savepoint_of(key: str) -> str | None:

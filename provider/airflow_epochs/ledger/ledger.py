@@ -33,6 +33,7 @@ from airflow_epochs.ledger.keys import (
     run_key,
     savepoint_key,
     savepoint_of,
+    schemas_key,
     sink_key,
     takeover_key,
 )
@@ -60,6 +61,7 @@ from airflow_epochs.model import (
     Run,
     RunIndex,
     SavepointRecord,
+    SchemaRecord,
     TakeoverRecord,
     TryRecord,
     WaivedRecord,
@@ -505,6 +507,14 @@ class Ledger:
     def forget_dry_run(self, record: DryRunRecord) -> None:
         """Delete the record of a dry run whose places are cleared away. Idempotent."""
         self._records.delete(key_of(record))
+
+    def put_schemas(self, record: SchemaRecord) -> SchemaRecord:
+        """Put schemas by which an epoch's input is decoded. Idempotent. Raises as ``Records.put``."""
+        return self.schemas(record.digest) or self._records.put(record)
+
+    def schemas(self, digest: str) -> SchemaRecord | None:
+        """The schemas that an open record names; None if they are lost."""
+        return self._records.get(schemas_key(digest), SchemaRecord)
 
     def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:
         """Put a rebuilding; the one that stands. Raises as ``Records.put``.

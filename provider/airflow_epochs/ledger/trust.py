@@ -6,6 +6,9 @@ record* (``SigningRecord``), which itself is signed, says so:
 * records that it names with their digests: all that the next epoch rests on, as they were when signing began;
 * records of complete epochs before that: history, on which no decision rests.
 
+A ``SchemaRecord`` is never signed: it is believed if its key is the digest of its content, and read only where a
+believed open record names that digest.
+
 A ledger begins to be signed with its first record. If its first record is older than its key, it begins with the first
 ``open`` that has the key, and until then is read without a check. Without a key no record is signed, and a signed
 record is refused.
@@ -22,7 +25,7 @@ from typing import Any, TypeVar
 from airflow_epochs.ledger.codec import decode, signature_of
 from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key, is_signing_key, signing_key
 from airflow_epochs.ledger.signing import Keys, message
-from airflow_epochs.model import FORMAT, FORMAT_UNSIGNED, PipelineRecord, RunIndex, SigningRecord
+from airflow_epochs.model import FORMAT, FORMAT_UNSIGNED, PipelineRecord, RunIndex, SchemaRecord, SigningRecord
 
 R = TypeVar("R")
 
@@ -75,6 +78,8 @@ class Trust:
 
     def to_write(self, record: R) -> R:
         """The record with the format that it is written in: ``FORMAT`` once the ledger has begun to be signed."""
+        if isinstance(record, SchemaRecord):
+            return record
         begins = isinstance(record, PipelineRecord)  # if the ledger has one already, the put of this one loses
         return _as(record, FORMAT) if self.keys and (begins or self._has_begun()) else record
 
@@ -112,6 +117,8 @@ class Trust:
             NotBelieved: The record is not signed with one of our keys, and no signing record names it.
             KeyMissing: The record is signed, and we have no key.
         """
+        if isinstance(record, SchemaRecord):  # what names it vouches for it, and its key for what it says
+            return record
         body, signature = signature_of(value)
         if self._fits(self.keys, key, body, signature):
             if getattr(record, "format", FORMAT) != FORMAT:

@@ -50,6 +50,7 @@ _DRIVER_FILES = (
     "codes.py",
     "errors.py",
     "expectations.py",
+    "schemas.py",
     "secrecy.py",
     "storage/__init__.py",
     "storage/fsync.py",

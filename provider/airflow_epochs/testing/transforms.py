@@ -16,7 +16,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.config import Transform
 from airflow_epochs.event_time import micros
+from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.spark.driver import determinism, letters, transform, user_files
 from airflow_epochs.spark.driver.plans import EventTimePlan, StagePlan, TransformFile
+from airflow_epochs.transforms.registries import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +81,8 @@ def run_transform(
     watermark: datetime | None = None,
     previous_watermark: datetime | None = None,
     event_time: EventTime | None = None,
+    schemas: Mapping[int, str] | None = None,
+    registry_conn_id: str = "schema_registry_default",
     spark: SparkSession | None = None,
 ) -> Any:
     """Run a transform, and return what it returns, with a list of rows in place of each DataFrame.
@@ -100,6 +104,8 @@ def run_transform(
         watermark: The epoch's watermark, with its zone; None: it has none yet.
         previous_watermark: That of the epoch before.
         event_time: As in the pipeline. A transform that calls ``epoch.event_time`` needs it.
+        schemas: What the schema registry has, by its ids: Avro schemas as text.
+        registry_conn_id: The registry's connection, as the transform names it.
         spark: The session to use; None: Spark in this process.
 
     Returns:
@@ -112,6 +118,8 @@ def run_transform(
     session = spark or _local_spark()
     made = [_record(each) for each in records]
     plan = _plan(path, made, state or {}, sinks, epoch, now, (watermark, previous_watermark), event_time)
+    if schemas is not None:
+        plan = replace(plan, registry=_registry(registry_conn_id, schemas))
     with transform.loaded(plan.transform) as users:
         user_files.ship(session, user_files.siblings_of(plan.transform.path), _archives())
         batch = _frame(session, table or (KAFKA_COLUMNS, _kafka_rows(made, now)))
@@ -181,6 +189,11 @@ def _plan(
         watermarks=tuple(None if mark is None else micros(mark) for mark in watermarks),
         event_time=_event_time(event_time, records, now) if event_time else None,
     )
+
+
+def _registry(conn_id: str, schemas: Mapping[int, str]) -> Registry:
+    found = {str(number): WriterSchema(kind="AVRO", text=text) for number, text in schemas.items()}
+    return Registry(conn_id=conn_id, schemas=found)
 
 
 def _event_time(event_time: EventTime, records: Sequence[Record], now: datetime) -> EventTimePlan:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms import avro_schemas
+from airflow_epochs.transforms import avro_schemas, registries
 from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
@@ -38,7 +38,8 @@ def parse_avro(
     batch: DataFrame,
     reader_schema: str | Mapping[str, Any],
     *,
-    schemas: Mapping[int, str | Mapping[str, Any] | list[Any]],
+    schemas: Mapping[int, str | Mapping[str, Any] | list[Any]] | None = None,
+    registry: str | None = None,
     corrupt: str = "raw",
     columns: Sequence[str | Column] = ORIGIN,
     value: str = "value",
@@ -48,15 +49,17 @@ def parse_avro(
     The rows have the columns of ``reader_schema``, whatever the record's own schema is, by Avro's rules: fields that
     the reader's schema does not have are left out, missing ones get its default, and numbers become wider.
 
-    Corrupt are: records without a value or without the magic byte; with an id that ``schemas`` does not have; of a
-    schema that cannot be read into the reader's; that are not of their schema, or have bytes left over; with a text
-    that is not UTF-8. Spark must have the jar of ``org.apache.spark:spark-avro``.
+    Corrupt are: records without a value or without the magic byte; with an id that is not known; of a schema that
+    cannot be read into the reader's; that are not of their schema, or have bytes left over; with a text that is not
+    UTF-8. Spark must have the jar of ``org.apache.spark:spark-avro``.
 
     Args:
         batch: The epoch's records.
         reader_schema: The Avro schema of the rows, a record: as JSON text, or as what the text stands for.
         schemas: The id of each schema that records may have -> the schema, complete in itself. A rerun must have the
             same ones.
+        registry: In place of ``schemas``: the connection of the schema registry, as the source has it in
+            ``registry_conn_id``. The schemas are those that the registry had when the epoch was opened.
         corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
         columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
         value: The batch's binary column with the records.
@@ -67,20 +70,21 @@ def parse_avro(
     from pyspark.sql import functions as F
 
     reader = _reader(reader_schema)
-    _check(batch, schemas, value)
+    written, unusable = _written(schemas, registry)
+    _require_binary(batch, value)
     kept = batch.select(*columns)
     names, fields = kept.columns, [field["name"] for field in reader.root["fields"]]
     _CHECKS.has_not("what is kept", kept, [*fields, _FRAME, _VALUE, _RAW], "the schema has it, too")
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
-    known, problems = _readable(schemas, reader)
+    known, problems = _readable(written, reader)
     carried = batch.select(*columns, *more, F.col(value).alias(_RAW))
     with _spark_has_avro():
         framed = once(carried.withColumn(_FRAME, _decoded(known, reader)))
         whole = F.when(F.col(f"{_FRAME}.end") == F.lit(_END), F.col(f"{_FRAME}.value"))
         told = framed.withColumn(_VALUE, whole)
         kind = json.loads(told.schema.json())["fields"][-1]["type"]
-    told = told.withColumn(ERROR, _error([*known], problems, anywhere(quoted(_VALUE), kind, not_utf8)))
+    told = told.withColumn(ERROR, _error([*known], {**unusable, **problems}, anywhere(quoted(_VALUE), kind, not_utf8)))
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
     return Parsed(
         rows=good.select(*names, *(F.col(_VALUE).getField(name).alias(name) for name in fields)),
@@ -97,11 +101,20 @@ def _reader(told: str | Mapping[str, Any]) -> Resolved:
     return reader
 
 
-def _check(batch: DataFrame, schemas: Mapping[int, Any], value: str) -> None:
+def _written(schemas: Mapping[int, Any] | None, registry: str | None) -> tuple[Mapping[int, Any], Mapping[int, str]]:
+    """The schemas that records may have, and why others cannot be used."""
+    if registry is not None and schemas is None:
+        return registries.schemas_of(registry, "AVRO", _CHECKS.operator)
+    if schemas is None or registry is not None:
+        raise _CHECKS.argument("schemas", schemas, "given if `registry` is not, and left out if it is")
     wrong = [key for key in schemas if not isinstance(key, int) or not 0 <= key <= _ID_MAX]
     if wrong or not schemas:
         given = wrong or dict(schemas)
         raise _CHECKS.argument("schemas", given, f"a dict of at least one schema, by ids from 0 to {_ID_MAX}")
+    return schemas, {}
+
+
+def _require_binary(batch: DataFrame, value: str) -> None:
     _CHECKS.has("the batch", batch, [value])
     if (kind := batch.schema[value].dataType.simpleString()) != "binary":
         raise _CHECKS.argument("value", value, f"the name of a binary column; this one is {kind}")

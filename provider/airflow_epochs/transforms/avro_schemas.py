@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 Schema = Any
@@ -68,16 +69,20 @@ class Resolved:
         return self.named.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def resolved(told: Schema) -> Resolved:
+def resolved(told: Schema, references: Mapping[str, Schema] = MappingProxyType({})) -> Resolved:
     """A schema, given as text or as what the text stands for.
+
+    Args:
+        told: The schema.
+        references: Full name -> the schema that defines it, for names that ``told`` does not define. Its text is then
+            where the name is first used.
 
     Raises:
         SchemaFlaw: It is not valid.
     """
     try:
-        schema = json.loads(told) if isinstance(told, str) and told.strip()[:1] in ('"', "{", "[") else told
-        named: dict[str, Schema] = {}
-        return Resolved(_walked(schema, "", named), named)
+        named = _Names({name: _parsed(each) for name, each in references.items()})
+        return Resolved(_walked(_parsed(told), "", named), named)
     except (KeyError, TypeError, AttributeError) as error:
         raise SchemaFlaw(f"is no valid Avro schema: {error!r}") from error
     except SchemaFlaw:
@@ -86,7 +91,19 @@ def resolved(told: Schema) -> Resolved:
         raise SchemaFlaw(f"is no JSON: {error}") from error
 
 
-def _walked(schema: Schema, namespace: str, named: dict[str, Schema]) -> Schema:
+class _Names(dict[str, Schema]):
+    """Full name -> definition, as found so far. ``references``: those that may still be needed."""
+
+    def __init__(self, references: dict[str, Schema]) -> None:
+        super().__init__()
+        self.references = references
+
+
+def _parsed(told: Schema) -> Schema:
+    return json.loads(told) if isinstance(told, str) and told.strip()[:1] in ('"', "{", "[") else told
+
+
+def _walked(schema: Schema, namespace: str, named: _Names) -> Schema:
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _known(schema, namespace, named)
     if isinstance(schema, list):
@@ -103,10 +120,12 @@ def _walked(schema: Schema, namespace: str, named: dict[str, Schema]) -> Schema:
     return _walked(kind, namespace, named)
 
 
-def _known(name: str, namespace: str, named: Mapping[str, Schema]) -> str:
+def _known(name: str, namespace: str, named: _Names) -> Schema:
     for full in (_full(name, namespace), name):
         if full in named:
             return full
+        if full in named.references:
+            return _walked(named.references.pop(full), "", named)
     raise SchemaFlaw(f"has no type {name!r}")
 
 
@@ -114,7 +133,7 @@ def _full(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _defined(schema: Schema, namespace: str, named: dict[str, Schema]) -> Schema:
+def _defined(schema: Schema, namespace: str, named: _Names) -> Schema:
     full = _full(schema["name"], schema.get("namespace", namespace))
     if full in named:
         raise SchemaFlaw(f"defines {full!r} twice")

@@ -27,6 +27,8 @@ DEFAULTS: Mapping[str, Any] = {
     "bounds": "available",
     "grace": 0,
     "missed": "read",
+    "registry_conn_id": None,
+    "subjects": None,
 }
 AVAILABLE, DATA_INTERVAL = "available", "data_interval"
 READ, REFUSE = "read", "refuse"
@@ -48,7 +50,8 @@ DURATION_S_MAX = 7 * 86_400
 class KafkaConfig:
     """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target.
 
-    ``by_interval``: ``bounds`` is "data_interval". ``refuses_missed``: ``missed`` is "refuse".
+    ``by_interval``: ``bounds`` is "data_interval". ``refuses_missed``: ``missed`` is "refuse". ``registry_conn_id``:
+    None if no schema registry is asked. ``subjects``: those of the topics' values if the user names none.
     """
 
     topics: tuple[str, ...]
@@ -66,6 +69,8 @@ class KafkaConfig:
     by_interval: bool
     grace_s: float
     refuses_missed: bool
+    registry_conn_id: str | None
+    subjects: tuple[str, ...]
 
 
 def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
@@ -77,8 +82,9 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
         BadArgument: An option is not valid. The text names it and the accepted values.
     """
     given = {**DEFAULTS, **raw}
+    topics = _topics(given["topics"]) if "topics" in given else ()
     config = KafkaConfig(
-        topics=_topics(given["topics"]) if "topics" in given else (),
+        topics=topics,
         conn_id=_text("conn_id", given["conn_id"]),
         starting=parse_starting(given["starting"]),
         max_records=None if _none(given["max_records"]) else _count("max_records", given["max_records"]),
@@ -93,6 +99,10 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
         by_interval=_one_of("bounds", given["bounds"], AVAILABLE, DATA_INTERVAL) == DATA_INTERVAL,
         grace_s=_duration("grace", given["grace"], least_s=0),
         refuses_missed=_one_of("missed", given["missed"], READ, REFUSE) == REFUSE,
+        registry_conn_id=None
+        if _none(given["registry_conn_id"])
+        else _text("registry_conn_id", given["registry_conn_id"]),
+        subjects=tuple(f"{topic}-value" for topic in topics) if _none(given["subjects"]) else _subjects(given),
     )
     if config.by_interval:
         _require_bounds_alone(given, config.starting)
@@ -140,6 +150,23 @@ def _topics(value: object) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise bad(f"`topics` is {', '.join(names)}. It must name each topic only once.")
     return tuple(names)
+
+
+def _subjects(given: Mapping[str, Any]) -> tuple[str, ...]:
+    value = given["subjects"]
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if (
+        not isinstance(names, Sequence)
+        or not names
+        or not all(isinstance(name, str) and name.strip() for name in names)
+    ):
+        raise bad(f"`subjects` is {value!r}. It must be a subject of the schema registry, or a list of subjects.")
+    if _none(given["registry_conn_id"]):
+        raise bad(
+            f"`subjects` is {value!r}, and `registry_conn_id` is left out. Give both, or neither: `registry_conn_id` "
+            "is the connection of the schema registry that has the subjects."
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _none(value: object) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Unread,
     )
     from airflow_epochs.model import JsonDict, Ranges
+    from airflow_epochs.schemas import WriterSchema
     from airflow_epochs.sources.kafka.reader import KafkaReader
 
 KIND = "kafka"
@@ -66,6 +67,10 @@ class KafkaSource:
         grace: With "data_interval": how long after the interval ``open`` waits for late records, in seconds, or a text.
         missed: With "data_interval", if earlier intervals were left out. "read": the epoch has their records, too.
             "refuse": the run fails, until each of them has an epoch of its own.
+        registry_conn_id: An Airflow connection of type ``schema_registry``. ``open`` asks it for the schemas that
+            records may have, and parsers such as ``parse_avro(registry=…)`` find them. None: no registry is asked.
+        subjects: The subjects of the registry that have these schemas: a list, or one text with commas between them.
+            Default: ``<topic>-value`` of each topic.
 
     Raises:
         BadArgument: An option is not valid.
@@ -86,6 +91,8 @@ class KafkaSource:
     bounds: str = DEFAULTS["bounds"]
     grace: float | str = DEFAULTS["grace"]
     missed: str = DEFAULTS["missed"]
+    registry_conn_id: str | None = DEFAULTS["registry_conn_id"]
+    subjects: Sequence[str] | str | None = DEFAULTS["subjects"]
 
     template_fields: ClassVar[Sequence[str]] = (
         "topics",
@@ -103,6 +110,8 @@ class KafkaSource:
         "bounds",
         "grace",
         "missed",
+        "registry_conn_id",
+        "subjects",
     )
 
     def __post_init__(self) -> None:
@@ -112,7 +121,8 @@ class KafkaSource:
         """The source as JSON, for the ledger: connection ids, no secrets."""
         topics = self.topics if isinstance(self.topics, str) else list(self.topics)
         raw = {**self._raw(), "topics": topics, "starting": starting_json(self.starting)}
-        return {"kind": KIND, **raw, "options": dict(self.options)}
+        subjects = list(self.subjects) if self.subjects and not isinstance(self.subjects, str) else self.subjects
+        return {"kind": KIND, **raw, "options": dict(self.options), "subjects": subjects}
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> KafkaSource:
@@ -205,6 +215,21 @@ class KafkaSource:
     def unread(self, position: Position, env: Environment) -> list[Unread]:
         """What can be read behind the position, per partition. Raises Corrupt if records are gone. Reads only."""
         return self._reader(env).unread(position)
+
+    def registry(self) -> JsonDict | None:
+        """The connection of the schema registry, and the subjects that it is asked for; None: no registry is asked."""
+        config = self._config()
+        if config.registry_conn_id is None:
+            return None
+        return {"registry_conn_id": config.registry_conn_id, "subjects": list(config.subjects)}
+
+    def schemas(self, env: Environment) -> dict[str, WriterSchema]:
+        """All versions of the subjects, by their ids."""
+        from airflow_epochs.kafka.schema_registry import schemas_of
+
+        config = self._config()
+        assert config.registry_conn_id
+        return schemas_of(env.connection(config.registry_conn_id), config.subjects)
 
     def dataset_of(self, topic: str, env: Environment) -> Dataset:
         """The topic, in the cluster of the connection."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
 from airflow_epochs.spark.driver.wire import JsonDict
+from airflow_epochs.transforms.registries import NO_REGISTRY, Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +185,7 @@ class StagePlan(JobPlan):
         nothing: Whether the sinks get no rows, whatever the transform returns: tables go back to an earlier epoch.
         letters: Where dead letters go; None: there are none, and a row that does not fit aborts the epoch.
         table: What is read of a Delta table; None: ``read`` says what is read of Kafka.
+        registry: The schemas that records were written with.
     """
 
     JOB = "stage"
@@ -210,6 +212,7 @@ class StagePlan(JobPlan):
     nothing: bool = False
     letters: LettersPlan | None = None
     table: TableRead | None = None
+    registry: Registry = NO_REGISTRY
 
 
 @dataclass(frozen=True, kw_only=True)

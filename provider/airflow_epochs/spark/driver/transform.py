@@ -25,6 +25,8 @@ from airflow_epochs.errors import EpochError, Refused
 from airflow_epochs.spark.driver import event_times
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
+from airflow_epochs.transforms import registries
+from airflow_epochs.transforms.registries import NO_REGISTRY, Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -50,6 +52,7 @@ class EpochContext:
         previous_watermark: P: what the watermark was in the epoch before.
         clock: For the stage job.
         table: The table that the epoch reads; None if it reads topics.
+        registry: For the parsers: the schemas that records of the epoch were written with.
     """
 
     number: int
@@ -63,6 +66,7 @@ class EpochContext:
     _watermarks: tuple[datetime | None, ...] = field(default=(), repr=False)
     clock: event_times.Clock | None = field(default=None, repr=False)
     table: str | None = field(default=None, repr=False)
+    registry: Registry = field(default=NO_REGISTRY, repr=False)
 
     @property
     def record(self) -> Column:
@@ -137,6 +141,7 @@ class EpochContext:
             _watermarks=marks,
             clock=event_times.Clock(plan.event_time) if plan.event_time else None,
             table=plan.table.location if plan.table else None,
+            registry=plan.registry,
         )
 
 
@@ -230,7 +235,8 @@ class LoadedTransform:
             Refused: The function raised.
         """
         try:
-            return self.function(batch, epoch, state) if state else self.function(batch, epoch)
+            with registries.known(epoch.registry):
+                return self.function(batch, epoch, state) if state else self.function(batch, epoch)
         except EpochError:
             raise
         except Exception as error:

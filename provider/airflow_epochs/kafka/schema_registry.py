@@ -1,0 +1,133 @@
+"""Asks a Confluent-compatible schema registry, through Confluent's own client.
+
+The connection is one of type ``schema_registry``: the host is the registry's URL, or several with commas between them;
+login and password are those of basic authentication; the extra has more settings of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Connection
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+
+TIMEOUT_S = 10.0
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+_NO_ENTRY, _MISSING = (401, 403), 404
+
+
+def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, WriterSchema]:
+    """The schemas of all versions of these subjects, by their ids; also of versions that were deleted.
+
+    Records of a deleted version may still be in the topic.
+
+    Raises:
+        Refused: There is no such subject, or the registry does not let us in, or the connection is not valid.
+        NotApplied: The registry does not answer.
+    """
+    found: dict[str, WriterSchema] = {}
+    with client_of(connection) as client:
+        for subject in subjects:
+            with asking(connection, f"the versions of subject {subject!r}"):
+                for version in client.get_versions(subject, deleted=True):
+                    registered = client.get_version(subject, version, deleted=True)
+                    if str(registered.schema_id) not in found:
+                        found[str(registered.schema_id)] = _complete(client, registered.schema)
+    return found
+
+
+def subjects_of(connection: Connection) -> list[str]:
+    """The names of the registry's subjects. Raises as ``schemas_of``."""
+    with client_of(connection) as client, asking(connection, "its subjects"):
+        return list(client.get_subjects())
+
+
+@contextmanager
+def client_of(connection: Connection) -> Iterator[SchemaRegistryClient]:
+    """Confluent's client for the registry of a connection, closed at the end of the block.
+
+    Raises:
+        Refused: A package is missing, or the connection is not valid.
+    """
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError as missing:
+        raise Refused(
+            f"The client of schema registries needs the Python package {missing.name}, which is not installed.",
+            code=codes.REGISTRY_PACKAGE_MISSING,
+        ) from missing
+    try:
+        client = SchemaRegistryClient(_settings(connection))
+    except (ValueError, TypeError, OSError) as error:  # OSError: a file with certificates
+        raise Refused(
+            f"Connection {connection.conn_id!r} is not one of a schema registry: {error}.",
+            code=codes.REGISTRY_CONNECTION,
+        ) from error
+    with client:
+        yield client
+
+
+def _settings(connection: Connection) -> dict[str, Any]:
+    url = connection.host or ""
+    if url and "://" not in url:
+        url = f"http://{url}"
+    if connection.port and url:
+        url = f"{url.rstrip('/')}:{connection.port}"
+    settings: dict[str, Any] = {"url": url, "timeout": TIMEOUT_S}
+    if connection.login:
+        settings["basic.auth.user.info"] = f"{connection.login}:{connection.password or ''}"
+    return {**settings, **connection.extra}
+
+
+@contextmanager
+def asking(connection: Connection, what: str) -> Iterator[None]:
+    """Turn what the client raises into our errors. ``what``: what the registry is asked for."""
+    import httpx2
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+    at = f"The schema registry of connection {connection.conn_id!r}"
+    try:
+        yield
+    except SchemaRegistryError as error:
+        if error.http_status_code in _NO_ENTRY:
+            raise Refused(f"{at} refuses to tell {what}: {error}.", code=codes.REGISTRY_REFUSED) from error
+        if error.http_status_code == _MISSING:
+            raise Refused(f"{at} does not have {what}: {error}.", code=codes.REGISTRY_SUBJECT_MISSING) from error
+        raise NotApplied(f"{at} does not tell {what}: {error}.", code=codes.REGISTRY_UNREACHABLE) from error
+    except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no registry
+        raise NotApplied(f"{at} does not answer: {error!r}.", code=codes.REGISTRY_UNREACHABLE) from error
+
+
+# -- schemas, complete in themselves ---------------------------------------------------------------------------------
+
+
+def _complete(client: SchemaRegistryClient, schema: Schema) -> WriterSchema:
+    """A schema with what it refers to. One with a flaw makes its records corrupt, and no others."""
+    kind, text = schema.schema_type or AVRO, schema.schema_str or ""
+    if kind != AVRO:
+        return WriterSchema(kind=kind, text=text)
+    try:
+        return WriterSchema(kind=kind, text=resolved(text, _referred(client, schema)).text)
+    except SchemaFlaw as flaw:
+        return WriterSchema(kind=kind, text="", flaw=str(flaw))
+
+
+def _referred(client: SchemaRegistryClient, schema: Schema) -> dict[str, str]:
+    """The texts of all schemas that a schema refers to, by the names by which it does: also those of the others."""
+    found: dict[str, str] = {}
+    waiting: list[SchemaReference] = list(schema.references or [])
+    while waiting:
+        reference = waiting.pop()
+        if reference.name not in found:
+            other = client.get_version(reference.subject, reference.version, deleted=True).schema
+            found[reference.name] = other.schema_str or ""
+            waiting += other.references or []
+    return found

@@ -1,0 +1,345 @@
+"""Schemas of a real registry: asked for by ``open``, on record, and used by each attempt of the epoch."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+
+from airflow_epochs import DeltaSink
+from airflow_epochs.contracts import Connection
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
+from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
+from airflow_epochs.kafka.schema_registry import schemas_of
+from stack.processes import free_port
+from stack.registry import SchemaRegistry
+from tests.integration.test_parse_avro import PAGE, record, written
+from tests.support.state_lab import Lab
+
+pytestmark = pytest.mark.jvm
+
+CONN = "schema_registry_default"
+V1 = record(("order_id", "string"), ("amount", "int"), name="Order")
+V2 = record(("order_id", "string"), ("amount", "int"), ("channel", "string", "web"), name="Order")
+
+
+class Shop:
+    """A topic of orders, its subject in the registry, and the pipeline of the page over it."""
+
+    def __init__(self, lab: Lab, registry: SchemaRegistry, client: SchemaRegistryClient) -> None:
+        self.lab, self.registry, self.client, self.subject = lab, registry, client, f"{lab.topic}-value"
+        lab.connections[CONN] = Connection(conn_id=CONN, conn_type="schema_registry", host=registry.url)
+        lab.folder.mkdir(exist_ok=True)
+        self.app = lab.folder / "orders_registry.py"
+        self.app.write_text(page_example())
+        self.source: dict[str, Any] = {"registry_conn_id": CONN}
+
+    def register(self, schema: Any, *references: SchemaReference, subject: str = "") -> int:
+        known: int = self.client.register_schema(
+            subject or self.subject, Schema(json.dumps(schema), "AVRO", [*references])
+        )
+        return known
+
+    def send(self, *records: bytes) -> None:
+        producer = Producer({"bootstrap.servers": self.lab.broker.bootstrap})
+        for each in records:
+            producer.produce(self.lab.topic, each)
+        assert producer.flush(30) == 0
+
+    def task(self, **then: Any) -> Coordinator:
+        sinks = (DeltaSink("orders", self.lab.at("orders")), DeltaSink("rejected", self.lab.at("rejected")))
+        return self.lab.task("shop", "orders", sinks, None, then, app=self.app, source=self.source)
+
+    def run(self, **then: Any) -> None:
+        self.lab.run(self.task(**then))
+
+    def fails(self, kind: type[EpochError], **then: Any) -> EpochError:
+        with pytest.raises(kind) as failed:
+            self.run(**then)
+        return failed.value
+
+    def moved_to(self, url: str) -> None:
+        """Somebody edits the connection."""
+        self.lab.connections[CONN] = replace(self.lab.connections[CONN], host=url)
+
+    def orders(self) -> list[tuple[Any, ...]]:
+        return sorted(self.lab.rows("orders", "order_id, amount, channel"))
+
+    def rejected(self) -> list[tuple[Any, ...]]:
+        return sorted(self.lab.rows("rejected", "error"))
+
+    def recorded(self) -> list[Path]:
+        return sorted((Path(self.lab.ledger_root) / "shop" / "schemas").glob("*.json"))
+
+
+def page_example() -> str:
+    """The transform of the page."""
+    code: str
+    [code] = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text().partition("\n### From a schema registry")[2], re.M | re.S
+    )[:1]
+    return code
+
+
+@pytest.fixture
+def client(registry: SchemaRegistry) -> Iterator[SchemaRegistryClient]:
+    """Confluent's own client, with which a test registers schemas."""
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        yield client
+
+
+@pytest.fixture
+def shop(lab: Lab, registry: SchemaRegistry, client: SchemaRegistryClient) -> Shop:
+    return Shop(lab, registry, client)
+
+
+def order(number: int, name: str) -> bytes:
+    return written(number, V1, {"order_id": name, "amount": 5})
+
+
+def test_each_record_is_decoded_with_the_schema_that_the_registry_has_for_it(shop: Shop) -> None:
+    first, second = shop.register(V1), shop.register(V2)
+    later = written(second, V2, {"order_id": "b", "amount": 7, "channel": "app"})
+    shop.send(order(first, "a"), later, b"no Avro", order(2**31 - 1, "c"))
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web"), ("b", 7.0, "app")]
+    assert shop.rejected() == [("no magic byte and schema id",), (f"unknown schema id {2**31 - 1}",)]
+
+
+def test_a_schema_that_is_registered_between_two_epochs_is_known_to_the_second_one(shop: Shop) -> None:
+    first = shop.register(V1)
+    shop.send(order(first, "a"))
+    shop.run()
+    shop.send(written(shop.register(V2), V2, {"order_id": "b", "amount": 7, "channel": "app"}))
+    shop.run()
+    shop.send(order(first, "c"))
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web"), ("b", 7.0, "app"), ("c", 5.0, "web")]
+    assert shop.rejected() == []
+    assert len(shop.recorded()) == 2, "the third epoch shares the record of the second"
+
+
+def test_a_schema_that_was_deleted_in_the_registry_still_decodes_its_records(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    shop.register(V2)
+    shop.client.delete_version(shop.subject, 1)
+    shop.run()
+    assert (shop.orders(), shop.rejected()) == ([("a", 5.0, "web")], [])
+
+
+def fail() -> None:
+    raise RuntimeError("the worker breaks")
+
+
+def test_a_rerun_decodes_with_the_schemas_of_the_first_attempt_though_the_registry_is_gone(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    with pytest.raises(RuntimeError, match="the worker breaks"):
+        shop.run(**{"stage.done": fail})
+    shop.moved_to(f"http://127.0.0.1:{free_port()}")
+    shop.run()
+    assert (shop.orders(), shop.rejected()) == ([("a", 5.0, "web")], [])
+    [epoch] = shop.lab.records("shop")
+    assert epoch.txn.attempt == 2
+
+
+def test_a_rerun_asks_again_once_the_dag_names_other_subjects(shop: Shop) -> None:
+    elsewhere = f"elsewhere-{uuid.uuid4().hex}"
+    known = shop.register(V1, subject=elsewhere)
+    shop.register(V2)
+    shop.send(order(known, "a"))
+    with pytest.raises(RuntimeError, match="the worker breaks"):
+        shop.run(**{"stage.done": fail})
+    shop.source["subjects"] = [shop.subject, elsewhere]
+    shop.run()
+    assert (shop.orders(), shop.rejected()) == ([("a", 5.0, "web")], [])
+
+
+def test_a_schema_that_refers_to_others_is_complete_on_record(shop: Shop) -> None:
+    money = record(("amount", "int"), name="shop.Money")
+    price = record(("net", "shop.Money"), ("gross", "shop.Money"), name="shop.Price")
+    whole = record(("order_id", "string"), ("amount", "int"), ("price", "shop.Price"), name="Order")
+    names = {name: f"{name}-{uuid.uuid4().hex}" for name in ("shop.Money", "shop.Price")}
+    shop.register(money, subject=names["shop.Money"])
+    shop.register(price, SchemaReference("shop.Money", names["shop.Money"], 1), subject=names["shop.Price"])
+    number = shop.register(whole, SchemaReference("shop.Price", names["shop.Price"], 1))
+    plain = json.loads(
+        json.dumps(whole).replace('"shop.Price"', json.dumps(price)).replace('"shop.Money"', json.dumps(money), 1)
+    )
+    value = {"order_id": "a", "amount": 5, "price": {"net": {"amount": 1}, "gross": {"amount": 2}}}
+    shop.send(written(number, plain, value))
+    shop.run()
+    assert (shop.orders(), shop.rejected()) == ([("a", 5.0, "web")], [])
+
+
+def test_a_subject_of_another_kind_makes_its_records_corrupt_and_no_others(shop: Shop) -> None:
+    proto = shop.client.register_schema(
+        f"{shop.subject}-2", Schema('syntax = "proto3"; message M { int32 a = 1; }', "PROTOBUF")
+    )
+    first = shop.register(V1)
+    shop.source["subjects"] = f"{shop.subject}, {shop.subject}-2"
+    shop.send(order(first, "a"), order(proto, "b"))
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web")]
+    assert shop.rejected() == [(f"schema {proto} is of kind PROTOBUF, not AVRO",)]
+
+
+# -- what can go wrong, and what its error says to do ----------------------------------------------------------------
+
+
+def test_a_missing_subject_stops_open_until_the_dag_names_the_right_one(shop: Shop) -> None:
+    elsewhere = f"elsewhere-{uuid.uuid4().hex}"
+    shop.send(order(shop.register(V1, subject=elsewhere), "a"))
+    refused = shop.fails(Refused)
+    assert refused.code and refused.code.name == "EPOCHS-REGISTRY-SUBJECT-MISSING"
+    assert f"does not have the versions of subject {shop.subject!r}" in refused.what
+    assert "subjects=[…]" in str(refused)
+    shop.source["subjects"] = [elsewhere]
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web")]
+
+
+def test_a_registry_that_does_not_answer_stops_open_and_the_next_run_goes_on(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    shop.moved_to(f"http://127.0.0.1:{free_port()}")
+    failed = shop.fails(NotApplied)
+    assert failed.code and failed.code.name == "EPOCHS-REGISTRY-UNREACHABLE"
+    assert (failed.pipeline, shop.lab.ledger("shop").newest_complete()) == ("shop", 0)
+    shop.moved_to(shop.registry.url)
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web")]
+
+
+def test_a_parser_that_names_a_registry_which_the_source_did_not_ask_is_refused_until_both_agree(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    shop.source.clear()
+    refused = shop.fails(Refused)
+    assert refused.code and refused.code.name == "EPOCHS-REGISTRY-NOT-ASKED"
+    assert f"registry_conn_id={CONN!r}" in str(refused)
+    shop.source["registry_conn_id"] = CONN
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web")]
+
+
+def test_schemas_that_the_ledger_has_lost_stop_the_stage_until_the_file_is_back(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    with pytest.raises(RuntimeError, match="the worker breaks"):
+        shop.run(**{"stage.done": fail})
+    [file] = shop.recorded()
+    saved = file.read_bytes()
+    file.unlink()
+    lost = shop.fails(Corrupt)
+    assert lost.code and lost.code.name == "EPOCHS-SCHEMAS-LOST" and file.name in lost.what
+    file.write_bytes(saved)
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "web")]
+
+
+def test_schemas_that_somebody_exchanged_in_the_ledger_are_not_used(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    with pytest.raises(RuntimeError, match="the worker breaks"):
+        shop.run(**{"stage.done": fail})
+    shop.send(order(shop.register(V2), "b"))
+    [first] = shop.recorded()
+    other = Shop(shop.lab.beside("other", topic=shop.lab.topic), shop.registry, shop.client)
+    other.run()
+    [second] = other.recorded()
+    assert second.name != first.name
+    first.write_bytes(second.read_bytes())
+    damaged = shop.fails(Corrupt)
+    assert f"it belongs to schemas/{second.name}" in damaged.what
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A server that answers everything alike; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        (401, b"{}", Refused, "EPOCHS-REGISTRY-REFUSED"),
+        (403, b'{"error_code": 40301, "message": "no"}', Refused, "EPOCHS-REGISTRY-REFUSED"),
+        (422, b"{}", NotApplied, "EPOCHS-REGISTRY-UNREACHABLE"),
+        (200, b"<html>a proxy</html>", NotApplied, "EPOCHS-REGISTRY-UNREACHABLE"),
+    ],
+)
+def test_an_answer_that_is_no_answer_has_a_code_that_tells_what_to_do(
+    status: int, body: bytes, kind: type[EpochError], code: str
+) -> None:
+    with answering(status, body) as url, pytest.raises(kind) as failed:
+        schemas_of(Connection(conn_id="r", conn_type="schema_registry", host=url, extra={"max.retries": 0}), ["s"])
+    assert failed.value.code and failed.value.code.name == code
+    assert "connection 'r'" in failed.value.what
+
+
+@pytest.mark.parametrize(
+    ("host", "extra", "problem"),
+    [
+        (None, {}, "Invalid url"),
+        ("http://r", {"retires": 3}, "Unrecognized properties: retires"),
+        ("http://r", {"ssl.ca.location": "/nowhere.pem"}, "No such file"),
+    ],
+)
+def test_a_connection_that_is_none_of_a_registry_is_refused(
+    host: str | None, extra: dict[str, Any], problem: str
+) -> None:
+    connection = Connection(conn_id="r", conn_type="schema_registry", host=host, extra=extra)
+    with pytest.raises(Refused, match=problem) as refused:
+        schemas_of(connection, ["s"])
+    assert refused.value.code and refused.value.code.name == "EPOCHS-REGISTRY-CONNECTION"
+
+
+# -- around the pipeline ---------------------------------------------------------------------------------------------
+
+
+def test_the_test_button_of_the_connection_tells_how_many_subjects_there_are(
+    registry: SchemaRegistry, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.register_schema(f"button-{uuid.uuid4().hex}", Schema(json.dumps(V1), "AVRO"))
+    monkeypatch.setenv("AIRFLOW_CONN_R", json.dumps({"conn_type": "schema_registry", "host": registry.url}))
+    expected = f"The schema registry answers. It has {len(client.get_subjects())} subjects."
+    assert SchemaRegistryHook("r").test_connection() == (True, expected)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_R", json.dumps({"conn_type": "schema_registry", "host": f"127.0.0.1:{free_port()}"})
+    )
+    fine, told = SchemaRegistryHook("r").test_connection()
+    assert not fine and "EPOCHS-REGISTRY-UNREACHABLE" in told
+
+
+def test_a_preview_decodes_with_what_the_registry_has_today(shop: Shop) -> None:
+    shop.send(order(shop.register(V1), "a"))
+    shown = preview(shop.task().task, records=10, sample=10)
+    assert {each.sink: each.rows for each in shown.sinks} == {"orders": 1, "rejected": 0}
