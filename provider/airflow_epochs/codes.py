@@ -1025,6 +1025,21 @@ REGISTRY_NOT_ASKED = REGISTRY.code(
     "A parser names a schema registry that the source of the epoch does not name.",
     "Give the source the same connection as `registry_conn_id`. Then clear the failed task.",
 )
+REGISTRY_SCHEMA_UNKNOWN = REGISTRY.code(
+    "EPOCHS-REGISTRY-SCHEMA-UNKNOWN",
+    Refused,
+    "The subject of a KafkaSink's topic does not have the schema of the rows, and the sink may not register it.",
+    "Set `register_schemas=True` in the KafkaSink, or register the schema that the message shows. Then clear the "
+    "failed task.",
+)
+REGISTRY_SCHEMA_REFUSED = REGISTRY.code(
+    "EPOCHS-REGISTRY-SCHEMA-REFUSED",
+    Refused,
+    "The schema registry does not take the schema of the rows: it is not valid, or not compatible with the subject's "
+    "earlier ones.",
+    "Let the transform return columns that fit the earlier schemas, or name another `subject`, or change the subject's "
+    "compatibility in the registry. Then clear the failed task.",
+)
 SCHEMAS_LOST = REGISTRY.code(
     "EPOCHS-SCHEMAS-LOST",
     Corrupt,

@@ -24,6 +24,7 @@ from tests.support.environment import Environment
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from confluent_kafka import Message
     from confluent_kafka.admin import AdminClient
 
 MARKERS = "markers"
@@ -196,16 +197,22 @@ def committing(
 
 def seen_by_confluent(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> Seen:
     """What a consumer of confluent-kafka has of a partition."""
+    messages = consumed(bootstrap, topic, partition, isolation)
+    return [(_text(each.key()), _text(each.value()), _header(each.headers())) for each in messages]
+
+
+def consumed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[Message]:
+    """The messages that a consumer of confluent-kafka has of a partition."""
     from confluent_kafka import Consumer, TopicPartition
 
     options = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": isolation}
     consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10})
     consumer.assign([TopicPartition(topic, partition, 0)])
-    seen: Seen = []
+    seen: list[Message] = []
     while (message := consumer.poll(20)) is not None:
         if message.error():
             break  # the end
-        seen.append((_text(message.key()), _text(message.value()), _header(message.headers())))
+        seen.append(message)
     consumer.close()
     return seen
 

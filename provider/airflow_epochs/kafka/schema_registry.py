@@ -6,7 +6,7 @@ login and password are those of basic authentication; the extra has more setting
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
-_NO_ENTRY, _MISSING = (401, 403), 404
+_NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
 
 
 def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, WriterSchema]:
@@ -48,6 +48,39 @@ def subjects_of(connection: Connection) -> list[str]:
     """The names of the registry's subjects. Raises as ``schemas_of``."""
     with client_of(connection) as client, asking(connection, "its subjects"):
         return list(client.get_subjects())
+
+
+def id_of(connection: Connection, subject: str, schema: WriterSchema, *, register: bool) -> int:
+    """The id of a schema in a subject. ``register``: put it there if the subject does not have it. Idempotent.
+
+    Raises:
+        Refused: The subject does not have it, or its rules of compatibility do not let it in.
+        NotApplied: The registry does not answer.
+    """
+    with client_of(connection) as client:
+        from confluent_kafka.schema_registry import Schema
+
+        told, what = Schema(schema.text, schema.kind), f"this schema in subject {subject!r}: {schema.text}"
+        with asking(connection, what, missing=_no_schema):
+            if register:
+                return int(client.register_schema(subject, told))
+            return int(client.lookup_schema(subject, told).schema_id or 0)
+
+
+def known_id_of(connection: Connection, subject: str, schema: WriterSchema) -> int:
+    """The id of a schema in a subject; 0 if the subject does not have it, or there is no such subject."""
+    try:
+        return id_of(connection, subject, schema, register=False)
+    except Refused as unknown:
+        if unknown.code is not codes.REGISTRY_SCHEMA_UNKNOWN:
+            raise
+        return 0
+
+
+def require_valid(connection: Connection) -> None:
+    """Raise Refused if the client does not take the connection. Asks nobody."""
+    with client_of(connection):
+        pass
 
 
 @contextmanager
@@ -87,9 +120,20 @@ def _settings(connection: Connection) -> dict[str, Any]:
     return {**settings, **connection.extra}
 
 
+def _no_subject(what: str) -> Refused:
+    return Refused(what, code=codes.REGISTRY_SUBJECT_MISSING)
+
+
+def _no_schema(what: str) -> Refused:
+    return Refused(what, code=codes.REGISTRY_SCHEMA_UNKNOWN)
+
+
 @contextmanager
-def asking(connection: Connection, what: str) -> Iterator[None]:
-    """Turn what the client raises into our errors. ``what``: what the registry is asked for."""
+def asking(connection: Connection, what: str, missing: Callable[[str], Refused] = _no_subject) -> Iterator[None]:
+    """Turn what the client raises into our errors.
+
+    ``what``: what the registry is asked for. ``missing``: makes the error if it does not have that.
+    """
     import httpx2
     from confluent_kafka.schema_registry import SchemaRegistryError
 
@@ -99,8 +143,10 @@ def asking(connection: Connection, what: str) -> Iterator[None]:
     except SchemaRegistryError as error:
         if error.http_status_code in _NO_ENTRY:
             raise Refused(f"{at} refuses to tell {what}: {error}.", code=codes.REGISTRY_REFUSED) from error
+        if error.http_status_code in (_CONFLICT, _INVALID):
+            raise Refused(f"{at} does not take {what}: {error}.", code=codes.REGISTRY_SCHEMA_REFUSED) from error
         if error.http_status_code == _MISSING:
-            raise Refused(f"{at} does not have {what}: {error}.", code=codes.REGISTRY_SUBJECT_MISSING) from error
+            raise missing(f"{at} does not have {what}: {error}.") from error
         raise NotApplied(f"{at} does not tell {what}: {error}.", code=codes.REGISTRY_UNREACHABLE) from error
     except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no registry
         raise NotApplied(f"{at} does not answer: {error!r}.", code=codes.REGISTRY_UNREACHABLE) from error

@@ -10,23 +10,26 @@ this one would not be voted on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
+from airflow_epochs.contracts import Connection, Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
 from airflow_epochs.errors import Corrupt, Refused, located
+from airflow_epochs.kafka import schema_registry
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, attempt_fields
-from airflow_epochs.sinks.kafka import checks, producer, publish, told_rows
+from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.sinks.kafka import checks, producer, publish, told_rows, value_formats
 from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment
 from airflow_epochs.sinks.kafka.rows import Record, RowShape
+from airflow_epochs.sinks.kafka.value_formats import ValueSchema
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
 from airflow_epochs.spark.driver.plans import Fit
@@ -59,6 +62,8 @@ class KafkaParticipant:
     def require_ready(self, pipeline: str, previous: TransactionId | None) -> None:
         """Look at both topics. A marker topic that is missing is created by the vote on the sink's first epoch."""
         with located(pipeline, sink=self.sink.name):
+            if self.sink.value_format:
+                schema_registry.require_valid(self._registry)
             topic = self._usable_topic()
             markers = self._cluster.topic(self.sink.marker_topic)
             if markers is not None:
@@ -101,8 +106,27 @@ class KafkaParticipant:
         marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
         checks.require_room(marker_topic, topic, marker)
         voted = Voted.now(topic, marker_topic, markers)
-        self._require_records(attempt.txn, staging, topic)  # last: takes longest
-        return replace(staged, detail=voted.detail())
+        # Rows that are staged again were promised: their schema is there.
+        may_register = self.sink.register_schemas and not attempt.promised
+        schema = self._value_schema(staging, partial(schema_registry.id_of, register=may_register))
+        self._require_records(attempt.txn, staging, schema, topic)  # last: takes longest
+        return replace(staged, detail={**voted.detail(), **(schema.detail() if schema else {})})
+
+    def _value_schema(
+        self, staging: Staging, id_of: Callable[[Connection, str, WriterSchema], int]
+    ) -> ValueSchema | None:
+        """The schema of the values, with its id; None if the sink has no ``value_format``."""
+        value_format, given = self.sink.value_format, self.sink.value_schema
+        if value_format is None:
+            return None
+        fields = RowShape.of(staging.shape.schema, self._target, value_format).fields
+        schema = value_formats.schema_of(value_format, given, fields, self.sink.topic)
+        number = id_of(self._registry, self.sink.subject or f"{self.sink.topic}-value", schema)
+        return ValueSchema(value_format=value_format, number=number, text=schema.text, given=given is not None)
+
+    @property
+    def _registry(self) -> Connection:
+        return self.env.connection(self.sink.registry_conn_id)
 
     def _ready_marker_topic(self, topic: TopicFacts, attempt: SinkAttempt) -> TopicFacts:
         """As the commit needs it; created for a sink's first epoch alone, or one that was lost would be hidden."""
@@ -128,10 +152,12 @@ class KafkaParticipant:
                 found.txn_id,
             )
 
-    def _require_records(self, txn: TransactionId, staging: Staging, topic: TopicFacts) -> None:
+    def _require_records(
+        self, txn: TransactionId, staging: Staging, schema: ValueSchema | None, topic: TopicFacts
+    ) -> None:
         """Every record is one that the topic takes, and making them leaves time to send them."""
         begun = time.monotonic()
-        checks.require_records(self._records(txn, staging, topic.partitions), topic)
+        checks.require_records(self._records(txn, staging, schema, topic.partitions), topic)
         checks.require_time(time.monotonic() - begun, self.sink.transaction_timeout)
 
     # -- commit --------------------------------------------------------------------------------------------------
@@ -142,7 +168,7 @@ class KafkaParticipant:
             return self._receipt(publish.publish(self._transaction(attempt, staged), self.env))
 
     def _transaction(self, attempt: SinkAttempt, staged: Staged) -> publish.TopicTransaction:
-        txn, markers = attempt.txn, self._markers(attempt.txn.pipeline)
+        txn, markers, schema = attempt.txn, self._markers(attempt.txn.pipeline), ValueSchema.of(staged)
         facts, assignment = self._facts(markers, attempt, staged)
         return publish.TopicTransaction(
             cluster=self._cluster,
@@ -154,7 +180,7 @@ class KafkaParticipant:
             previous=attempt.previous,
             staged=staged,
             ends=attempt.ends,
-            records=lambda partitions: self._records(txn, self.staged.promised(attempt, staged), partitions),
+            records=lambda partitions: self._records(txn, self.staged.promised(attempt, staged), schema, partitions),
         )
 
     def _facts(
@@ -208,7 +234,8 @@ class KafkaParticipant:
     def rows_staged(self, attempt: SinkAttempt, place: str) -> Iterator[Row]:
         """The records that a commit would send."""
         staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
-        return told_rows.of_records(self._records(attempt.txn, staging, 1))
+        schema = self._value_schema(staging, schema_registry.known_id_of)
+        return told_rows.of_records(self._records(attempt.txn, staging, schema, 1))
 
     def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
         """The staged rows, as Spark wrote them."""
@@ -258,8 +285,10 @@ class KafkaParticipant:
     def _options(self, assignment: Assignment) -> dict[str, Any]:
         return producer.producer_options(assignment.transactional_id, self.sink.transaction_timeout, self.sink.options)
 
-    def _records(self, txn: TransactionId, staging: Staging, partitions: int) -> Iterator[Record]:
-        shape = RowShape.of(staging.shape.schema, self._target)
+    def _records(
+        self, txn: TransactionId, staging: Staging, schema: ValueSchema | None, partitions: int
+    ) -> Iterator[Record]:
+        shape = replace(RowShape.of(staging.shape.schema, self._target, self.sink.value_format), schema=schema)
         return shape.records(
             self.staged.batches(staging),
             f"{txn.pipeline}/{self.sink.name}/{txn.epoch}",

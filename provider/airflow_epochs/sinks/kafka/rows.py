@@ -20,7 +20,8 @@ from airflow_epochs import codes
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.row_flaws import Check, require_sound, sound
+from airflow_epochs.sinks.kafka.value_formats import ValueSchema, Write
+from airflow_epochs.sinks.row_flaws import Check, refusal, require_sound, row_named, sound
 from airflow_epochs.spark.driver.delta.schema import type_name
 
 if TYPE_CHECKING:
@@ -58,16 +59,21 @@ def size_of(record: Record) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowShape:
-    """The role of each column. ``json``: the columns of the JSON object; empty if there is a column ``value``."""
+    """The role of each column.
+
+    ``fields``: the columns that the sink makes a value of; empty if there is a column ``value``. ``schema``: how; None:
+    as a JSON object.
+    """
 
     key: str | None
     value: str | None
     headers: str | None
     partition: str | None
-    json: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    schema: ValueSchema | None = None
 
     @classmethod
-    def of(cls, schema: JsonDict, target: str) -> RowShape:
+    def of(cls, schema: JsonDict, target: str, value_format: str | None = None) -> RowShape:
         """Find the columns by name, ignoring case.
 
         Raises:
@@ -76,8 +82,7 @@ class RowShape:
         types = {field["name"]: field["type"] for field in schema["fields"]}
         found = {name.lower(): name for name in types if name.lower() in _OF_KAFKA}
         others = {name: kind for name, kind in types.items() if name.lower() not in _OF_KAFKA}
-        named: dict[str, str | None] = {name: found.get(name) for name in _OF_KAFKA}
-        if problems := [*_misfits(types, found), *_unsent(others, "value" in found)]:
+        if problems := [*_misfits(types, found, value_format), *_unsent(others, "value" in found)]:
             raise Refused(
                 f"The rows do not fit {target}: {'; '.join(problems)}.",
                 code=codes.TOPIC_ROWS_UNFIT,
@@ -85,7 +90,10 @@ class RowShape:
                 "let it return any columns without `value`: the sink makes a JSON object of them. See "
                 "docs/kafka-sink.md. Clear the stage task.",
             )
-        return cls(**named, json={} if "value" in found else others)
+        key, value, headers, partition = map(found.get, _OF_KAFKA)
+        return cls(
+            key=key, value=value, headers=headers, partition=partition, fields={} if "value" in found else others
+        )
 
     def records(
         self, batches: Iterator[pa.RecordBatch], source: str, numbers: Callable[[int], int]
@@ -123,29 +131,46 @@ class RowShape:
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Record]:
         partitions = _column(batch, self.partition).to_pylist() if self.partition else repeat(None)
         headers = map(_headers, _column(batch, self.headers).to_pylist()) if self.headers else repeat(_NONE)
-        values = _bytes(batch, self.value) if self.value else self._json(batch)
+        values = _bytes(batch, self.value) if self.value else self._values(batch)
         return zip(_bytes(batch, self.key), values, partitions, headers, strict=False)
 
-    def _json(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        columns = [_for_json(_column(batch, name), kind) for name, kind in self.json.items()]
-        # Encode the whole batch at once: a value that JSON cannot express must fail here.
-        return iter(list(map(msgspec.json.Encoder().encode, starmap(self._object, zip(*columns, strict=True)))))
+    def _values(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        columns = [_for_json(_column(batch, name), kind) for name, kind in self.fields.items()]
+        # Encode the whole batch at once: a value that cannot be written must fail here.
+        if self.schema is None:
+            return iter(list(map(msgspec.json.Encoder().encode, starmap(self._object, zip(*columns, strict=True)))))
+        rows = (dict(zip(self.fields, values, strict=True)) for values in zip(*columns, strict=True))
+        return iter([self._written(batch, number, row) for number, row in enumerate(rows)])
+
+    def _written(self, batch: pa.RecordBatch, number: int, row: dict[str, Any]) -> bytes:
+        try:
+            return self._write(row)
+        except (ValueError, TypeError, OverflowError) as error:
+            named = row_named(batch, number, [self.key] if self.key else [], flat=False)
+            raise refusal(f"{named}: the schema of the values does not take it: {first_line(error)}") from error
+
+    @cached_property
+    def _write(self) -> Write:
+        assert self.schema
+        return self.schema.writer()
 
     @cached_property
     def _checks(self) -> dict[str, Check]:
-        return {name: sound(kind) for name, kind in self.json.items()}
+        return {name: sound(kind) for name, kind in self.fields.items()}
 
     @cached_property
     def _object(self) -> Callable[..., Any]:
         """Makes one JSON object from its values. A struct takes half a dict's time, but not every name allows one."""
-        fields = {f"c{number}": name for number, name in enumerate(self.json)}
+        fields = {f"c{number}": name for number, name in enumerate(self.fields)}
         try:
             return msgspec.defstruct("Row", [(field, Any) for field in fields], rename=fields, gc=False)
         except ValueError:  # a name with a quote or a backslash
-            return lambda *values: dict(zip(self.json, values, strict=True))
+            return lambda *values: dict(zip(self.fields, values, strict=True))
 
 
-def _misfits(types: Mapping[str, Any], found: Mapping[str, str]) -> Iterator[str]:
+def _misfits(types: Mapping[str, Any], found: Mapping[str, str], value_format: str | None) -> Iterator[str]:
+    if value_format and "value" in found:
+        yield f"there is a column {found['value']!r}, and the sink makes the values itself ({value_format})"
     for name, column in found.items():
         kind = types[column]
         wanted = {

@@ -6,8 +6,9 @@ marker record, which names the epoch, in one transaction. A consumer that reads 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
@@ -48,9 +49,24 @@ class KafkaSink:
             larger.
         options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
             ``compression.level``.
+        value_format: "avro" or "json_schema": the value is made of all columns but ``key``, ``headers`` and
+            ``partition``, in the wire format of a schema registry. None: as said above.
+        value_schema: The schema of the values, complete in itself, as JSON text or a dict. By default it is made of
+            the columns, and each may be NULL.
+        registry_conn_id: An Airflow connection of type ``schema_registry``. The vote asks it for the schema's id.
+        subject: The subject that has the schema. Default: ``<topic>-value``.
+        register_schemas: Whether the vote may register the schema. False: the subject must have it.
     """
 
-    template_fields: Sequence[str] = ("topic", "staging", "conn_id", "storage_conn_id", "marker_topic")
+    template_fields: Sequence[str] = (
+        "topic",
+        "staging",
+        "conn_id",
+        "storage_conn_id",
+        "marker_topic",
+        "registry_conn_id",
+        "subject",
+    )
 
     def __init__(
         self,
@@ -63,6 +79,11 @@ class KafkaSink:
         marker_topic: str = "airflow-epochs-markers",
         transaction_timeout: int = 900,
         options: Mapping[str, str | int] | None = None,
+        value_format: str | None = None,
+        value_schema: str | Mapping[str, Any] | None = None,
+        registry_conn_id: str = "schema_registry_default",
+        subject: str | None = None,
+        register_schemas: bool = True,
     ) -> None:
         self.name = require_name("sink", name)
         self.topic = topic
@@ -72,6 +93,12 @@ class KafkaSink:
         self.marker_topic = marker_topic
         self.transaction_timeout = _seconds(name, transaction_timeout)
         self.options = _options(name, options or {})
+        self.value_format = value_format
+        self.value_schema = json.dumps(value_schema) if isinstance(value_schema, Mapping) else value_schema
+        self.registry_conn_id = registry_conn_id
+        self.subject = subject
+        self.register_schemas = register_schemas
+        self._require_format()
         if not self._is_template():
             self._require_topics()
 
@@ -111,6 +138,16 @@ class KafkaSink:
             "marker_topic": self.marker_topic,
             "transaction_timeout": self.transaction_timeout,
             "options": dict(self.options),
+            **(self._format_spec() if self.value_format else {}),  # older versions read the specs of other sinks
+        }
+
+    def _format_spec(self) -> JsonDict:
+        return {
+            "value_format": self.value_format,
+            "value_schema": self.value_schema,
+            "registry_conn_id": self.registry_conn_id,
+            "subject": self.subject,
+            "register_schemas": self.register_schemas,
         }
 
     @classmethod
@@ -135,6 +172,23 @@ class KafkaSink:
                 "different topics.",
                 code=codes.KAFKA_SINK_ARGUMENT,
             )
+
+    def _require_format(self) -> None:
+        from airflow_epochs.sinks.kafka.value_formats import KINDS, flaw_of
+
+        if self.value_format is None and (self.value_schema, self.subject) != (None, None):
+            raise self._bad("`value_schema` and `subject`", "are given", f"Give `value_format` too: {_or(KINDS)}")
+        if self.value_format is not None and self.value_format not in KINDS:
+            raise self._bad("`value_format`", f"is {self.value_format!r}", f"It must be {_or(KINDS)}")
+        if (
+            self.value_format
+            and self.value_schema is not None
+            and (flaw := flaw_of(self.value_format, self.value_schema))
+        ):
+            raise self._bad("`value_schema`", f"{flaw}", "It must be a schema that is complete in itself")
+
+    def _bad(self, what: str, flaw: str, wanted: str) -> BadArgument:
+        return BadArgument(f"{what} of sink {self.name!r} {flaw}. {wanted}.", code=codes.KAFKA_SINK_ARGUMENT)
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
@@ -207,6 +261,10 @@ class KafkaSink:
         from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
         return KafkaParticipant(self, env)
+
+
+def _or(kinds: Iterable[str]) -> str:
+    return " or ".join(map(repr, kinds))
 
 
 def _seconds(sink: str, value: object) -> int:

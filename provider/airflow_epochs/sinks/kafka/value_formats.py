@@ -1,0 +1,221 @@
+"""How a KafkaSink writes values as a schema of a registry says: in Confluent's wire format, as Avro or JSON.
+
+The vote makes the schema of the columns, or takes the user's own, and has its id from the registry. The decision keeps
+both, so the commit asks no registry.
+
+The wire format (https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/, "Wire format")
+is a zero byte, the id in four bytes, the most significant one first, and the value.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, Staged
+from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
+
+AVRO, JSON_SCHEMA = "avro", "json_schema"
+KINDS = {AVRO: "AVRO", JSON_SCHEMA: "JSON"}
+"""By the sink's ``value_format``: the registry's ``schemaType``."""
+_DETAIL = "value_schema"
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AVRO_PLAIN: Mapping[str, Any] = {
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "binary": "bytes",
+    "date": {"type": "int", "logicalType": "date"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+"""Types of Spark that Avro calls otherwise."""
+_JSON_PLAIN: Mapping[str, JsonDict] = {
+    **{kind: {"type": "integer"} for kind in ("byte", "short", "integer", "long")},
+    **{kind: {"type": "number"} for kind in ("float", "double")},
+    "boolean": {"type": "boolean"},
+    "binary": {"type": "string", "contentEncoding": "base64"},
+    "date": {"type": "string", "format": "date"},
+    "timestamp": {"type": "string", "format": "date-time"},
+}
+"""Types of Spark whose JSON is more than a string."""
+
+Write = Callable[[dict[str, Any]], bytes]
+"""Makes a value of a row. Raises ValueError or TypeError if the schema does not take the row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueSchema:
+    """The schema that an epoch's values are written with.
+
+    Attributes:
+        value_format: As the sink has it.
+        number: The schema's id in the registry.
+        text: The schema.
+        given: Whether the user has given it; else it was made of the columns.
+    """
+
+    value_format: str
+    number: int
+    text: str
+    given: bool
+
+    @classmethod
+    def of(cls, staged: Staged) -> ValueSchema | None:
+        """What the vote has found; None: the sink has no ``value_format``."""
+        told = staged.detail.get(_DETAIL)
+        return cls(**told) if told else None
+
+    def detail(self) -> JsonDict:
+        """As ``Staged.detail`` keeps it."""
+        return {_DETAIL: asdict(self)}
+
+    @property
+    def head(self) -> bytes:
+        """What stands before each value."""
+        return b"\0" + self.number.to_bytes(4, "big")
+
+    def writer(self) -> Write:
+        """What makes the values. Its ``ImportError`` names a package that the worker lacks."""
+        return self._avro() if self.value_format == AVRO else self._json()
+
+    def _avro(self) -> Write:
+        import fastavro
+
+        schema, head = fastavro.parse_schema(json.loads(self.text)), self.head
+
+        def write(row: dict[str, Any]) -> bytes:
+            out = io.BytesIO()
+            out.write(head)
+            fastavro.schemaless_writer(out, schema, row, strict_allow_default=True)
+            return out.getvalue()
+
+        return write
+
+    def _json(self) -> Write:
+        encode, head = msgspec.json.Encoder().encode, self.head
+        require = self._validator() if self.given else None
+
+        def write(row: dict[str, Any]) -> bytes:
+            value = encode(row)
+            if require:
+                require(json.loads(value))
+            return head + value
+
+        return write
+
+    def _validator(self) -> Callable[[Any], None]:
+        from jsonschema import ValidationError
+        from jsonschema.validators import validator_for
+
+        schema = json.loads(self.text)
+        validator = validator_for(schema)(schema)
+
+        def require(value: Any) -> None:
+            try:
+                validator.validate(value)
+            except ValidationError as error:
+                raise ValueError(f"{error.json_path}: {error.message}") from None
+
+        return require
+
+
+def schema_of(value_format: str, given: str | None, columns: Mapping[str, Any], topic: str) -> WriterSchema:
+    """The user's schema, or one made of the columns: name -> type in Spark's JSON. Every value in it may be NULL.
+
+    Whether a column may be NULL in Spark is not looked at: it may change from epoch to epoch with Spark's plan.
+
+    Raises:
+        Refused: Avro cannot have a column with this name.
+    """
+    if given is None:
+        name = re.sub(r"\W", "_", topic, flags=re.ASCII)
+        made = (
+            _avro_record(columns, f"_{name}" if name[0].isdigit() else name) if value_format == AVRO else _json(columns)
+        )
+        given = json.dumps(made)
+    return WriterSchema(kind=KINDS[value_format], text=given)
+
+
+def flaw_of(value_format: str, text: str) -> str | None:
+    """What is wrong with a user's schema, as the end of a sentence; None if nothing is seen without a library."""
+    try:
+        if value_format == AVRO:
+            schema = resolved(text).root
+            return None if isinstance(schema, dict) and schema["type"] == "record" else "is no record"
+        json.loads(text)
+    except SchemaFlaw as flaw:
+        return str(flaw)
+    except ValueError as error:
+        return f"is no JSON: {error}"
+    return None
+
+
+# -- Avro ------------------------------------------------------------------------------------------------------------
+
+
+def _avro_record(columns: Mapping[str, Any], name: str) -> JsonDict:
+    wrong = [column for column in columns if not _AVRO_NAME.fullmatch(column)]
+    if wrong:
+        raise Refused(
+            f"Avro cannot have fields with the names of the columns {', '.join(map(repr, wrong))}.",
+            code=codes.TOPIC_ROWS_UNFIT,
+            remedy="Let the transform give them names of letters, digits and '_' that do not begin with a digit. Clear "
+            "the stage task.",
+        )
+    fields = [_avro_field(column, kind, f"{name}.{column}") for column, kind in columns.items()]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _avro_field(column: str, kind: Any, name: str) -> JsonDict:
+    return {"name": column, "type": ["null", _avro(kind, name)], "default": None}
+
+
+def _avro(kind: Any, name: str) -> Any:
+    """``name``: that of a record, if the type has one."""
+    if not isinstance(kind, dict):
+        return _avro_decimal(kind) if kind.startswith("decimal(") else _AVRO_PLAIN.get(kind, kind)
+    if kind["type"] == "struct":
+        return _avro_record({field["name"]: field["type"] for field in kind["fields"]}, name)
+    if kind["type"] == "array":
+        return {"type": "array", "items": ["null", _avro(kind["elementType"], name)]}
+    return {"type": "map", "values": ["null", _avro(kind["valueType"], name)]}
+
+
+def _avro_decimal(kind: str) -> JsonDict:
+    precision, scale = map(int, re.findall(r"\d+", kind))
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+# -- JSON Schema -----------------------------------------------------------------------------------------------------
+
+
+def _json(columns: Mapping[str, Any]) -> JsonDict:
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **_json_object(columns)}
+
+
+def _json_object(columns: Mapping[str, Any]) -> JsonDict:
+    return {"type": "object", "properties": {name: _or_null(kind) for name, kind in columns.items()}}
+
+
+def _or_null(kind: Any) -> JsonDict:
+    return {"oneOf": [{"type": "null"}, _json_type(kind)]}
+
+
+def _json_type(kind: Any) -> JsonDict:
+    if not isinstance(kind, dict):
+        return _JSON_PLAIN.get(kind, {"type": "string"})
+    if kind["type"] == "struct":
+        return _json_object({field["name"]: field["type"] for field in kind["fields"]})
+    if kind["type"] == "array":
+        return {"type": "array", "items": _or_null(kind["elementType"])}
+    return {"type": "object", "additionalProperties": _or_null(kind["valueType"])}
