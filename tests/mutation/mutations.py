@@ -37,6 +37,8 @@ WATERMARKS = "tests/protocol/test_watermarks.py"
 EVENT_TIME = "tests/unit/test_event_time.py"
 STATE_LOG = "tests/unit/test_state_log.py"
 ORDERS = "tests/unit/test_orders.py"
+SCHEMAS = "tests/unit/test_schemas_on_record.py"
+AVRO_SCHEMAS = "tests/unit/test_avro_schemas.py"
 
 MUTATIONS = [
     Mutation(
@@ -634,5 +636,53 @@ MUTATIONS = [
         "an epoch does not say that a command moved its input",
         [("coordinator/coordinator.py", "moved_in(opened, before)", "before.moved_in if before else 0")],
         [ORDERS],
+    ),
+    Mutation(
+        "a rerun asks the schema registry anew",
+        [
+            (
+                "coordinator/schemas.py",
+                "return last.schemas if last.schemas and same else asked(task)",
+                "return asked(task)",
+            )
+        ],
+        [SCHEMAS],
+    ),
+    Mutation(
+        "an epoch whose schemas are lost is decoded without them",
+        [
+            (
+                "coordinator/schemas.py",
+                "    if opened.schemas is None:",
+                "    if task.ledger.schemas(opened.schemas or '') is None:",
+            )
+        ],
+        [SCHEMAS],
+    ),
+    Mutation(
+        "the digest of schemas leaves out of which kind they are",
+        [("model.py", "[number, each.kind, each.text, each.flaw]", "[number, each.text, each.flaw]")],
+        [SCHEMAS],
+    ),
+    Mutation(
+        "a ledger that is signed refuses schemas, which are not",
+        [
+            (
+                "ledger/trust.py",
+                "        if isinstance(record, SchemaRecord):  # what",
+                "        if record is None:  # what",
+            )
+        ],
+        [SCHEMAS],
+    ),
+    Mutation(
+        "milliseconds of Avro are read as microseconds",
+        [("transforms/avro_schemas.py", "elif mine in _UNITS and theirs in _UNITS and mine != theirs:", "elif False:")],
+        [AVRO_SCHEMAS],
+    ),
+    Mutation(
+        "a decimal of Avro is read with another scale",
+        [("transforms/avro_schemas.py", 'written.get("scale", 0) != wanted.get("scale", 0) or ', "")],
+        [AVRO_SCHEMAS],
     ),
 ]

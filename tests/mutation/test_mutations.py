@@ -13,11 +13,13 @@ import pytest
 
 import airflow_epochs
 from tests.mutation.mutations import (
+    AVRO_SCHEMAS,
     CONNECTIONS,
     EVENT_TIME,
     MUTATIONS,
     ORDERS,
     REFERENCES,
+    SCHEMAS,
     SIGNATURES,
     STATE_LOG,
     Edit,
@@ -85,6 +87,6 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     models = ("tests/protocol", "tests/properties", "tests/conformance", EVENT_TIME)
-    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, ORDERS)
+    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, ORDERS, SCHEMAS, AVRO_SCHEMAS)
     for mutation in MUTATIONS:
         assert mutation.tests[0].startswith(known)
