@@ -855,6 +855,18 @@ KAFKA_CLIENT_MISSING = KAFKA.code(
     "The Python package confluent-kafka is not installed. The KafkaSink needs it.",
     "Install it where Airflow's tasks run: pip install 'airflow-provider-epochs[kafka-sink]'. Clear the failed task.",
 )
+PROTOC_MISSING = KAFKA.code(
+    "EPOCHS-PROTOC-MISSING",
+    Refused,
+    "The Python package grpcio-tools is not installed. Schemas of Protobuf that are texts need its compiler, protoc.",
+    "Install it where Airflow's tasks run: pip install grpcio-tools. Clear the failed task.",
+)
+PROTOC_FAILED = KAFKA.code(
+    "EPOCHS-PROTOC-FAILED",
+    NotApplied,
+    "protoc, the compiler of Protobuf's schemas, did not say whether a schema is valid. Nothing was written.",
+    "Look at what it wrote, which the message quotes. Clear the failed task.",
+)
 KAFKA_CLIENT_SETTINGS = KAFKA.code(
     "EPOCHS-KAFKA-CLIENT-SETTINGS",
     Refused,

@@ -25,6 +25,7 @@ from airflow_epochs.transforms.joins import interval_join
 from airflow_epochs.transforms.json_records import parse_json
 from airflow_epochs.transforms.keyed import stateful
 from airflow_epochs.transforms.parsed import Parsed
+from airflow_epochs.transforms.protobuf_records import parse_protobuf
 from airflow_epochs.transforms.sessions import sessionize
 from airflow_epochs.transforms.windows import windowed
 
@@ -40,6 +41,7 @@ __all__ = [
     "parse_avro",
     "parse_debezium",
     "parse_json",
+    "parse_protobuf",
     "sessionize",
     "stateful",
     "windowed",

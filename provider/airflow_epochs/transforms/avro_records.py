@@ -1,8 +1,6 @@
 """Rows out of records of Avro in the wire format of Confluent's registry; and apart, the records that are corrupt.
 
-The format (https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/, "Wire format"): a
-zero byte, the id of the writer's schema in four bytes, the most significant one first, and the value as Avro's binary
-encoding has it.
+Behind the magic byte and the id of the schema is the value, as Avro's binary encoding has it.
 """
 
 from __future__ import annotations
@@ -14,24 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms import avro_schemas, registries
+from airflow_epochs.transforms import avro_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
+from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _CHECKS = Checks("parse_avro")
 _FRAME, _VALUE, _RAW = "__epochs_frame", "__epochs_value", "__epochs_raw"
-_HEADER = 5
-"""Bytes before the value: the magic byte and the id."""
 _END = b"EPOCHS\0!"
 """Stands behind each value that Spark decodes: what it finds there tells whether the value ended where it should. Spark
 itself neither says that a value cannot be decoded nor that bytes are left over. No beginning of it is an end of it."""
 _JAR = "org.apache.spark:spark-avro_2.13"
-_ID_MAX = 2**31 - 1
 
 
 def parse_avro(
@@ -70,8 +66,8 @@ def parse_avro(
     from pyspark.sql import functions as F
 
     reader = _reader(reader_schema)
-    written, unusable = _written(schemas, registry)
-    _require_binary(batch, value)
+    written, unusable = registry_frames.written(_CHECKS, schemas, registry, "AVRO")
+    registry_frames.require_binary(_CHECKS, batch, value)
     kept = batch.select(*columns)
     names, fields = kept.columns, [field["name"] for field in reader.root["fields"]]
     _CHECKS.has_not("what is kept", kept, [*fields, _FRAME, _VALUE, _RAW], "the schema has it, too")
@@ -101,25 +97,6 @@ def _reader(told: str | Mapping[str, Any]) -> Resolved:
     return reader
 
 
-def _written(schemas: Mapping[int, Any] | None, registry: str | None) -> tuple[Mapping[int, Any], Mapping[int, str]]:
-    """The schemas that records may have, and why others cannot be used."""
-    if registry is not None and schemas is None:
-        return registries.schemas_of(registry, "AVRO", _CHECKS.operator)
-    if schemas is None or registry is not None:
-        raise _CHECKS.argument("schemas", schemas, "given if `registry` is not, and left out if it is")
-    wrong = [key for key in schemas if not isinstance(key, int) or not 0 <= key <= _ID_MAX]
-    if wrong or not schemas:
-        given = wrong or dict(schemas)
-        raise _CHECKS.argument("schemas", given, f"a dict of at least one schema, by ids from 0 to {_ID_MAX}")
-    return schemas, {}
-
-
-def _require_binary(batch: DataFrame, value: str) -> None:
-    _CHECKS.has("the batch", batch, [value])
-    if (kind := batch.schema[value].dataType.simpleString()) != "binary":
-        raise _CHECKS.argument("value", value, f"the name of a binary column; this one is {kind}")
-
-
 def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, Resolved], dict[int, str]]:
     """The schemas that can be read into the reader's, and why the others cannot."""
     known: dict[int, Resolved] = {}
@@ -147,8 +124,8 @@ def _decoded(known: Mapping[int, Resolved], reader: Resolved) -> Column:
 
     # A session's setting must not move dates.
     options = {"avroSchema": _framed(reader), "mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-    body = F.concat(F.expr(f"substring({_RAW}, {_HEADER + 1})"), F.lit(_END))
-    head = F.substring(_RAW, 1, _HEADER)
+    body = F.concat(F.expr(f"substring({_RAW}, {HEADER + 1})"), F.lit(_END))
+    head = F.substring(_RAW, 1, HEADER)
     found = F.when(F.lit(False), from_avro(body, _framed(reader), options))  # gives the type, if no schema is known
     for number, writer in known.items():
         found = found.when(head == F.lit(_head(number)), from_avro(body, _framed(writer), options))
@@ -180,21 +157,21 @@ def _framed(schema: Resolved) -> str:
 
 
 def _head(number: int) -> bytes:
-    return b"\0" + number.to_bytes(_HEADER - 1, "big")
+    return b"\0" + number.to_bytes(HEADER - 1, "big")
 
 
 def _error(known: Sequence[int], problems: Mapping[int, str], no_text: str | None) -> Column:
     """Why a record is corrupt; NULL if it is not."""
     from pyspark.sql import functions as F
 
-    head, frame = F.substring(_RAW, 1, _HEADER), F.col(_FRAME)
-    number = F.conv(F.hex(F.substring(_RAW, 2, _HEADER - 1)), 16, 10)
-    framed = (F.length(_RAW) >= _HEADER) & (F.substring(_RAW, 1, 1) == F.lit(b"\0"))
-    told = F.when(F.col(_RAW).isNull(), "no value").when(~framed, "no magic byte and schema id")
+    head, frame = F.substring(_RAW, 1, HEADER), F.col(_FRAME)
+    number = F.conv(F.hex(F.substring(_RAW, 2, HEADER - 1)), 16, 10)
+    framed = (F.length(_RAW) >= HEADER) & (F.substring(_RAW, 1, 1) == F.lit(b"\0"))
+    told = F.when(F.col(_RAW).isNull(), NO_VALUE).when(~framed, NO_HEADER)
     for each, problem in problems.items():
         told = told.when(head == F.lit(_head(each)), F.lit(problem))
     told = told.when(~number.isin([str(each) for each in known]), F.concat(F.lit("unknown schema id "), number))
     told = told.when(frame.getField("end").isNull(), F.concat(F.lit("not of its schema, "), number))
     left_over = F.concat(F.lit("bytes left over behind a value of schema "), number)
     told = told.when(frame.getField("end") != F.lit(_END), left_over)
-    return told.when(F.expr(f"coalesce({no_text}, false)"), "a text that is not UTF-8") if no_text else told
+    return told.when(F.expr(f"coalesce({no_text}, false)"), NOT_UTF8) if no_text else told
