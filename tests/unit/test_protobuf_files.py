@@ -1,0 +1,89 @@
+"""Compiling schemas of Protobuf as a registry keeps them."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.kafka import protobuf_files
+from airflow_epochs.kafka.protobuf_files import compiled
+from airflow_epochs.transforms.avro_schemas import SchemaFlaw
+
+ORDER = """
+syntax = "proto3";
+package shop;
+import "shop/customer.proto";
+import "google/protobuf/timestamp.proto";
+message Order { Customer by = 1; google.protobuf.Timestamp at = 2; }
+"""
+CUSTOMER = 'syntax = "proto3"; package shop; import "main.proto"; message Customer { Name name = 1; }'
+FOREVER = "import threading; threading.Event().wait()"
+NAME = 'syntax = "proto3"; package shop; message Name { string name = 1; }'
+
+
+def names(told: bytes) -> list[str]:
+    """The files of a set."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    return [each.name for each in FileDescriptorSet.FromString(told).file]
+
+
+def test_a_schema_is_compiled_with_all_that_it_imports_and_stands_last() -> None:
+    told = compiled(ORDER, {"shop/customer.proto": CUSTOMER, "main.proto": NAME})
+    assert names(told) == ["main.proto", "shop/customer.proto", "google/protobuf/timestamp.proto", "_main.proto"]
+    assert compiled(ORDER, {"main.proto": NAME, "shop/customer.proto": CUSTOMER}) == told
+
+
+def test_what_protoc_says_of_a_schema_is_told_and_is_the_same_in_each_try() -> None:
+    with pytest.raises(SchemaFlaw) as found:
+        compiled('syntax = "proto3";\nimport "gone.proto";\nmessage A { Foo x = 1; }', {})
+    assert str(found.value) == (
+        'cannot be compiled: gone.proto: File not found.; main.proto:2:1: Import "gone.proto" was not found or had '
+        'errors.; main.proto:3:13: "Foo" is not defined.'
+    )
+
+
+@pytest.mark.parametrize("name", ["/etc/a.proto", "../a.proto", "a/../../b.proto", "", "a//b.proto", "./a", "a\0b"])
+def test_a_reference_cannot_be_written_elsewhere(name: str) -> None:
+    with pytest.raises(SchemaFlaw, match="has a reference with the name"):
+        compiled('syntax = "proto3";', {name: NAME})
+
+
+def test_code_among_the_references_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_files.tempfile, "tempdir", str(tmp_path))
+    ran = tmp_path / "ran"
+    compiled(
+        ORDER.replace("Customer by = 1;", ""),
+        {
+            "shop/customer.proto": 'syntax = "proto3";',
+            "grpc_tools/__init__.py": f"open({str(ran)!r}, 'w')",
+            "grpc_tools/protoc.py": f"open({str(ran)!r}, 'w')",
+        },
+    )
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_grpcio_tools_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Refused) as refused:
+        compiled(NAME, {})
+    assert "pip install grpcio-tools" in refused.value.remedy
+
+
+@pytest.mark.parametrize("program", ["raise ValueError('broken')", "import os; os.kill(os.getpid(), 9)", FOREVER])
+def test_a_protoc_that_gives_no_answer_is_no_flaw_of_the_schema(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    run = subprocess.run
+
+    def other(command: Any, **options: Any) -> Any:
+        return run([sys.executable, "-c", program], **options)
+
+    monkeypatch.setattr(protobuf_files, "_TIMEOUT_S", 0.5 if program == FOREVER else 60)
+    monkeypatch.setattr(subprocess, "run", other)
+    with pytest.raises(NotApplied, match=r"protoc (ended with|did not end)"):
+        compiled(NAME, {})
