@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from airflow_epochs import DeltaSink
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import parse_avro
-from tests.support.spark_world import batch_of
+from tests.support.spark_world import batch_of, in_utc
 from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
@@ -65,14 +65,6 @@ def written(number: int, schema: Any, value: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, value)
     return b"\0" + number.to_bytes(4, "big") + out.getvalue()
-
-
-def in_utc(row: Any) -> dict[str, Any]:
-    """A row of Spark's, whose times have no zone in Python."""
-    return {
-        name: value.astimezone(dt.timezone.utc) if isinstance(value, dt.datetime) else value
-        for name, value in row.asDict(recursive=True).items()
-    }
 
 
 def test_each_record_is_read_with_its_own_schema_into_the_columns_of_the_readers(session: Any) -> None:

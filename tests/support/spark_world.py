@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import uuid
 from collections.abc import Iterator, Sequence
@@ -105,6 +106,14 @@ def batch_of(session: Any, values: Sequence[bytes | None]) -> Any:
     """A batch of Kafka, with these values in one partition."""
     rows = [("clicks", 0, number, value) for number, value in enumerate(values)]
     return session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+
+
+def in_utc(row: Any) -> dict[str, Any]:
+    """A row of Spark's, whose times have no zone in Python."""
+    return {
+        name: value.astimezone(dt.timezone.utc) if isinstance(value, dt.datetime) else value
+        for name, value in row.asDict(recursive=True).items()
+    }
 
 
 def delta_plan(table: Path, txn: TransactionId) -> dict[str, Any]:

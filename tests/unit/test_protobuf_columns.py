@@ -114,6 +114,11 @@ def test_a_key_of_a_map_that_is_no_text_is_told_and_of_two_equal_ones_the_later_
     assert found == [{"m": [("a", 3), ("b", 2)]}, "a text that is not UTF-8", {"m": []}]
 
 
+def test_a_field_may_have_the_name_of_what_the_library_gives_each_message() -> None:
+    told = files("message M { int32 DESCRIPTOR = 1; int32 HasField = 2; int32 class = 3; }")
+    assert decoded([written(7, X)], "shop.M", told) == [{"DESCRIPTOR": 5, "HasField": 0, "class": 0}]
+
+
 def test_a_required_field_that_is_absent_makes_the_record_corrupt_at_each_depth() -> None:
     told = files(
         "message M { required int32 a = 1; repeated In b = 2; } message In { required int32 c = 1; }", "proto2"

@@ -23,7 +23,7 @@ def test_importing_the_operators_loads_neither_airflow_nor_anything_heavy() -> N
 
 def test_the_public_operators_are_these() -> None:
     operators = {name for name in transforms.__all__ if callable(getattr(transforms, name)) and name.islower()}
-    parsers = {"parse_avro", "parse_debezium", "parse_json"}
+    parsers = {"parse_avro", "parse_debezium", "parse_json", "parse_protobuf"}
     assert operators == {"dedupe", "interval_join", "sessionize", "stateful", "windowed"} | parsers
 
 
@@ -33,6 +33,7 @@ def test_the_operators_need_nothing_but_pyspark_its_libraries_and_this_packages_
     named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     top = {name for name in named if not name.startswith("airflow_epochs")}
     assert {name.split(".")[0] for name in top} - {*sys.stdlib_module_names} == {
+        "google",
         "numpy",
         "pandas",
         "pyarrow",

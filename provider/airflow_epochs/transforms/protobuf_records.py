@@ -18,7 +18,6 @@ from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin
 from airflow_epochs.transforms.protobuf_columns import Field, Paths
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from google.protobuf.descriptor import Descriptor
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
@@ -46,7 +45,7 @@ def parse_protobuf(
     Corrupt are: records without a value, without the magic byte, or without message indexes; with an id that
     ``schemas`` does not have; of a schema that cannot be read into the reader's; with indexes that name another
     message; that are not of their schema; with a text that is not UTF-8, or a number that an enum does not have. The
-    Python of Spark's workers, and of the driver, must have the library ``protobuf``.
+    Python of Spark's workers, and of the driver, must have the libraries ``protobuf`` and ``pyarrow``.
 
     Args:
         batch: The epoch's records.
@@ -59,7 +58,7 @@ def parse_protobuf(
         value: The batch's binary column with the records.
 
     Raises:
-        Refused: An argument is not valid, a column is missing or has a name twice, or the driver lacks the library.
+        Refused: An argument is not valid, a column is missing or has a name twice, or the driver lacks a library.
     """
     from pyspark.sql import functions as F
 
@@ -84,14 +83,14 @@ def parse_protobuf(
 
 def _require_library() -> None:
     try:
+        import pyarrow  # noqa: F401
         from google.protobuf import descriptor_pool  # noqa: F401
     except ImportError as error:
         raise Refused(
-            f"parse_protobuf: the Python that runs the transform has no library that decodes Protobuf ({error}). "
-            "Nothing was written.",
+            f"parse_protobuf: the Python that runs the transform lacks a library ({error}). Nothing was written.",
             code=codes.SPARK_INCOMPLETE,
-            remedy="Run `pip install protobuf` for this Python, and for that of Spark's workers. Then clear the failed "
-            "task.",
+            remedy="Run `pip install protobuf pyarrow` for this Python, and for that of Spark's workers. Then clear "
+            "the failed task.",
         ) from None
 
 
@@ -145,17 +144,19 @@ def _paths(number: int, told: bytes, reader: Descriptor) -> Paths | str:
 
 def _decoder(description: bytes, fields: Sequence[Field], schemas: Mapping[int, Paths | str]) -> Any:
     """The function that Spark's Python workers run. It is nested, and so travels by value."""
+    import pyarrow as pa
     from pyspark.cloudpickle import register_pickle_by_value
 
     for module in (protobuf_columns, registry_frames):  # Spark's workers do not have this package
         register_pickle_by_value(module)
     make, ready = protobuf_columns.Decoder, list[Any]()
 
-    def decode(records: pa.Array) -> pa.Array:
+    def decode(records: Any) -> Any:
         if not ready:
             ready.append(make(description, fields, schemas))
         return ready[0].decoded(records)
 
+    decode.__annotations__ = {"records": pa.Array, "return": pa.Array}  # Spark asks them what kind of function it is
     return decode
 
 
