@@ -864,7 +864,7 @@ PROTOC_MISSING = KAFKA.code(
 PROTOC_FAILED = KAFKA.code(
     "EPOCHS-PROTOC-FAILED",
     NotApplied,
-    "protoc, the compiler of Protobuf's schemas, did not say whether a schema is valid. Nothing was written.",
+    "The compiler of Protobuf's schemas, protoc, did not say whether a schema is valid. Nothing was written.",
     "Look at what it wrote, which the message quotes. Clear the failed task.",
 )
 KAFKA_CLIENT_SETTINGS = KAFKA.code(

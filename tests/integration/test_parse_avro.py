@@ -5,24 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import io
 import random
-import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Producer
 
-from airflow_epochs import DeltaSink
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import parse_avro
+from tests.support import pages
+from tests.support.registry_lab import ORDERS, order, orders_of, shown_and_rejected
 from tests.support.spark_world import batch_of, in_utc
 from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
-
-PAGE = Path(__file__).parents[2] / "docs" / "read-your-topic.md"
 
 
 def record(*fields: tuple[Any, ...], name: str = "shop.Order") -> dict[str, Any]:
@@ -194,23 +190,17 @@ def test_an_argument_that_cannot_be_meant_is_refused(
 
 
 def test_the_example_of_the_page_shows_orders_and_letters_exactly_once(lab: Lab) -> None:
-    [code] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text().partition("\n## Avro")[2], re.M | re.S)[:1]
     app = lab.folder / "orders_avro.py"
-    app.write_text(code)
-    first, second = ({"type": "record", "name": "Order", "fields": fields} for fields in page_fields())
-    producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
-    for number in range(30):
-        value = {"order_id": f"o{number}", "amount": number}
-        producer.produce(lab.topic, written(12, first, value), partition=0)
-        producer.produce(lab.topic, written(15, second, {**value, "channel": "app"}), partition=1)
-        producer.produce(lab.topic, b"no Avro", partition=2)
-    assert producer.flush(30) == 0
-    sinks = (DeltaSink("orders", lab.at("orders")), DeltaSink("rejected", lab.at("rejected")))
-    lab.run(lab.task("orders", "orders", sinks, None, app=app))
-    expected = sorted((f"o{n}", float(n), channel) for n in range(30) for channel in ("app", "web"))
-    assert sorted(lab.rows("orders", "order_id, amount, channel")) == expected
-    assert set(lab.rows("rejected", "error")) == {("no magic byte and schema id",)}
-    assert len(lab.rows("rejected", "error")) == 30
+    app.write_text(pages.blocks("read-your-topic.md", "Avro", "python")[0])
+    old, new = ({"type": "record", "name": "Order", "fields": fields} for fields in page_fields())
+    shown, rejected = shown_and_rejected(
+        lab,
+        app,
+        lambda number: written(12, old, order(number)),
+        lambda number: written(15, new, {**order(number), "channel": "app"}),
+    )
+    assert shown == sorted(orders_of("web", "app"), key=repr)
+    assert rejected == [("no magic byte and schema id",)] * ORDERS
 
 
 def page_fields() -> list[Any]:

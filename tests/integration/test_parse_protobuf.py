@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
+import subprocess
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import parse_protobuf
+from tests.support import pages
 from tests.support.protobuf_world import files, message_class, written
+from tests.support.registry_lab import ORDERS, order, orders_of, shown_and_rejected
 from tests.support.spark_world import batch_of, in_utc
+from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
 
@@ -262,3 +269,25 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     with pytest.raises(Refused) as refused:
         parse_protobuf(batch_of(session, []), message, descriptor, **{"schemas": SCHEMAS, **options})
     assert problem in str(refused.value)
+
+
+def test_the_example_of_the_page_shows_orders_and_letters_exactly_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    schemas = pages.blocks("read-your-topic.md", "Protobuf", "proto")
+    for number, text in enumerate(schemas, 1):
+        (lab.folder / f"order_v{number}.proto").write_text(text)
+    [command] = pages.blocks("read-your-topic.md", "Protobuf", "sh")
+    subprocess.run(["sh", "-euc", command], cwd=lab.folder, check=True)
+    app = lab.folder / "orders_protobuf.py"
+    app.write_text(pages.blocks("read-your-topic.md", "Protobuf", "python")[0])
+    old, new = (message_class((lab.folder / f"order_v{number}.bin").read_bytes(), "shop.Order") for number in (1, 2))
+    shown, rejected = shown_and_rejected(
+        lab,
+        app,
+        lambda number: written(12, old(**order(number))),
+        lambda number: written(15, new(**order(number), channel="app")),
+    )
+    assert shown == sorted(orders_of(None, "app"), key=repr)
+    assert rejected == [("no magic byte and schema id",)] * ORDERS

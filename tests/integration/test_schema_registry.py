@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,8 @@ from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
 from airflow_epochs.kafka.schema_registry import schemas_of
 from stack.processes import free_port
 from stack.registry import SchemaRegistry
-from tests.integration.test_parse_avro import PAGE, record, written
+from tests.integration.test_parse_avro import record, written
+from tests.support import pages
 from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
@@ -44,7 +44,7 @@ class Shop:
         lab.connections[CONN] = Connection(conn_id=CONN, conn_type="schema_registry", host=registry.url)
         lab.folder.mkdir(exist_ok=True)
         self.app = lab.folder / "orders_registry.py"
-        self.app.write_text(page_example())
+        self.app.write_text(pages.blocks("read-your-topic.md", "From a schema registry", "python")[0])
         self.source: dict[str, Any] = {"registry_conn_id": CONN}
 
     def register(self, schema: Any, *references: SchemaReference, subject: str = "") -> int:
@@ -83,15 +83,6 @@ class Shop:
 
     def recorded(self) -> list[Path]:
         return sorted((Path(self.lab.ledger_root) / "shop" / "schemas").glob("*.json"))
-
-
-def page_example() -> str:
-    """The transform of the page."""
-    code: str
-    [code] = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text().partition("\n### From a schema registry")[2], re.M | re.S
-    )[:1]
-    return code
 
 
 @pytest.fixture

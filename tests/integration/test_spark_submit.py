@@ -27,6 +27,7 @@ from stack.jars import Jars
 from stack.standalone import StandaloneCluster
 from tests.support import spark_world
 from tests.support.environment import connected
+from tests.support.protobuf_world import files
 from tests.support.spark_world import APPS, SLOW, Topic, produce, stage_job, staged_rows
 from tests.support.waiting import wait_until
 
@@ -124,16 +125,17 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
     assert list(with_token(session["session_id"])) == []
 
 
-def test_what_spark_submit_starts_parses_json_in_its_workers_and_avro(
+def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_avro(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text(
         dedent("""
-        from airflow_epochs.transforms import parse_avro, parse_json
+        from airflow_epochs.transforms import parse_avro, parse_json, parse_protobuf
         from pyspark.sql import functions as F
 
         SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "digits", "type": "string"}]}'
+        FILES = %r
 
         def f(batch, epoch):
             text = F.concat(F.lit('{"n":'), "value", F.lit("}"))
@@ -141,14 +143,18 @@ def test_what_spark_submit_starts_parses_json_in_its_workers_and_avro(
             size = F.unhex(F.hex(2 * F.length("value")))  # of a text, as Avro writes it: zigzag
             framed = F.concat(F.lit(b"\\0\\0\\0\\0\\1"), size, "value")
             avro = parse_avro(batch.withColumn("value", framed), SCHEMA, schemas={1: SCHEMA})
-            return {"rows": parsed.rows, "corrupt": parsed.corrupt, "avro": avro.rows}
+            size = F.unhex(F.lpad(F.hex(F.length("value")), 2, "0"))
+            framed = F.concat(F.lit(b"\\0\\0\\0\\0\\1\\0\\x0a"), size, "value")
+            protobuf = parse_protobuf(batch.withColumn("value", framed), "shop.R", FILES, schemas={1: FILES})
+            return {"rows": parsed.rows, "corrupt": parsed.corrupt, "avro": avro.rows, "protobuf": protobuf.rows}
         """)
+        % files("message R { string digits = 1; }")
     )
-    places = {name: tmp_path / name for name in ("rows", "corrupt", "avro")}
+    places = {name: tmp_path / name for name in ("rows", "corrupt", "avro", "protobuf")}
     runner_on("local[2]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", places))
-    assert Counter(row["digits"] for row in staged_rows(places["avro"])) == Counter(
-        str(n) if n % 10 else "bad" for n in range(100)
-    )
+    digits = Counter(str(n) if n % 10 else "bad" for n in range(100))
+    for name in ("avro", "protobuf"):
+        assert Counter(row["digits"] for row in staged_rows(places[name])) == digits
     assert sorted(row["n"] for row in staged_rows(places["rows"])) == [n for n in range(100) if n % 10]
     assert {row["raw"] for row in staged_rows(places["corrupt"])} == {b'{"n":bad}'}
 

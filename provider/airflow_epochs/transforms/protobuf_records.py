@@ -89,8 +89,8 @@ def _require_library() -> None:
         raise Refused(
             f"parse_protobuf: the Python that runs the transform lacks a library ({error}). Nothing was written.",
             code=codes.SPARK_INCOMPLETE,
-            remedy="Run `pip install protobuf pyarrow` for this Python, and for that of Spark's workers. Then clear "
-            "the failed task.",
+            remedy="Install both for this Python and for that of Spark's workers: pip install protobuf pyarrow. Then "
+            "clear the failed task.",
         ) from None
 
 
