@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import struct
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,17 +17,20 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import BadArgument, NotApplied
+from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import VoteKind
 from stack.broker import Broker
 from stack.processes import free_port
 from stack.registry import SchemaRegistry
 from tests.support.delta_world import stage_with_deltalake
 from tests.support.kafka_sink_world import Feed, a_feed, consumed
+from tests.support.protobuf_world import message_class
 
 pytestmark = pytest.mark.jvm
 
@@ -211,6 +215,61 @@ def test_without_an_answer_of_the_registry_there_is_no_vote(fed: Callable[..., F
     assert failed.value.code and failed.value.code.name == "EPOCHS-REGISTRY-UNREACHABLE"
 
 
+ORDER_PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Order {
+  int64 id = 1;
+  optional string name = 2;
+  string amount = 4;
+  bytes raw = 5;
+  google.protobuf.Timestamp at = 6;
+  repeated string tags = 7;
+  map<string, int64> counts = 8;
+  Point point = 9;
+  Channel channel = 10;
+}
+message Point { int64 x = 1; string y = 2; }
+enum Channel { WEB = 0; APP = 1; }
+"""
+
+
+def test_protobuf_is_read_by_confluents_deserializer_with_the_classes_that_protoc_makes(
+    fed: Callable[..., Feed], client: SchemaRegistryClient, read: Callable[[Any], list[Any]], topic: str
+) -> None:
+    whole = {
+        "id": 2**60,
+        "name": "Zürich",
+        "amount": Decimal("12.34"),
+        "raw": b"\x00\xff",
+        "at": AT,
+        "tags": ["a", "b"],
+        "counts": [("a", 1)],
+        "point": {"x": 1, "y": "p"},
+        "channel": "APP",
+    }
+    fields = {**{name: EVERY.schema.field(name).type for name in whole.keys() & {*EVERY.column_names}}}
+    schema = pa.schema([(name, fields.get(name, pa.int64() if name == "id" else pa.string())) for name in whole])
+    feed = fed(value_format="protobuf", value_schema=ORDER_PROTO)
+    feed.run(pa.Table.from_pylist([whole, {"id": 1}], schema))
+    made = message_class(compiled(ORDER_PROTO, {}), "shop.Order")
+    # Without the client: Apicurio returns no schemas of Protobuf in the form that it asks for.
+    first, second = read(ProtobufDeserializer(made, {"use.deprecated.format": False}))
+    number = client.get_latest_version(f"{topic}-value").schema_id
+    assert [value[:6] for value in read(lambda value, _: value)] == [struct.pack(">bIb", 0, number, 0)] * 2
+    assert (first.id, first.name, first.amount, first.raw) == (2**60, "Zürich", "12.34", b"\x00\xff")
+    assert first.at.ToDatetime(dt.timezone.utc) == AT
+    assert ([*first.tags], dict(first.counts), first.point.x, first.channel) == (["a", "b"], {"a": 1}, 1, 1)
+    assert (second.id, second.HasField("name"), second.HasField("at"), [*second.tags]) == (1, False, False, [])
+
+
+def test_a_schema_of_protobuf_that_protoc_does_not_take_is_a_vote_against(fed: Callable[..., Feed]) -> None:
+    against = reason(fed(value_format="protobuf", value_schema="message Order { int64 id = 1 }"), ORDERS)
+    assert "The `value_schema` cannot be compiled" in against
+    assert "has no message" in reason(fed(value_format="protobuf", value_schema='syntax = "proto3";'), ORDERS)
+
+
 # -- schemas that users give -------------------------------------------------------------------------------------------
 
 
@@ -228,9 +287,10 @@ def test_a_users_own_avro_schema_says_how_values_are_written(
         ("avro", GIVEN, ORDERS, "a row with key = 'k2'"),
         ("avro", GIVEN, pa.table({"id": pa.array([7], pa.int64())}), "name"),
         ("avro", GIVEN, pa.table({"id": pa.array([7], pa.int64()), "name": ["a"], "more": [1]}), "more fields"),
+        ("protobuf", ORDER_PROTO, pa.table({"id": [1], "more": [1]}), 'has no field named "more"'),
         ("json_schema", {"properties": {"id": {"minimum": 2}}}, ORDERS, "$.id: 1 is less than the minimum of 2"),
     ],
-    ids=["a NULL", "a column is missing", "a column too many", "a value"],
+    ids=["a NULL", "a column is missing", "a column too many", "a field of Protobuf", "a value"],
 )
 def test_a_row_that_the_users_schema_does_not_take_is_a_vote_against_that_names_it(
     fed: Callable[..., Feed], value_format: str, schema: Any, data: pa.Table, problem: str
@@ -247,11 +307,15 @@ def test_columns_that_no_schema_can_name_are_a_vote_against(fed: Callable[..., F
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"value_format": "xml"}, "`value_format` of sink 'events' is 'xml'. It must be 'avro' or 'json_schema'."),
+        (
+            {"value_format": "xml"},
+            "`value_format` of sink 'events' is 'xml'. It must be 'avro' or 'json_schema' or 'protobuf'.",
+        ),
         ({"subject": "s"}, "`value_schema` and `subject` of sink 'events' are given. Give `value_format` too"),
         ({"value_format": "avro", "value_schema": "{"}, "`value_schema` of sink 'events' is no JSON"),
         ({"value_format": "avro", "value_schema": '"long"'}, "`value_schema` of sink 'events' is no record"),
         ({"value_format": "avro", "value_schema": {"type": "Gone"}}, "has no type 'Gone'"),
+        ({"value_format": "protobuf"}, "`value_schema` of sink 'events' is missing: Protobuf needs the text of"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused_in_the_dag(options: dict[str, Any], problem: str) -> None:

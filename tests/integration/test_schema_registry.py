@@ -22,11 +22,14 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
+from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.kafka.schema_registry import schemas_of
 from stack.processes import free_port
 from stack.registry import SchemaRegistry
 from tests.integration.test_parse_avro import record, written
 from tests.support import pages
+from tests.support.protobuf_world import message_class
+from tests.support.protobuf_world import written as protobuf_written
 from tests.support.state_lab import Lab
 
 pytestmark = pytest.mark.jvm
@@ -34,6 +37,23 @@ pytestmark = pytest.mark.jvm
 CONN = "schema_registry_default"
 V1 = record(("order_id", "string"), ("amount", "int"), name="Order")
 V2 = record(("order_id", "string"), ("amount", "int"), ("channel", "string", "web"), name="Order")
+
+
+MONEY_PROTO = 'syntax = "proto3"; package shop; message Money { int64 units = 1; }'
+ORDER_PROTO = """
+syntax = "proto3";
+package shop;
+import "shop/money.proto";
+message Order { string order_id = 1; Money amount = 2; string channel = 3; }
+"""
+PROTOBUF_APP = """
+from airflow_epochs.transforms import parse_protobuf
+
+def orders(batch, epoch):
+    parsed = parse_protobuf(batch, "shop.Order", {reader!r}, registry="schema_registry_default")
+    rows = parsed.rows.selectExpr("order_id", "cast(amount.units as double) amount", "channel")
+    return {{"orders": rows, "rejected": parsed.corrupt}}
+"""
 
 
 class Shop:
@@ -185,6 +205,22 @@ def test_a_subject_of_another_kind_makes_its_records_corrupt_and_no_others(shop:
     shop.run()
     assert shop.orders() == [("a", 5.0, "web")]
     assert shop.rejected() == [(f"schema {proto} is of kind PROTOBUF, not AVRO",)]
+
+
+def test_records_of_protobuf_are_decoded_with_the_schemas_of_the_registry_and_what_these_import(shop: Shop) -> None:
+    names = {name: f"{name}-{uuid.uuid4().hex}" for name in ("shop/money.proto",)}
+    shop.client.register_schema(names["shop/money.proto"], Schema(MONEY_PROTO, "PROTOBUF"))
+    money = SchemaReference("shop/money.proto", names["shop/money.proto"], 1)
+    number = shop.client.register_schema(shop.subject, Schema(ORDER_PROTO, "PROTOBUF", [money]))
+    whole = compiled(ORDER_PROTO, {"shop/money.proto": MONEY_PROTO})
+    reader = shop.lab.folder / "order.bin"
+    reader.write_bytes(whole)
+    shop.app.write_text(PROTOBUF_APP.format(reader=str(reader)))
+    message = message_class(whole, "shop.Order")(order_id="a", amount={"units": 5}, channel="app")
+    shop.send(protobuf_written(number, message), b"no Protobuf", order(2**31 - 1, "c"))
+    shop.run()
+    assert shop.orders() == [("a", 5.0, "app")]
+    assert shop.rejected() == [("no magic byte and schema id",), (f"unknown schema id {2**31 - 1}",)]
 
 
 # -- what can go wrong, and what its error says to do ----------------------------------------------------------------

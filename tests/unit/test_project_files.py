@@ -88,6 +88,6 @@ def test_what_the_metadata_names_is_there() -> None:
 
 def test_no_extra_is_for_work_on_the_project_itself() -> None:
     """All of them are published: the group ``dev`` is not."""
-    extras = {"kafka", "kafka-sink", "schema-registry", "delta", "postgres", "spark", "openlineage", "all"}
+    extras = {"kafka", "kafka-sink", "schema-registry", "protobuf", "delta", "postgres", "spark", "openlineage", "all"}
     assert PROJECT["optional-dependencies"].keys() == extras
     assert not any(text.startswith("pytest") for text in PROJECT["dependencies"])

@@ -6,13 +6,16 @@ login and password are those of basic authentication; the extra has more setting
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 TIMEOUT_S = 10.0
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
 
 
@@ -158,12 +161,20 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Refused] 
 def _complete(client: SchemaRegistryClient, schema: Schema) -> WriterSchema:
     """A schema with what it refers to. One with a flaw makes its records corrupt, and no others."""
     kind, text = schema.schema_type or AVRO, schema.schema_str or ""
-    if kind != AVRO:
+    if kind not in (AVRO, PROTOBUF):
         return WriterSchema(kind=kind, text=text)
+    others = _referred(client, schema)
     try:
-        return WriterSchema(kind=kind, text=resolved(text, _referred(client, schema)).text)
+        whole = resolved(text, others).text if kind == AVRO else _compiled(text, tuple(others.items()))
+        return WriterSchema(kind=kind, text=whole)
     except SchemaFlaw as flaw:
         return WriterSchema(kind=kind, text="", flaw=str(flaw))
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str, others: tuple[tuple[str, str], ...]) -> str:
+    """A task that opens many epochs asks for the same schemas each time, and protoc takes some 0.1 s."""
+    return b64encode(compiled(text, dict(others))).decode()
 
 
 def _referred(client: SchemaRegistryClient, schema: Schema) -> dict[str, str]:

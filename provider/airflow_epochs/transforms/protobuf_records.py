@@ -5,6 +5,7 @@ Behind the magic byte and the id of the schema are the indexes of the message in
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +32,8 @@ def parse_protobuf(
     message: str,
     descriptor: bytes | str | Path,
     *,
-    schemas: Mapping[int, bytes],
+    schemas: Mapping[int, bytes] | None = None,
+    registry: str | None = None,
     corrupt: str = "raw",
     columns: Sequence[str | Column] = ORIGIN,
     value: str = "value",
@@ -43,7 +45,7 @@ def parse_protobuf(
     the default value.
 
     Corrupt are: records without a value, without the magic byte, or without message indexes; with an id that
-    ``schemas`` does not have; of a schema that cannot be read into the reader's; with indexes that name another
+    is not known; of a schema that cannot be read into the reader's; with indexes that name another
     message; that are not of their schema; with a text that is not UTF-8, or a number that an enum does not have. The
     Python of Spark's workers, and of the driver, must have the libraries ``protobuf`` and ``pyarrow``.
 
@@ -53,6 +55,7 @@ def parse_protobuf(
         descriptor: A FileDescriptorSet, as ``protoc --include_imports --descriptor_set_out=FILE`` writes it of one
             file; or the path of such a file, where the transform runs.
         schemas: The id of each schema that records may have -> such a set. A rerun must have the same ones.
+        registry: In place of ``schemas``, as for ``parse_avro``.
         corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
         columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the message.
         value: The batch's binary column with the records.
@@ -64,7 +67,7 @@ def parse_protobuf(
 
     _require_library()
     reader, fields = _reader(message, descriptor)
-    written, unusable = registry_frames.written(_CHECKS, schemas, None, "PROTOBUF")
+    written, unusable = _written(schemas, registry)
     registry_frames.require_binary(_CHECKS, batch, value)
     kept = batch.select(*columns)
     names, own = kept.columns, [field.name for field in fields]
@@ -72,7 +75,8 @@ def parse_protobuf(
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
     carried = batch.select(*columns, *more, F.col(value).alias(_RAW))
-    decode = _decoder(protobuf_schemas.description_of(reader), fields, _readable(schemas, reader))
+    readable = {**_readable(written, reader), **unusable}
+    decode = _decoder(protobuf_schemas.description_of(reader), fields, readable)
     told = once(carried.withColumn(_DECODED, F.arrow_udf(decode, _spark_type(fields))(_RAW)))
     error, row = (F.col(_DECODED).getField(name) for name in (ERROR, "value"))
     return Parsed(
@@ -118,6 +122,15 @@ def _read(path: str | Path) -> bytes:
 
 def _short(descriptor: bytes | str | Path) -> object:
     return f"{len(descriptor)} bytes" if isinstance(descriptor, bytes) else descriptor
+
+
+def _written(
+    schemas: Mapping[int, bytes] | None, registry: str | None
+) -> tuple[Mapping[int, bytes], Mapping[int, str]]:
+    written, unusable = registry_frames.written(_CHECKS, schemas, registry, "PROTOBUF")
+    if registry is not None:
+        return {number: b64decode(text) for number, text in written.items()}, unusable
+    return written, unusable
 
 
 def _readable(schemas: Mapping[int, bytes], reader: Descriptor) -> dict[int, Paths | str]:

@@ -121,8 +121,9 @@ class KafkaParticipant:
             return None
         fields = RowShape.of(staging.shape.schema, self._target, value_format).fields
         schema = value_formats.schema_of(value_format, given, fields, self.sink.topic)
+        text = value_formats.writes_by(schema)
         number = id_of(self._registry, self.sink.subject or f"{self.sink.topic}-value", schema)
-        return ValueSchema(value_format=value_format, number=number, text=schema.text, given=given is not None)
+        return ValueSchema(value_format=value_format, number=number, text=text, given=given is not None)
 
     @property
     def _registry(self) -> Connection:

@@ -49,10 +49,11 @@ class KafkaSink:
             larger.
         options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
             ``compression.level``.
-        value_format: "avro" or "json_schema": the value is made of all columns but ``key``, ``headers`` and
+        value_format: "avro", "json_schema" or "protobuf": the value is made of all columns but ``key``, ``headers`` and
             ``partition``, in the wire format of a schema registry. None: as said above.
-        value_schema: The schema of the values, complete in itself, as JSON text or a dict. By default it is made of
-            the columns, and each may be NULL.
+        value_schema: The schema of the values, complete in itself: JSON text or a dict; of Protobuf, the text of a
+            .proto file, whose first message is that of the values. By default it is made of the columns, and each may
+            be NULL; Protobuf needs one.
         registry_conn_id: An Airflow connection of type ``schema_registry``. The vote asks it for the schema's id.
         subject: The subject that has the schema. Default: ``<topic>-value``.
         register_schemas: Whether the vote may register the schema. False: the subject must have it.
@@ -180,11 +181,7 @@ class KafkaSink:
             raise self._bad("`value_schema` and `subject`", "are given", f"Give `value_format` too: {_or(KINDS)}")
         if self.value_format is not None and self.value_format not in KINDS:
             raise self._bad("`value_format`", f"is {self.value_format!r}", f"It must be {_or(KINDS)}")
-        if (
-            self.value_format
-            and self.value_schema is not None
-            and (flaw := flaw_of(self.value_format, self.value_schema))
-        ):
+        if self.value_format and (flaw := flaw_of(self.value_format, self.value_schema)):
             raise self._bad("`value_schema`", f"{flaw}", "It must be a schema that is complete in itself")
 
     def _bad(self, what: str, flaw: str, wanted: str) -> BadArgument:

@@ -1,10 +1,11 @@
-"""How a KafkaSink writes values as a schema of a registry says: in Confluent's wire format, as Avro or JSON.
+"""How a KafkaSink writes values as a schema of a registry says: in Confluent's wire format.
 
 The vote makes the schema of the columns, or takes the user's own, and has its id from the registry. The decision keeps
 both, so the commit asks no registry.
 
 The wire format (https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/, "Wire format")
-is a zero byte, the id in four bytes, the most significant one first, and the value.
+is a zero byte, the id in four bytes, the most significant one first, and the value; of Protobuf, the indexes of the
+message in the schema stand before the value: a zero byte for the first one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,12 +22,14 @@ import msgspec
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.transforms import protobuf_schemas
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
 
-AVRO, JSON_SCHEMA = "avro", "json_schema"
-KINDS = {AVRO: "AVRO", JSON_SCHEMA: "JSON"}
+AVRO, JSON_SCHEMA, PROTOBUF = "avro", "json_schema", "protobuf"
+KINDS = {AVRO: "AVRO", JSON_SCHEMA: "JSON", PROTOBUF: "PROTOBUF"}
 """By the sink's ``value_format``: the registry's ``schemaType``."""
 _DETAIL = "value_schema"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -60,7 +64,7 @@ class ValueSchema:
     Attributes:
         value_format: As the sink has it.
         number: The schema's id in the registry.
-        text: The schema.
+        text: What the values are written by: the schema; of Protobuf a FileDescriptorSet, in base64.
         given: Whether the user has given it; else it was made of the columns.
     """
 
@@ -86,7 +90,7 @@ class ValueSchema:
 
     def writer(self) -> Write:
         """What makes the values. Its ``ImportError`` names a package that the worker lacks."""
-        return self._avro() if self.value_format == AVRO else self._json()
+        return {AVRO: self._avro, JSON_SCHEMA: self._json, PROTOBUF: self._protobuf}[self.value_format]()
 
     def _avro(self) -> Write:
         import fastavro
@@ -113,6 +117,22 @@ class ValueSchema:
 
         return write
 
+    def _protobuf(self) -> Write:
+        from google.protobuf import json_format, message_factory
+
+        files = protobuf_schemas.files_of(b64decode(self.text))
+        make = message_factory.GetMessageClass(next(iter(files.main.message_types_by_name.values())))
+        head = self.head + b"\0"
+
+        def write(row: dict[str, Any]) -> bytes:
+            try:
+                message = json_format.ParseDict(msgspec.to_builtins(row), make())
+                return head + bytes(message.SerializeToString(deterministic=True))
+            except json_format.ParseError as error:
+                raise ValueError(str(error)) from None
+
+        return write
+
     def _validator(self) -> Callable[[Any], None]:
         from jsonschema import ValidationError
         from jsonschema.validators import validator_for
@@ -132,6 +152,8 @@ class ValueSchema:
 def schema_of(value_format: str, given: str | None, columns: Mapping[str, Any], topic: str) -> WriterSchema:
     """The user's schema, or one made of the columns: name -> type in Spark's JSON. Every value in it may be NULL.
 
+    Of Protobuf, it is always the user's: numbers of fields must not follow from the order of columns.
+
     Whether a column may be NULL in Spark is not looked at: it may change from epoch to epoch with Spark's plan.
 
     Raises:
@@ -146,8 +168,35 @@ def schema_of(value_format: str, given: str | None, columns: Mapping[str, Any], 
     return WriterSchema(kind=KINDS[value_format], text=given)
 
 
-def flaw_of(value_format: str, text: str) -> str | None:
+def writes_by(schema: WriterSchema) -> str:
+    """``ValueSchema.text`` for a schema.
+
+    Raises:
+        Refused: protoc does not take it, or is not installed.
+    """
+    if schema.kind != KINDS[PROTOBUF]:
+        return schema.text
+    try:
+        files = compiled(schema.text, {})
+        if not protobuf_schemas.files_of(files).main.message_types_by_name:
+            raise SchemaFlaw("has no message")
+    except SchemaFlaw as flaw:
+        raise Refused(
+            f"The `value_schema` {flaw}.",
+            code=codes.SINK_MISCONFIGURED,
+            remedy="Correct `value_schema` of the KafkaSink in the DAG. Then clear the failed task.",
+        ) from flaw
+    return b64encode(files).decode()
+
+
+def flaw_of(value_format: str, text: str | None) -> str | None:
     """What is wrong with a user's schema, as the end of a sentence; None if nothing is seen without a library."""
+    if value_format == PROTOBUF or text is None:
+        return (
+            "is missing: Protobuf needs the text of a .proto file"
+            if text is None and value_format == PROTOBUF
+            else None
+        )
     try:
         if value_format == AVRO:
             schema = resolved(text).root
