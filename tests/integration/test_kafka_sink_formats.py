@@ -270,6 +270,16 @@ def test_a_schema_of_protobuf_that_protoc_does_not_take_is_a_vote_against(fed: C
     assert "has no message" in reason(fed(value_format="protobuf", value_schema='syntax = "proto3";'), ORDERS)
 
 
+def test_open_asks_whether_the_registry_answers_and_needs_no_subject_yet(fed: Callable[..., Feed]) -> None:
+    feed = fed(value_format="avro")
+    feed.sink.require_ready(feed.pipeline, None, feed.world)
+    down = f"127.0.0.1:{free_port()}"
+    feed.world.connections[CONN] = replace(feed.world.connections[CONN], host=down)
+    with pytest.raises(NotApplied) as failed:
+        feed.sink.require_ready(feed.pipeline, None, feed.world)
+    assert failed.value.code and failed.value.code.name == "EPOCHS-REGISTRY-UNREACHABLE"
+
+
 # -- schemas that users give -------------------------------------------------------------------------------------------
 
 

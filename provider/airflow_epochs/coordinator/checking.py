@@ -24,6 +24,7 @@ from airflow_epochs.contracts import (
     Sink,
     SparkJob,
     Stateful,
+    WithSchemas,
 )
 from airflow_epochs.coordinator import code_changes, opening, preflight, state_tables, verifying
 from airflow_epochs.coordinator.looks import Key, Look, NotChecked
@@ -237,6 +238,11 @@ def _of_source(state: _State) -> Iterator[Look]:
     yield Look(
         about=SOURCE, check="input", where=where, ask=partial(_input, state), after=(*_keys(connections), _EPOCHS)
     )
+    source = state.pipeline.source
+    if isinstance(source, WithSchemas) and source.registry():
+        yield Look(
+            about=SOURCE, check="schemas", where=where, ask=partial(_schemas, state, source), after=_keys(connections)
+        )
 
 
 def _names(spec: Mapping[str, object]) -> list[str]:
@@ -259,6 +265,13 @@ def _input(state: _State) -> str:
         except NoNewData as nothing:
             return nothing.what
     return f"The next epoch can read {records_upper_bound(state.planned.ranges)} offsets."
+
+
+def _schemas(state: _State, source: WithSchemas) -> str:
+    """What the registry says now, as the next ``open`` asks it. A schema with a flaw makes its records corrupt."""
+    found = source.schemas(state.env)
+    flaws = [f" Schema {number} {schema.flaw}." for number, schema in found.items() if schema.flaw]
+    return f"The registry has {len(found)} schemas that records may have.{''.join(flaws)}"
 
 
 def _position(state: _State) -> Position | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +80,10 @@ def known_id_of(connection: Connection, subject: str, schema: WriterSchema) -> i
         return 0
 
 
-def require_valid(connection: Connection) -> None:
-    """Raise Refused if the client does not take the connection. Asks nobody."""
-    with client_of(connection):
-        pass
+def require_answer(connection: Connection, subject: str) -> None:
+    """Ask for a subject, which need not be there. Raises as ``schemas_of`` if the registry does not let us in."""
+    with suppress(_NoSubject), client_of(connection) as client, asking(connection, f"subject {subject!r}", _NoSubject):
+        client.get_versions(subject)
 
 
 @contextmanager
@@ -123,6 +123,10 @@ def _settings(connection: Connection) -> dict[str, Any]:
     return {**settings, **connection.extra}
 
 
+class _NoSubject(Exception):
+    """It never leaves this module."""
+
+
 def _no_subject(what: str) -> Refused:
     return Refused(what, code=codes.REGISTRY_SUBJECT_MISSING)
 
@@ -132,7 +136,7 @@ def _no_schema(what: str) -> Refused:
 
 
 @contextmanager
-def asking(connection: Connection, what: str, missing: Callable[[str], Refused] = _no_subject) -> Iterator[None]:
+def asking(connection: Connection, what: str, missing: Callable[[str], Exception] = _no_subject) -> Iterator[None]:
     """Turn what the client raises into our errors.
 
     ``what``: what the registry is asked for. ``missing``: makes the error if it does not have that.

@@ -63,7 +63,7 @@ class KafkaParticipant:
         """Look at both topics. A marker topic that is missing is created by the vote on the sink's first epoch."""
         with located(pipeline, sink=self.sink.name):
             if self.sink.value_format:
-                schema_registry.require_valid(self._registry)
+                schema_registry.require_answer(self._registry, self._subject)
             topic = self._usable_topic()
             markers = self._cluster.topic(self.sink.marker_topic)
             if markers is not None:
@@ -122,8 +122,12 @@ class KafkaParticipant:
         fields = RowShape.of(staging.shape.schema, self._target, value_format).fields
         schema = value_formats.schema_of(value_format, given, fields, self.sink.topic)
         text = value_formats.writes_by(schema)
-        number = id_of(self._registry, self.sink.subject or f"{self.sink.topic}-value", schema)
+        number = id_of(self._registry, self._subject, schema)
         return ValueSchema(value_format=value_format, number=number, text=text, given=given is not None)
+
+    @property
+    def _subject(self) -> str:
+        return self.sink.subject or f"{self.sink.topic}-value"
 
     @property
     def _registry(self) -> Connection:
