@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -11,6 +12,7 @@ from airflow_epochs import DeltaSink
 from tests.support.state_lab import Lab
 
 Record = Callable[[int], bytes]
+Row = tuple[Any, ...]
 ORDERS = 30
 
 
@@ -19,7 +21,7 @@ def order(number: int) -> dict[str, object]:
     return {"order_id": f"o{number}", "amount": number}
 
 
-def shown_and_rejected(lab: Lab, app: Path, first: Record, second: Record) -> tuple[list[object], list[object]]:
+def shown_and_rejected(lab: Lab, app: Path, first: Record, second: Record) -> tuple[list[Row], list[Row]]:
     """Run an epoch over orders of both schemas and records of neither: what DuckDB reads of the two tables."""
     producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
     for number in range(ORDERS):
@@ -32,6 +34,7 @@ def shown_and_rejected(lab: Lab, app: Path, first: Record, second: Record) -> tu
     return sorted(lab.rows("orders", "order_id, amount, channel"), key=repr), lab.rows("rejected", "error")
 
 
-def orders_of(first: str | None, second: str | None) -> list[object]:
-    """The rows of all orders, with the channels of those of the two schemas."""
-    return [(f"o{n}", float(n), channel) for n in range(ORDERS) for channel in (first, second)]
+def orders_of(first: str | None, second: str | None) -> list[Row]:
+    """The rows of all orders, with the channels that those of the two schemas have."""
+    rows = [(f"o{n}", float(n), channel) for n in range(ORDERS) for channel in (first, second)]
+    return sorted(rows, key=repr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ def parts(message: str, reader: bytes, schemas: dict[int, bytes] | None = None) 
     return description_of(found), columns_of(found), protobuf_records._readable(schemas or {7: reader}, found)
 
 
-def decoded(records: list[bytes | None], message: str, reader: bytes, schemas: Any = None) -> list[Any]:
+def decoded(records: Sequence[bytes | None], message: str, reader: bytes, schemas: Any = None) -> list[Any]:
     """What a record is decoded to: its columns, or the reason why it is corrupt."""
     found = Decoder(*parts(message, reader, schemas)).decoded(pa.array(records, pa.binary())).to_pylist()
     return [row["error"] or row["value"] for row in found]
@@ -112,6 +113,36 @@ def test_a_key_of_a_map_that_is_no_text_is_told_and_of_two_equal_ones_the_later_
     frame = b"\0\0\0\0\7\0"
     found = decoded([frame + a1 + b2 + a3, frame + bad, frame], "shop.M", told)
     assert found == [{"m": [("a", 3), ("b", 2)]}, "a text that is not UTF-8", {"m": []}]
+
+
+def test_the_entries_of_a_map_keep_the_order_of_the_record_in_each_worker() -> None:
+    told = files("message M { map<string, int32> m = 1; }")
+    numbers = [number * 7919 % 101 for number in range(1, 101)]
+    entries = b"".join(b"\x0a\7\x0a\3%03d\x10%c" % (number, number) for number in numbers)
+    assert decoded([written(7, entries)], "shop.M", told) == [{"m": [(f"{number:03}", number) for number in numbers]}]
+
+
+def test_of_the_fields_of_a_oneof_the_last_one_in_the_record_is_there() -> None:
+    told = files(
+        "message M { oneof o { int32 a = 1; int32 b = 2; } int32 c = 3; oneof p { int32 d = 4; int32 e = 5; } }"
+    )
+    body = b"".join(bytes([8 * number, number]) for number in (2, 1, 3, 4, 5))
+    assert decoded([written(7, body)], "shop.M", told) == [{"a": 1, "b": None, "c": 3, "d": None, "e": 5}]
+
+
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+def test_an_entry_of_a_map_without_key_or_value_has_their_defaults(syntax: str) -> None:
+    x = {"proto2": "optional int32 x", "proto3": "int32 x"}[syntax]
+    maps = "message M { map<string, E> m = 1; map<bool, In> n = 2; }"
+    told = files(f"enum E {{ A = 0; B = 1; }} {maps} message In {{ {x} = 1; }}", syntax)
+    value = {"x": {"proto2": None, "proto3": 0}[syntax]}
+    assert decoded([written(7, b"\x0a\0\x12\0")], "shop.M", told) == [{"m": [("", "A")], "n": [(False, value)]}]
+
+
+def test_of_two_names_for_a_number_of_an_enum_the_first_is_told_as_the_library_does() -> None:
+    told = files("enum E { option allow_alias = true; N = 0; B = 1; A = 1; C = 1; } message M { E e = 1; }")
+    named = message_class(told, "shop.M").DESCRIPTOR.fields_by_name["e"].enum_type.values_by_number[1].name
+    assert decoded([written(7, b"\x08\1")], "shop.M", told) == [{"e": named}]
 
 
 def test_a_field_may_have_the_name_of_what_the_library_gives_each_message() -> None:

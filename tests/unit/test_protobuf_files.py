@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_a_reference_cannot_be_written_elsewhere(name: str) -> None:
 
 
 def test_code_among_the_references_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf_files.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ran = tmp_path / "ran"
     compiled(
         ORDER.replace("Customer by = 1;", ""),

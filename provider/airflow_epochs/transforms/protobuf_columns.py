@@ -10,7 +10,7 @@ Protobuf, and the order of a map's entries is that of the record. It names each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
 from operator import attrgetter
@@ -33,6 +33,8 @@ PLAIN = {"integer": "int32", "long": "int64", "float": "float32", "double": "flo
 UNSIGNED = "decimal(20,0)"
 _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
 """Of Protobuf's Timestamp: the years 1 to 9999."""
+_FIRST = b"\0"
+"""The indexes of the first message of a schema, which most records have."""
 _NO_INDEXES = "no message indexes that can be read"
 _VARINT_MAX = 5
 """Bytes of a message index, which is a number of 32 bits."""
@@ -77,9 +79,12 @@ class Decoder:
     """Decodes the records of some schemas into the columns of the reader's message."""
 
     def __init__(self, description: bytes, fields: Sequence[Field], schemas: Mapping[int, Paths | str]) -> None:
-        self.parse = _message_class(description).FromString
+        self.parse, self.failure = _parser(description)
         self.fields = fields
         self.schemas = schemas
+        usual = (number for number in schemas if self._problem(number, (0,)) is None)
+        self.usual = {b"\0" + number.to_bytes(HEADER - 1, "big") + _FIRST for number in usual}
+        """Beginnings of records that are decoded at once."""
 
     def decoded(self, records: pa.Array) -> pa.StructArray:
         """For each record, ``error`` and ``value``: why it is corrupt, and a struct of the columns."""
@@ -109,15 +114,19 @@ class Decoder:
         return errors, messages
 
     def _message(self, record: bytes | None) -> Any:
-        from google.protobuf.message import DecodeError
+        if record is None:
+            raise _Flaw(NO_VALUE)
+        begin = HEADER + 1 if record[: HEADER + 1] in self.usual else self._begin(record)
+        try:
+            return self.parse(record[begin:])
+        except self.failure:
+            raise _Flaw(f"not of its schema, {int.from_bytes(record[1:HEADER], 'big')}") from None
 
+    def _begin(self, record: bytes) -> int:
         number, indexes, begin = framed(record)
         if problem := self._problem(number, indexes):
             raise _Flaw(problem)
-        try:
-            return self.parse(record[begin:])  # type: ignore[index]  # it has a frame
-        except DecodeError:
-            raise _Flaw(f"not of its schema, {number}") from None
+        return begin
 
     def _problem(self, number: int, indexes: tuple[int, ...]) -> str | None:
         paths = self.schemas.get(number)
@@ -130,10 +139,11 @@ class Decoder:
         return paths[indexes]
 
 
-def _message_class(description: bytes) -> Any:
-    """The class of the messages. Its pool is its own: no other description can change it."""
+def _parser(description: bytes) -> tuple[Callable[[bytes], Any], type[Exception]]:
+    """What parses messages, and what it raises. Its pool is its own: no other description can change it."""
     try:
         from google.protobuf.descriptor_pool import DescriptorPool
+        from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
     except ImportError as error:
         raise ImportError(
@@ -142,21 +152,17 @@ def _message_class(description: bytes) -> Any:
         ) from error
     pool = DescriptorPool()
     pool.AddSerializedFile(description)
-    return GetMessageClass(pool.FindMessageTypeByName(ROOT))
+    return GetMessageClass(pool.FindMessageTypeByName(ROOT)).FromString, DecodeError
 
 
 # -- the frame ---------------------------------------------------------------------------------------------------------
 
 
-def framed(record: bytes | None) -> tuple[int, tuple[int, ...], int]:
+def framed(record: bytes) -> tuple[int, tuple[int, ...], int]:
     """The id of a record's schema, the indexes of its message, and where the message begins. Raises _Flaw."""
-    if record is None:
-        raise _Flaw(NO_VALUE)
     if len(record) < HEADER or record[0]:
         raise _Flaw(NO_HEADER)
     number = int.from_bytes(record[1:HEADER], "big")
-    if record[HEADER : HEADER + 1] == b"\0":  # the first message of the schema, which most records have
-        return number, (0,), HEADER + 1
     count, at = _varint(record, HEADER)
     if not 0 <= count <= len(record):
         raise _Flaw(_NO_INDEXES)

@@ -212,8 +212,6 @@ def _describe(message: Descriptor, into: FileDescriptorProto, known: dict[str, s
             added.label = _REPEATED
         if each.containing_oneof in oneofs:
             added.oneof_index = oneofs.index(each.containing_oneof)
-        if _type(each) == "enum" and not _is_repeated(each):  # the value of a map that is absent there
-            added.default_value = str(each.default_value)
         if each.message_type:
             added.type_name = f".{_describe(each.message_type, into, known)}"
     return name
