@@ -64,7 +64,7 @@ def id_of(connection: Connection, subject: str, schema: WriterSchema, *, registe
         from confluent_kafka.schema_registry import Schema
 
         told, what = Schema(schema.text, schema.kind), f"this schema in subject {subject!r}: {schema.text}"
-        with asking(connection, what, missing=_no_schema):
+        with asking(connection, what, missing=_no_schema), _taken(connection, what):
             if register:
                 return int(client.register_schema(subject, told))
             return int(client.lookup_schema(subject, told).schema_id or 0)
@@ -150,13 +150,27 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
     except SchemaRegistryError as error:
         if error.http_status_code in _NO_ENTRY:
             raise Refused(f"{at} refuses to tell {what}: {error}.", code=codes.REGISTRY_REFUSED) from error
-        if error.http_status_code in (_CONFLICT, _INVALID):
-            raise Refused(f"{at} does not take {what}: {error}.", code=codes.REGISTRY_SCHEMA_REFUSED) from error
         if error.http_status_code == _MISSING:
             raise missing(f"{at} does not have {what}: {error}.") from error
         raise NotApplied(f"{at} does not tell {what}: {error}.", code=codes.REGISTRY_UNREACHABLE) from error
     except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no registry
         raise NotApplied(f"{at} does not answer: {error!r}.", code=codes.REGISTRY_UNREACHABLE) from error
+
+
+@contextmanager
+def _taken(connection: Connection, what: str) -> Iterator[None]:
+    """Turn the registry's refusal of a schema into our error."""
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+    try:
+        yield
+    except SchemaRegistryError as error:
+        if error.http_status_code not in (_CONFLICT, _INVALID):
+            raise
+        raise Refused(
+            f"The schema registry of connection {connection.conn_id!r} does not take {what}: {error}.",
+            code=codes.REGISTRY_SCHEMA_REFUSED,
+        ) from error
 
 
 # -- schemas, complete in themselves ---------------------------------------------------------------------------------
