@@ -27,6 +27,7 @@ BENCHMARKS = (
     "parse_figures",
     "spark_figures",
     "json_figures",
+    "format_figures",
     "state_figures",
     "event_time_figures",
     "single_figures",

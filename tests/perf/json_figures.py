@@ -42,7 +42,7 @@ class Load:
     least: float | None = None
 
     def values(self) -> Iterator[str]:
-        make = _wide if self.shape == "wide" else _order
+        make = _wide if self.shape == "wide" else an_order
         for number in range(self.records):
             told = make(number)
             if self._is_cut_off(number):
@@ -106,7 +106,8 @@ def _epoch(spark: SparkSession, bootstrap: str, folder: Path, load: Load, engine
     epoch(spark, bootstrap, folder / "epoch", transform, load.rows, load.topic)
 
 
-def _order(number: int) -> dict[str, Any]:
+def an_order(number: int) -> dict[str, Any]:
+    """The n-th record, as a dict."""
     at = f"2026-11-21T10:{number // 60 % 60:02}:{number % 60:02}Z"
     return {"order_id": number, "customer": f"c{number % 1000:06}", "amount": number % 9973 / 7, "ts": at}
 

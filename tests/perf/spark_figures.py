@@ -178,7 +178,7 @@ def produce(bootstrap: str, records: int) -> None:
     produce_to(bootstrap, TOPIC, map(_record, range(records)))
 
 
-def produce_to(bootstrap: str, topic: str, values: Iterable[str]) -> None:
+def produce_to(bootstrap: str, topic: str, values: Iterable[str | bytes]) -> None:
     """Append records to a topic, a partition after the other."""
     from confluent_kafka import Producer
 
@@ -200,7 +200,7 @@ def _record(number: int) -> str:
     )
 
 
-def _send(producer: Any, topic: str, value: str, partition: int) -> None:
+def _send(producer: Any, topic: str, value: str | bytes, partition: int) -> None:
     while True:
         try:
             producer.produce(topic, value=value, partition=partition)
