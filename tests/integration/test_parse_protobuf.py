@@ -48,9 +48,11 @@ IN_V2 = [1]
 """The indexes of the order in the second schema."""
 
 
-def test_each_record_is_read_with_its_own_schema_into_the_columns_of_the_readers(session: Any) -> None:
+def test_each_record_is_read_with_its_own_schema_into_the_columns_of_the_readers(session: Any, tmp_path: Path) -> None:
+    path = tmp_path / "order.bin"
+    path.write_bytes(READER)
     batch = batch_of(session, [written(7, FIRST), written(300, SECOND, IN_V2), written(7, b"")])
-    parsed = parse_protobuf(batch, "shop.Order", READER, schemas=SCHEMAS)
+    parsed = parse_protobuf(batch, "shop.Order", path, schemas=SCHEMAS)
     assert parsed.rows.drop("topic", "partition").schema.simpleString() == (
         "struct<offset:bigint,id:bigint,at:timestamp,lines:array<struct<sku:string,n:int>>,note:string,"
         "channel:string,counts:map<string,decimal(20,0)>>"

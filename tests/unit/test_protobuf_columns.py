@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from airflow_epochs.transforms import protobuf_records
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import parse_protobuf, protobuf_records
 from airflow_epochs.transforms.protobuf_columns import Decoder
 from airflow_epochs.transforms.protobuf_schemas import columns_of, description_of, files_of
 from tests.support.protobuf_world import files, message_class, varint, written
@@ -209,3 +211,15 @@ def test_a_worker_without_the_library_names_it() -> None:
     done = in_a_worker(ABSENT_LIBRARY + UNPICKLED)
     assert b"has no library that decodes Protobuf (No module named 'google')" in done.stderr
     assert b"`pip install protobuf`" in done.stderr
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "google.protobuf"])
+def test_where_the_transform_runs_the_error_names_a_library_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    batch: Any = None
+    with pytest.raises(Refused) as refused:
+        parse_protobuf(batch, "shop.M0", MANY, schemas={1: MANY})
+    assert (refused.value.code, library in refused.value.what) == (codes.SPARK_INCOMPLETE, True)
+    assert "pip install protobuf pyarrow" in refused.value.remedy
