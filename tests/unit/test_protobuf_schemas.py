@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 from airflow_epochs.transforms.protobuf_schemas import columns_of, files_of, indexes_of, unreadable
 from tests.support.protobuf_world import files
@@ -126,6 +127,14 @@ def test_a_message_of_which_spark_makes_no_columns_is_refused_for_the_reader(fie
     with pytest.raises(SchemaFlaw) as found:
         columns_of(reader)
     assert str(found.value).startswith(flaw)
+
+
+def test_the_features_of_an_edition_say_what_is_absent() -> None:
+    feature = "[features.field_presence={}]"
+    fields = f"int32 a = 1; int32 b = 2 {feature.format('IMPLICIT')}; int32 c = 3 {feature.format('LEGACY_REQUIRED')};"
+    reader = files_of(compiled(f'edition = "2023"; package shop; message M {{ {fields} }}', {})).message("shop.M")
+    labels = {each.name: each.label for each in columns_of(reader)}
+    assert labels == {"a": "optional", "b": "always", "c": "required"}
 
 
 def test_a_group_is_refused_for_the_reader() -> None:
