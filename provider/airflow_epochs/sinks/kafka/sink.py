@@ -15,6 +15,7 @@ from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.kafka.topics import require_topic_name
 from airflow_epochs.names import call_of, is_template
+from airflow_epochs.sinks.kafka.value_options import KINDS, flaw_of
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
@@ -175,8 +176,6 @@ class KafkaSink:
             )
 
     def _require_format(self) -> None:
-        from airflow_epochs.sinks.kafka.value_formats import KINDS, flaw_of
-
         if self.value_format is None and (self.value_schema, self.subject) != (None, None):
             raise self._bad("`value_schema` and `subject`", "are given", f"Give `value_format` too: {_or(KINDS)}")
         if self.value_format is not None and self.value_format not in KINDS:

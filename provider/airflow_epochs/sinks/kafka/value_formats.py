@@ -25,12 +25,10 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
-from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
+from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 
-AVRO, JSON_SCHEMA, PROTOBUF = "avro", "json_schema", "protobuf"
-KINDS = {AVRO: "AVRO", JSON_SCHEMA: "JSON", PROTOBUF: "PROTOBUF"}
-"""By the sink's ``value_format``: the registry's ``schemaType``."""
 _DETAIL = "value_schema"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AVRO_PLAIN: Mapping[str, Any] = {
@@ -187,26 +185,6 @@ def writes_by(schema: WriterSchema) -> str:
             remedy="Correct `value_schema` of the KafkaSink in the DAG. Then clear the failed task.",
         ) from flaw
     return b64encode(files).decode()
-
-
-def flaw_of(value_format: str, text: str | None) -> str | None:
-    """What is wrong with a user's schema, as the end of a sentence; None if nothing is seen without a library."""
-    if value_format == PROTOBUF or text is None:
-        return (
-            "is missing: Protobuf needs the text of a .proto file"
-            if text is None and value_format == PROTOBUF
-            else None
-        )
-    try:
-        if value_format == AVRO:
-            schema = resolved(text).root
-            return None if isinstance(schema, dict) and schema["type"] == "record" else "is no record"
-        json.loads(text)
-    except SchemaFlaw as flaw:
-        return str(flaw)
-    except ValueError as error:
-        return f"is no JSON: {error}"
-    return None
 
 
 # -- Avro ------------------------------------------------------------------------------------------------------------
