@@ -338,6 +338,7 @@ DEFAULTS = {
     f"{PROPERTY}enableDeletionVectors": "true",
     f"{PROPERTY}enableInCommitTimestamps": "true",
     f"{PROPERTY}enableTypeWidening": "true",
+    f"{PROPERTY}parquet.compression.codec": "gzip",
     f"{PROPERTY}setTransactionRetentionDuration": "interval 1 hour",
 }
 

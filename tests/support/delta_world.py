@@ -20,6 +20,7 @@ from airflow_epochs.contracts import Sink, SinkAttempt, SparkJob
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta.layout import DEFAULT
 from airflow_epochs.spark.driver.delta.plans import (
     Change,
     ChangePlan,
@@ -174,6 +175,7 @@ def commit_plan(**fields: Any) -> CommitPlan:
         table_id=None,
         partition_by=(),
         properties={},
+        layout=DEFAULT,
         user_metadata="{}",
     )
     return replace(plan, **fields)

@@ -68,11 +68,11 @@ def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of two partitions whose records are all there is to read."""
+    """A topic whose records are all there is to read."""
 
     name: str
     bootstrap: str
-    ends: tuple[int, int]
+    ends: tuple[int, ...]
 
     def read(self) -> dict[str, str]:
         partitions = [str(partition) for partition in range(len(self.ends))]

@@ -366,7 +366,7 @@ def test_upkeep_optimizes_the_table_and_thins_its_notes_out(table: Path, world: 
     assert sink.maintain("orders", 1, world) == {}
     sink.maintain("orders", 2, world)
     assert [(job.kind, job.args) for job in spark.jobs] == [
-        ("delta_optimize", {"target": str(table)}),
+        ("delta_optimize", {"target": str(table), "layout": {"file_bytes": 128 * 2**20, "codec": "zstd"}}),
         ("delta_thin_notes", {"places": [str(notes_of(table, first))]}),
     ]
 

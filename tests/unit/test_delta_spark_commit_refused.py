@@ -15,6 +15,7 @@ from airflow_epochs.delta.table import App
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.spark_commit import Insertion, insert
+from airflow_epochs.spark.driver.delta.layout import DEFAULT
 from airflow_epochs.spark.driver.delta.plans import Seen
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged.staging import Staging
@@ -48,7 +49,9 @@ def refusal(shown: Callable[[], Seen], answer: Callable[[], JsonDict] = refuse) 
     )
     staging = Staging(place="p", version=1, shape=shape, files=(), user_metadata={}, counted=None)
     app = App.of("orders", "orders")
-    this = Insertion(target="/t", place="/t/p", app=app, txn=TXN, previous=None, staging=staging, properties={})
+    this = Insertion(
+        target="/t", place="/t/p", app=app, txn=TXN, previous=None, staging=staging, properties={}, layout=DEFAULT
+    )
     with pytest.raises(EpochError) as raised:
         insert(this, Environment(spark=RefusingSpark(shown, answer)))
     return raised.value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 
@@ -83,7 +85,7 @@ def test_a_checkpoint_counts_the_entry_of_the_compaction_so_that_repeated_upkeep
 def test_the_log_is_checkpointed_although_every_compaction_fails(
     table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(table: DeltaTable, files: object) -> JsonDict:
+    def failing(*asked: object) -> JsonDict:
         raise OSError("no space left")
 
     sink, previous = DeltaSink("bronze", str(table), compact_every=1, checkpoint_every=1), None
@@ -112,13 +114,31 @@ def test_many_small_files_are_compacted_without_waiting_for_the_epoch_that_is_du
     assert len(ids_in(table)) == 50
 
 
+def test_compaction_writes_such_files_as_the_sink_wants_and_leaves_alone_what_is_large_enough_for_it(
+    table: Path, world: Environment
+) -> None:
+    layout: JsonDict = {"compression": "gzip", "target_file_size": "1 MB"}
+    sink, previous = DeltaSink("bronze", str(table), compact_every=6, checkpoint_every=0, **layout), None
+    text = [str(uuid.uuid4()) for _ in range(20_000)]  # at least 16 bytes each, however compressed
+    for epoch in range(1, 7):
+        txn = transaction(epoch)
+        some = text if epoch == 6 else text[:4_000]
+        run_epoch(sink, txn, previous, rows(*range(len(some)), s=some), world)
+        previous = txn
+    done = sink.maintain("orders", 6, world)
+    assert (done["files_removed"], done["files_added"]) == (5, 1), "the sixth is half a megabyte at least"
+    written = [path for path in DeltaTable(str(table)).file_uris() if path.endswith(".gzip.parquet")]
+    assert [pq.ParquetFile(path).metadata.row_group(0).column(0).compression for path in written] == ["GZIP"]
+    assert len(ids_in(table)) == 40_000
+
+
 def test_partitions_with_few_files_are_not_looked_at_after_every_epoch(
     table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_due, "FILES_DUE", 3)
     looked: list[int] = []
 
-    def noting(table: DeltaTable, files: object) -> JsonDict:
+    def noting(table: DeltaTable, *asked: object) -> JsonDict:
         looked.append(table.version())
         return {}
 

@@ -41,6 +41,7 @@ from airflow_epochs.sources.kafka import loss as kafka_loss
 from airflow_epochs.sources.kafka import reader as kafka_reader
 from airflow_epochs.spark import connect
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.delta import layout as delta_layout
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
 from tests.support.pyproject import PYPROJECT, ROOT
@@ -393,10 +394,14 @@ NUMBERS = {
         f"at most {delta_compaction.WORK_BYTES_MAX // 2**30} GiB and {delta_compaction.FILES_MAX:,} files at a time",
         f"the newest {delta_compaction.ENTRIES_MAX} log entries",
         f"No more than {delta_foreign.ENTRIES_MAX:,} entries are read",
-        f"the epoch at most {delta_jobs.FEW_RECORDS:,} offsets",
-        f"into several of about {delta_session.OF_STAGING['spark.databricks.delta.optimizeWrite.binSize']} MiB",
+        f"its tasks read at most {delta_jobs.FEW_RECORDS:,} offsets each",
+        f"{delta_layout.SHUFFLED['zstd']:.0f} bytes for each byte of a zstd or gzip file, and "
+        f"{delta_layout.SHUFFLED_BY_OTHERS} for the other codecs",
+        f"of at most {delta_session.ROWS_IN_GROUP:,} rows, or 128 MB before",
+        f'target_file_size="{default(DeltaSink, "target_file_size")}", '
+        f'compression="{default(DeltaSink, "compression")}", )',
         f"compact_every={default(DeltaSink, 'compact_every')}, "
-        f"checkpoint_every={default(DeltaSink, 'checkpoint_every')}, )",
+        f"checkpoint_every={default(DeltaSink, 'checkpoint_every')},",
     ],
     "docs/kafka-sink.md": [
         f'marker_topic="{default(KafkaSink, "marker_topic")}", '

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
 from airflow_epochs.sinks.delta.modes import Mode
+from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
     CommitPlan,
@@ -57,6 +58,7 @@ APPEND = DeltaStaging(
     partition_by=("p",),
     properties={"delta.appendOnly": "true"},
     optimize_write=None,
+    layout=Layout(file_bytes=64 * 2**20, codec="snappy"),
     user_metadata="{}",
 )
 UPSERT = DeltaChangeStaging.of(APPEND, Mode(mode="upsert", keys=("id", "p")).plan())
@@ -92,7 +94,7 @@ PLANS: list[JobPlan] = [
     change_plan(mode="overwrite"),
     DescribePlan(target="/t"),
     MarkerPlan(target="/t", app="a"),
-    OptimizePlan(target="c.s.t"),
+    OptimizePlan(target="c.s.t", layout=Layout()),
     ThinNotesPlan(places=("/t/_epochs/1", "/t/_epochs/2")),
     CheckPlan(transform=TransformFile(path="app.py", function="f"), formats=("delta", "kafka")),
     ReadPlan(read={"subscribe": "t"}),

@@ -115,6 +115,7 @@ class StagedTable:
             partition_by=(),
             properties={},
             optimize_write=None,
+            layout=None,
             user_metadata=compact_json({USER_METADATA_KEY: ours}),
         )
         return as_json(NewestStaging.of(plan, newest) if newest else plan)

@@ -129,6 +129,7 @@ class Commit:
             previous=self.attempt.previous,
             staging=self._promised(target),
             properties=self.at.sink.properties,
+            layout=self.at.sink.layout,
             ends=self.attempt.ends,
             event_time=self._event_time(),
             change=self._change(),

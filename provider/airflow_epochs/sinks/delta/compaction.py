@@ -28,7 +28,8 @@ from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.publish import now_ms
-from airflow_epochs.sinks.delta.rewrite import TARGET_BYTES, Rewritten, Small, rewritten
+from airflow_epochs.sinks.delta.rewrite import Rewritten, Small, rewritten
+from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
-SMALL_BYTES = TARGET_BYTES // 2
 FILES_MIN = 4
 """A partition with fewer small files than this is left alone."""
 FILES_MAX = 20_000
@@ -96,7 +96,12 @@ def rewritable(shape: TableShape) -> bool:
     return not mapped and not features & _MAPPED and len(shape.schema["fields"]) > len(shape.partition_by)
 
 
-def compact(table: DeltaTable, files: Files) -> JsonDict:
+def small_bytes(layout: Layout) -> int:
+    """Files that are smaller than this are compacted."""
+    return layout.file_bytes // 2
+
+
+def compact(table: DeltaTable, files: Files, layout: Layout = DEFAULT) -> JsonDict:
     """Rewrite small files into larger ones, one partition after another, the one with the most files first.
 
     Returns how many files were removed and added, and the bytes rewritten. If the task is killed, or another writer
@@ -106,14 +111,14 @@ def compact(table: DeltaTable, files: Files) -> JsonDict:
     shape, version, metadata = TableShape.of_table(table), table.version(), metadata_of(table)
     totals, swaps = {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}, 0
     touched: set[str] = set()  # by other writers, since the small files were listed
-    for crowd in _crowded(small_files(files, version)):
+    for crowd in _crowded(small_files(files, version, layout)):
         group = _affordable(crowd, WORK_BYTES_MAX - totals["bytes_rewritten"])
         if len(group) < FILES_MIN or swaps == PARTITIONS_MAX:
             continue
         if not touched.isdisjoint(small.path for small in group):
             _left_alone(group)
             continue
-        with rewritten(group, shape, files) as done:
+        with rewritten(group, shape, files, layout) as done:
             if len(done.old) < FILES_MIN:
                 continue
             landed = _swapped(_Swap(done, metadata), version, files, touched)
@@ -131,12 +136,12 @@ def _left_alone(group: list[Small]) -> None:
     log.info("partition %s is not compacted now: another writer changed its files", group[0].add["partitionValues"])
 
 
-def small_files(files: Files, version: int) -> list[Small]:
+def small_files(files: Files, version: int, layout: Layout = DEFAULT) -> list[Small]:
     """Small files in the table at ``version`` that its newest entries added; oldest first."""
-    return list(islice(_newest_small(files, version), FILES_MAX))[::-1]
+    return list(islice(_newest_small(files, version, small_bytes(layout)), FILES_MAX))[::-1]
 
 
-def _newest_small(files: Files, version: int) -> Iterator[Small]:
+def _newest_small(files: Files, version: int, limit: int) -> Iterator[Small]:
     superseded: set[int] = set()  # hashes of paths: if two collide, a file merely misses this compaction
     for entry in newest_entries(files, version):
         touched = set()
@@ -145,18 +150,18 @@ def _newest_small(files: Files, version: int) -> Iterator[Small]:
                 if kind in action:
                     touched.add(hash(unquote(action[kind]["path"])))
             if "add" in action and hash(unquote(action["add"]["path"])) not in superseded:
-                yield from _small(action["add"])
+                yield from _small(action["add"], limit)
         superseded |= touched
         if len(superseded) > TOUCHED_MAX:
             return
 
 
-def _small(add: JsonDict) -> Iterator[Small]:
+def _small(add: JsonDict, limit: int) -> Iterator[Small]:
     """The file, if it is small and the log counts its rows.
 
     Other writers need not count rows. Without a count, lost rows would not be noticed.
     """
-    if add["size"] >= SMALL_BYTES or add.get("deletionVector"):
+    if add["size"] >= limit or add.get("deletionVector"):
         return
     try:
         rows = checked_stats(StagedFile.of(add))["numRecords"]

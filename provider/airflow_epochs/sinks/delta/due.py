@@ -7,7 +7,8 @@ from itertools import islice
 from airflow_epochs.delta.log import actions_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta.compaction import SMALL_BYTES, newest_entries
+from airflow_epochs.sinks.delta.compaction import newest_entries, small_bytes
+from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.storage.files import Files
 
 FILES_DUE = 1_000
@@ -15,7 +16,7 @@ FILES_DUE = 1_000
 ENTRIES_MAX = 200
 
 
-def is_due(files: Files, version: int, app: App, epoch: int, every: int) -> bool:
+def is_due(files: Files, version: int, app: App, epoch: int, every: int, layout: Layout) -> bool:
     """Whether compaction is due after ``epoch``, which is ``app``'s newest one in the table at ``version``.
 
     It is due every ``every`` epochs, and whenever this epoch makes the number of small files pass a multiple of
@@ -25,11 +26,12 @@ def is_due(files: Files, version: int, app: App, epoch: int, every: int) -> bool
         return False
     if epoch % every == 0:
         return True
-    new, before = _small_files(files, version, app, epoch, epoch - epoch % every)
+    since = epoch - epoch % every
+    new, before = _small_files(files, version, app, epoch, since, small_bytes(layout))
     return (new + before) // FILES_DUE > before // FILES_DUE
 
 
-def _small_files(files: Files, version: int, app: App, epoch: int, since: int) -> tuple[int, int]:
+def _small_files(files: Files, version: int, app: App, epoch: int, since: int, limit: int) -> tuple[int, int]:
     """How many small files came after epoch ``epoch - 1``; how many before it, back to ``since`` or a compaction."""
     counts, is_new = [0, 0], True
     for entry in islice(newest_entries(files, version), ENTRIES_MAX):
@@ -38,7 +40,7 @@ def _small_files(files: Files, version: int, app: App, epoch: int, since: int) -
         is_new = is_new and (signed is None or signed >= epoch)
         if _compacts(actions) or (signed is not None and signed <= since):
             break
-        counts[0 if is_new else 1] += sum(a["add"]["size"] < SMALL_BYTES for a in actions if "add" in a)
+        counts[0 if is_new else 1] += sum(a["add"]["size"] < limit for a in actions if "add" in a)
     return counts[0], counts[1]
 
 

@@ -25,6 +25,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.parquet_fit import misfit
+from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.staged import parquet_batches
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import Files
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
-TARGET_BYTES = 128 * 2**20
 ROWS_AT_ONCE = 8_192
 ROWS_IN_GROUP = 128 * 1_024
 """Writing larger row groups takes too much memory for a task."""
@@ -85,7 +85,7 @@ class Rewritten:
 
 
 @contextmanager
-def rewritten(group: list[Small], shape: TableShape, files: Files) -> Iterator[Rewritten]:
+def rewritten(group: list[Small], shape: TableShape, files: Files, layout: Layout) -> Iterator[Rewritten]:
     """Write the rows of those files of ``group`` that fit the table's columns. The other files are left alone."""
     from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
 
@@ -99,12 +99,12 @@ def rewritten(group: list[Small], shape: TableShape, files: Files) -> Iterator[R
             private,
             _rows(group, _arrow_schema(private), shape.partition_by, files, taken),
             mode="append",
-            target_file_size=TARGET_BYTES,
-            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=ROWS_IN_GROUP),
+            target_file_size=layout.file_bytes,
+            writer_properties=WriterProperties(compression=layout.codec.upper(), max_row_group_size=ROWS_IN_GROUP),
         )
         written = [a["add"] for a in actions_of(Path(scratch, log_entry(1)).read_bytes()) if "add" in a]
         _require_same_count(taken, written)
-        yield _named(taken, written, Path(scratch))
+        yield _named(taken, written, Path(scratch), layout.codec)
 
 
 def _arrow_schema(table: DeltaTable) -> pa.Schema:
@@ -193,9 +193,9 @@ def _require_same_count(taken: list[Small], written: list[JsonDict]) -> None:
         )
 
 
-def _named(taken: list[Small], written: list[JsonDict], scratch: Path) -> Rewritten:
+def _named(taken: list[Small], written: list[JsonDict], scratch: Path, codec: str) -> Rewritten:
     # At the table's root: Spark's VACUUM mishandles paths whose partition values need percent-encoding.
-    named = {f"part-{uuid.uuid4()}.zstd.parquet": add for add in written}
+    named = {f"part-{uuid.uuid4()}.{codec}.parquet": add for add in written}
     values = taken[0].add["partitionValues"] if taken else {}
     new = [add | {"path": name, "partitionValues": values, "dataChange": False} for name, add in named.items()]
     local = {name: scratch / unquote(add["path"]) for name, add in named.items()}

@@ -19,6 +19,15 @@ from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import call_of, is_template, normalised, resolved
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
+from airflow_epochs.spark.driver.delta.layout import (
+    CODECS,
+    DEFAULT,
+    FILE_BYTES_MAX,
+    FILE_BYTES_MIN,
+    MB,
+    Layout,
+    file_bytes,
+)
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Dataset, Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.delta.participant import DeltaParticipant
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
 
+FILE_SIZE = f"{DEFAULT.file_bytes // MB} MB"
 _COMMITTERS = (None, "deltalake", "spark")
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){1,2}")
 
@@ -74,6 +84,10 @@ class DeltaSink:
         checkpoint_every: Checkpoint the table's log every this many versions; 0: never.
         on_foreign_change: What ``open`` does if others have removed whole epochs' rows (RESTORE to an earlier version,
             CREATE OR REPLACE, overwrite): ``warn`` in log, ledger and XCom, or ``stop``.
+        target_file_size: How large the table's files should become: bytes, or text such as ``"128 MB"``. The table's
+            own ``delta.targetFileSize`` counts more.
+        compression: ``zstd``, ``snappy``, ``gzip``, ``lz4_raw`` or ``uncompressed``. The table's own
+            ``delta.parquet.compression.codec`` counts more.
     """
 
     template_fields: Sequence[str] = ("table", "storage_conn_id", "partition_by", "properties")
@@ -99,6 +113,8 @@ class DeltaSink:
         compact_every: int = 50,
         checkpoint_every: int = 10,
         on_foreign_change: str = "warn",
+        target_file_size: int | str = FILE_SIZE,
+        compression: str = DEFAULT.codec,
     ) -> None:
         self.name = require_name("sink", name)
         try:
@@ -107,6 +123,8 @@ class DeltaSink:
             _require_count("compact_every", compact_every)
             _require_count("checkpoint_every", checkpoint_every)
             _require_one_of("on_foreign_change", on_foreign_change, ("warn", "stop"))
+            _require_one_of("compression", compression, CODECS)
+            self.layout = Layout(file_bytes=_required_file_bytes(target_file_size), codec=compression)
             self.how = Mode.of(
                 mode=mode,
                 keys=keys,
@@ -128,6 +146,7 @@ class DeltaSink:
         self.compact_every = compact_every
         self.checkpoint_every = checkpoint_every
         self.on_foreign_change = on_foreign_change
+        self.target_file_size = target_file_size
 
     def __repr__(self) -> str:
         return call_of(
@@ -177,6 +196,8 @@ class DeltaSink:
             "compact_every": self.compact_every,
             "checkpoint_every": self.checkpoint_every,
             **({} if self.on_foreign_change == "warn" else {"on_foreign_change": self.on_foreign_change}),
+            **({} if self.target_file_size == FILE_SIZE else {"target_file_size": self.target_file_size}),
+            **({} if self.layout.codec == DEFAULT.codec else {"compression": self.layout.codec}),
         }
 
     @classmethod
@@ -348,6 +369,17 @@ def _require_one_of(name: str, value: str | None, allowed: Sequence[str | None])
         raise BadArgument(
             f"`{name}` is {value!r}. It must be {' or '.join(map(repr, allowed))}.", code=codes.DELTA_SINK_ARGUMENT
         )
+
+
+def _required_file_bytes(size: int | str) -> int:
+    told = file_bytes(size)
+    if told is None:
+        raise BadArgument(
+            f"`target_file_size` is {size!r}. It must be a number of bytes, or text such as {FILE_SIZE!r}, from "
+            f"{FILE_BYTES_MIN // MB} MB to {FILE_BYTES_MAX // MB} MB.",
+            code=codes.DELTA_SINK_ARGUMENT,
+        )
+    return told
 
 
 def _require_count(name: str, value: int) -> None:

@@ -17,6 +17,7 @@ from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId, attempt_fields
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.delta.jobs import compact_json
+from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
     Change,
     ChangePlan,
@@ -50,6 +51,7 @@ class Insertion:
     previous: TransactionId | None
     staging: Staging
     properties: dict[str, str]
+    layout: Layout
     ends: Ends = field(default_factory=dict)
     event_time: JsonDict = field(default_factory=dict)
     change: Change | None = None
@@ -76,6 +78,7 @@ class Insertion:
             table_id=self.staging.user_metadata.get("table_id"),
             partition_by=self.staging.shape.partition_by,
             properties=self.properties,
+            layout=self.layout,
             user_metadata=compact_json({USER_METADATA_KEY: note}),
         )
         return append if self.change is None else ChangePlan.of(append, self.change)
@@ -213,9 +216,9 @@ def found_in(seen: Seen) -> FoundCommit:
     return FoundCommit(found.version, found.timestamp_ms or 0, note)
 
 
-def optimize(target: str, env: Environment) -> Optimized:
+def optimize(target: str, layout: Layout, env: Environment) -> Optimized:
     """Compact small files with Spark's OPTIMIZE."""
-    return _asked(env, OptimizePlan(target=target), Optimized, f"optimize {target}")
+    return _asked(env, OptimizePlan(target=target, layout=layout), Optimized, f"optimize {target}")
 
 
 def thin_notes(places: list[str], env: Environment) -> ThinnedNotes:

@@ -49,6 +49,7 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
         partition_by=shape.partition_by if shape else tuple(sink.partition_by),
         properties=dict(sink.properties),
         optimize_write=_optimize_write(shape.properties if shape else sink.properties),
+        layout=sink.layout.of(shape.properties if shape else sink.properties),
         user_metadata=compact_json({USER_METADATA_KEY: _user_metadata(sink, target, attempt, committer)}),
     )
     return as_json(sink.staging(append, attempt))

@@ -27,9 +27,11 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
         return _optimized(at, after_epoch)
     if target.table is None or shape is None:
         return {}
-    due = is_due(files, target.version, target.app, epoch, every)
+    layout = sink.layout.of(shape.properties)
+    due = is_due(files, target.version, target.app, epoch, every, layout)
+    ours = due and compaction.rewritable(shape)
     try:
-        done = compaction.compact(target.table, files) if due and compaction.rewritable(shape) else _optimized(at, due)
+        done = compaction.compact(target.table, files, layout) if ours else _optimized(at, due)
     finally:  # also if a compaction fails: a long log makes every epoch slower
         # Last, so that it counts the compaction's own entry: repeating the upkeep then changes nothing.
         checkpoint = log_checkpoint.write_if_due(target.table, files, sink.checkpoint_every)
@@ -39,7 +41,7 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
 def _optimized(at: Whereabouts, due: bool) -> JsonDict:
     if not due:
         return {}
-    done = as_json(spark_commit.optimize(at.sink.target, at.env))
+    done = as_json(spark_commit.optimize(at.sink.target, at.sink.layout, at.env))
     notes = _notes_left(at) if at.sink.how.notes_deletions else []
     return done | (as_json(spark_commit.thin_notes(notes, at.env)) if notes else {})
 

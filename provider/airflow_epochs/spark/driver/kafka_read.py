@@ -36,8 +36,18 @@ def batch(spark: SparkSession, options: dict[str, str], secrets: dict[str, str])
 
 def planned(options: dict[str, str]) -> int:
     """The number of offsets in the batch. It is at least the number of records."""
+    return sum(_lengths(options))
+
+
+def tasks(options: dict[str, str]) -> int:
+    """About how many tasks of Spark's read the batch: one for each partition with records, or more if asked for."""
+    return max(sum(length > 0 for length in _lengths(options)), int(options.get("minPartitions", 1)), 1)
+
+
+def _lengths(options: dict[str, str]) -> list[int]:
+    """How many offsets each partition has in the batch."""
     starts, ends = (json.loads(options[which]) for which in ("startingOffsets", "endingOffsets"))
-    return sum(int(end) - int(starts[topic][partition]) for topic in ends for partition, end in ends[topic].items())
+    return [int(end) - int(starts[topic][partition]) for topic in ends for partition, end in ends[topic].items()]
 
 
 def refuse_unless_redacting(spark: SparkSession, where: str) -> None:

@@ -31,6 +31,11 @@ def batch(spark: SparkSession, plan: Reading, secrets: dict[str, str]) -> DataFr
     return table_read.batch(spark, plan.table) if plan.table else kafka_read.batch(spark, plan.read, secrets)
 
 
+def tasks(plan: Reading) -> int:
+    """About how many tasks of Spark's read the batch, at least 1. Nobody knows of a table: Spark packs its files."""
+    return 1 if plan.table else kafka_read.tasks(plan.read)
+
+
 def planned(plan: StagePlan) -> int:
     """About how many records there are in the batch."""
     return plan.table.records if plan.table else kafka_read.planned(plan.read)

@@ -6,7 +6,7 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +31,7 @@ from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import newest as delta_newest
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
+from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, NewestStaging, StateStaging
 from airflow_epochs.spark.driver.expectations import Audit
 from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, StateRead
@@ -53,7 +54,8 @@ def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.
         plan = from_json(kind, told)
 
         def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
-            return stage_sink(spark, replace(plan, optimize_write=False) if job.files_of_0_1 else plan, job, frame)
+            as_0_1 = replace(plan, optimize_write=False, layout=None)
+            return stage_sink(spark, as_0_1 if job.files_of_0_1 else plan, job, frame)
 
         return staged
 
@@ -111,18 +113,17 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         taken = {name: judged[name].rows if name in judged else own[name] for name in own if name != _post(plan)}
         frames = replay.with_earlier(spark, plan, secrets, users, taken) if plan.earlier else taken
         frames = {name: letters.plain(frame) for name, frame in frames.items()}
-        offsets = sum(source_read.planned(each) for each in (*plan.earlier, plan))
-        job = delta_session.prepare_staging(spark, offsets, files_of_0_1=plan.files_of_0_1)
+        job = delta_session.prepare_staging(spark, _records_of_a_task(plan), files_of_0_1=plan.files_of_0_1)
         with (
             _read_once(batch, observation, reads, wanted) as input_metrics,
             _event_times(epoch.clock) as seen,
         ):
             fills = {sink: partial(stagers[sink], spark, job) for sink in plan.sinks}
-            audits = _staged(spark, _tasks(spark, plan, frames, fills))
+            audits = _staged(spark, plan, _tasks(spark, plan, frames, fills))
             staged = {sink: audit.claim for sink, audit in audits.items()}
             post = letters.posted(plan, judged, batch, every, staged)  # the rows of the others are counted by now
             expectations.require_computable(post.frames, plan.expectations)
-            audits |= _staged(spark, _tasks(spark, plan, post.frames, fills))
+            audits |= _staged(spark, plan, _tasks(spark, plan, post.frames, fills))
             post.require_all()
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
@@ -148,6 +149,11 @@ def _needed(plan: StagePlan) -> set[str]:
     """The sinks whose rows are needed to stage those of the plan again: dead letters come from all of them."""
     sinks = set(plan.sinks)
     return sinks | plan.letters.fits.keys() if plan.letters and plan.letters.sink in sinks else sinks
+
+
+def _records_of_a_task(plan: StagePlan) -> int:
+    reads = (*plan.earlier, plan)
+    return sum(map(source_read.planned, reads)) // sum(map(source_read.tasks, reads))
 
 
 def _tasks(
@@ -249,10 +255,28 @@ def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Audit]) -> Ca
     return task
 
 
-def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
-    """Run all tasks at once. If one raises, interrupt the others and raise its error."""
-    if not tasks:
-        return {}
+def _staged(spark: SparkSession, plan: StagePlan, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
+    """Run all tasks at once; but a session has one size of files, so tasks with another one run after these."""
+    audits: dict[str, Audit] = {}
+    for shuffled_mib, sinks in _by_file_size(plan, tasks).items():
+        delta_session.size_files(spark, shuffled_mib)
+        audits |= _at_once(spark, {sink: tasks[sink] for sink in sinks})
+    return audits
+
+
+def _by_file_size(plan: StagePlan, sinks: Iterable[str]) -> dict[int, list[str]]:
+    """The sinks by the size of their files. Those whose files nobody keeps run with the first."""
+    layouts = {sink: plan.sinks[sink]["layout"] for sink in sinks}
+    sizes = {sink: from_json(Layout, told).shuffled_mib for sink, told in layouts.items() if told}
+    any_size = next(iter(sizes.values()), DEFAULT.shuffled_mib)
+    found: dict[int, list[str]] = {}
+    for sink in layouts:
+        found.setdefault(sizes.get(sink, any_size), []).append(sink)
+    return found
+
+
+def _at_once(spark: SparkSession, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
+    """If one raises, interrupt the others and raise its error."""
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         futures: dict[str, Future[Audit]] = {name: pool.submit(task) for name, task in tasks.items()}
         done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)

@@ -16,6 +16,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import session, types
+from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
     CommitPlan,
     Committed,
@@ -46,7 +47,7 @@ each reader of the staged rows must hold a whole page in memory."""
 OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
 FEW_RECORDS = 200_000
-"""Of an epoch: to shuffle so many takes a moment."""
+"""Of one task: to shuffle so many takes a moment, and without it their file would be small."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
 MESSAGE_LINES_MAX = 4
@@ -93,6 +94,8 @@ def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) ->
         .option("txnVersion", plan.epoch)
     )
     writer = writer.option("optimizeWrite", str(_gathers(plan, job.records)).lower())
+    if plan.layout is not None:
+        writer = writer.option("compression", plan.layout.codec)
     if plan.has_version_0:
         return writer
     # A table that deltalake creates is a copy of this one; where Spark does, it applies the server's defaults itself.
@@ -106,7 +109,7 @@ def _gathers(plan: DeltaStaging, records: int) -> bool:
     """Whether rows are shuffled first, so that those of one partition get into one file, up to a size worth a file.
 
     Else every task writes a file for every partition that it has rows of. Without partitions a file is a task's, and
-    only the files of few records are too small. Rows that will be copied keep their order.
+    only those of few records are too small. Rows that will be copied keep their order.
     """
     if plan.committer == "copy":
         return False
@@ -286,10 +289,15 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
     if refused := refusal(before, plan):
         return Committed(about=before.about, marker=before.marker, refused=refused)
     if before.marker.epoch != plan.epoch:
-        session.prepare_commit(spark)
+        session.prepare_commit(spark, layout_for(before, plan))
         new = before.about.table is None
         append(plan, staged_rows(spark, plan.place), new=new, options=signature(plan) | NO_NEW_COLUMNS)
     return committed(spark, plan, before)
+
+
+def layout_for(before: Seen, plan: CommitPlan) -> Layout:
+    """How files of the table are to be, which looks as ``before``."""
+    return plan.layout.of(before.about.table.properties if before.about.table else plan.properties)
 
 
 def staged_rows(spark: SparkSession, place: str) -> DataFrame:
@@ -341,6 +349,8 @@ def _epoch(number: int | None) -> str:
 
 def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:
     """Compact small files. Conflicts with nobody's appends."""
+    table = _described(spark, plan.target).table
+    session.prepare_compaction(spark, plan.layout.of(table.properties if table else {}))
     metrics = spark.sql(f"OPTIMIZE {identifier(plan.target)}").select("metrics.*").collect()[0]
     return Optimized(files_added=metrics["numFilesAdded"], files_removed=metrics["numFilesRemoved"])
 

@@ -24,6 +24,7 @@ from airflow_epochs.spark.driver.delta.jobs import (
     for_spark,
     identifier,
     is_path,
+    layout_for,
     planned_by_spark,
     refusal,
     ruled,
@@ -124,11 +125,11 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
     nothing else may write in it.
     """
     spark.conf.set(_AUTO_MERGE, "false")
-    session.prepare_commit(spark)
     before = seen(spark, plan.target, plan.app)
     if refused := refusal(before, plan) or _replaced(before, plan):
         return Committed(about=before.about, marker=before.marker, refused=refused)
     if before.marker.epoch != plan.epoch:
+        session.prepare_commit(spark, layout_for(before, plan))
         _CHANGES[plan.change.how.mode](spark, plan, before.about.table is None)
     return committed(spark, plan, before)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import JsonDict
 
@@ -44,6 +45,7 @@ class DeltaStaging:
         partition_by: The table's partitioning.
         properties: The table's properties.
         optimize_write: What the target's owner says of shuffling before a write; None if nothing.
+        layout: The files; None: as the server writes them, because nobody keeps them.
         user_metadata: The note on the table's commit.
     """
 
@@ -58,6 +60,7 @@ class DeltaStaging:
     partition_by: tuple[str, ...]
     properties: dict[str, str]
     optimize_write: bool | None
+    layout: Layout | None
     user_metadata: str
 
 
@@ -119,6 +122,7 @@ class CommitPlan(JobPlan):
         table_id: The id of the table that was promised; None if there was none.
         partition_by: The partitioning of a table that is created.
         properties: The properties of a table that is created.
+        layout: The files, where the table's properties say nothing else.
         user_metadata: The note on the commit.
     """
 
@@ -133,6 +137,7 @@ class CommitPlan(JobPlan):
     table_id: str | None
     partition_by: tuple[str, ...]
     properties: dict[str, str]
+    layout: Layout
     user_metadata: str
 
 
@@ -191,11 +196,17 @@ class MarkerPlan(JobPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizePlan(JobPlan):
-    """Compact small files of the table ``target``."""
+    """Compact small files of the table ``target``.
+
+    Attributes:
+        target: The table.
+        layout: The files, where the table's properties say nothing else.
+    """
 
     JOB = "delta_optimize"
 
     target: str
+    layout: Layout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,79 @@
+"""How large a table's files are to be, and how they are compressed: as the sink says, unless the table's owner did.
+
+The owner's properties are those of Databricks. Spark with Delta 4.4 heeds neither by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_epochs import secrecy
+
+log = secrecy.logger(__name__)
+
+T = TypeVar("T", int, str)
+
+FILE_SIZE = "delta.targetFileSize"
+CODEC = "delta.parquet.compression.codec"
+CODECS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
+"""What Spark writes without more libraries, and deltalake, DuckDB and pyarrow read."""
+MB = 2**20
+FILE_BYTES_MIN, FILE_BYTES_MAX = MB, 1024 * MB
+SHUFFLED = {"zstd": 4.0, "gzip": 4.0}
+"""Bytes of shuffled rows that make one byte of a file. Measured with zstd: 5 for narrow orders, 3 for 100 columns."""
+SHUFFLED_BY_OTHERS = 1.5
+"""Measured with snappy."""
+
+_SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 2**10, "m": MB, "g": 2**30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The files of a table.
+
+    Attributes:
+        file_bytes: How large a file should become, if there are rows enough.
+        codec: One of ``CODECS``.
+    """
+
+    file_bytes: int = 128 * MB
+    codec: str = "zstd"
+
+    @property
+    def shuffled_mib(self) -> int:
+        """How much of a shuffle Delta's optimized writes put into one file. They cannot tell how small it becomes."""
+        return max(1, round(self.file_bytes * SHUFFLED.get(self.codec, SHUFFLED_BY_OTHERS) / MB))
+
+    def of(self, properties: Mapping[str, str]) -> Layout:
+        """What the properties of a table say; where they say nothing that can be used, this layout."""
+        size, codec = properties.get(FILE_SIZE), properties.get(CODEC)
+        return Layout(
+            file_bytes=self.file_bytes if size is None else _usable(FILE_SIZE, size, file_bytes(size), self.file_bytes),
+            codec=self.codec if codec is None else _usable(CODEC, codec, known_codec(codec), self.codec),
+        )
+
+
+DEFAULT = Layout()
+
+
+def file_bytes(size: object) -> int | None:
+    """The bytes of ``134217728``, ``"134217728"`` or ``"128 MB"``; None if it is no size that a file may have."""
+    found = _SIZE.fullmatch(str(size).strip())
+    told = int(found[1]) * _UNITS[found[2].lower()] if found else 0
+    return told if FILE_BYTES_MIN <= told <= FILE_BYTES_MAX else None
+
+
+def known_codec(name: str) -> str | None:
+    """One of ``CODECS``; None if it is none of them."""
+    codec = {"none": "uncompressed"}.get(name.lower(), name.lower())
+    return codec if codec in CODECS else None
+
+
+def _usable(name: str, value: str, told: T | None, instead: T) -> T:
+    if told is None:
+        log.warning("The table's property %s is %r, which cannot be used here. Used is %r.", name, value, instead)
+    return instead if told is None else told
