@@ -28,6 +28,7 @@ BENCHMARKS = (
     "spark_figures",
     "json_figures",
     "format_figures",
+    "codec_figures",
     "state_figures",
     "event_time_figures",
     "single_figures",

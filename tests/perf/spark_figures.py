@@ -110,8 +110,9 @@ def epoch(
     transform: Transform,
     rows: int,
     topic: str = TOPIC,
+    **options: Any,
 ) -> None:
-    """One epoch of a whole topic, into a new table, which must get so many rows."""
+    """One epoch of a whole topic, into a new table, which must get so many rows. ``options``: of its sink."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     coordinator = Coordinator(
@@ -121,7 +122,7 @@ def epoch(
                 name="bench",
                 dag_id="bench",
                 source=KafkaSource(topics=[topic], conn_id="kafka"),
-                sinks=(DeltaSink("table", str(folder / "table")),),
+                sinks=(DeltaSink("table", str(folder / "table"), **options),),
                 transform=transform,
             ),
             ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
