@@ -46,7 +46,7 @@ WRITER_CONF = {"parquet.page.size.row.check.min": "10"}
 each reader of the staged rows must hold a whole page in memory."""
 OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
-FEW_RECORDS = 200_000
+FEW_RECORDS = 50_000
 """Of one task: to shuffle so many takes a moment, and without it their file would be small."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
