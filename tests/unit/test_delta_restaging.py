@@ -137,7 +137,7 @@ def test_every_other_fact_of_a_file_and_its_table_counts(change: Callable[[Stagi
     assert digest_of(change(staging)) != digest_of(staging)
 
 
-TOLD = RowDigest(rows=3, sums=(1, 2, 3, 4), columns="names and types")
+TOLD = RowDigest(rows=3, sums=(1, 2), columns="names and types")
 
 
 def of_files(*files: dict[str, Any]) -> Staging:
@@ -165,7 +165,7 @@ def test_the_digest_of_the_rows_is_the_same_in_other_files_and_counts_what_the_l
     assert digest and digest.startswith(CONTENT_SCHEME)
     assert content_of(of_files(B1, {**A1, "nulls": 0}, A1), TOLD) == digest
     for other in (
-        content_of(of_files(A2, B1), replace(TOLD, sums=(1, 2, 3, 5))),
+        content_of(of_files(A2, B1), replace(TOLD, sums=(1, 3))),
         content_of(of_files(A2, B1), replace(TOLD, columns="others")),
         content_of(of_files(A2, {**B1, "nulls": 1}), TOLD),
         content_of(of_files(A1, B1, B1), TOLD),

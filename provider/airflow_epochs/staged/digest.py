@@ -27,7 +27,7 @@ from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
 
-CONTENT_SCHEME = "rows-1:"
+CONTENT_SCHEME = "rows-2:"
 SCHEME = "content-1:"
 """Digests with another prefix cannot be compared with these."""
 _PHYSICAL = "delta.columnMapping.physicalName"
