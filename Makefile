@@ -19,7 +19,7 @@ help:
 	@echo "make test        lint and every test (about an hour)"
 	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
-	@echo "make bench       the measurements, as a table and as bench.json"
+	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
 	@echo "make pictures    make the README's pictures of the Epochs page anew (a minute)"
 	@echo "make browser     install Debian's Chromium and chromedriver, if there is no browser (make test does it too)"
@@ -80,7 +80,7 @@ pictures: venv browser
 	$(PATHS):. $(BIN)/python scripts/pictures.py
 
 bench: venv check-java
-	$(PATHS) $(BIN)/python -m tests.perf.bench
+	$(PATHS) $(BIN)/python -m tests.perf.bench $(if $(ONLY),--only $(ONLY))
 
 chaos: venv check-java
 	$(PATHS) $(BIN)/python -m tests.chaos.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
