@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,9 +17,14 @@ from airflow_epochs import EventTime, codes
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.testing import Record, run_transform
 from airflow_epochs.testing.transforms import Table
+from tests.integration.test_parse_avro import written as written_in_avro
+from tests.support.protobuf_world import files, message_class
+from tests.support.protobuf_world import written as written_in_protobuf
 
 pytestmark = pytest.mark.jvm
 REPOSITORY = Path(__file__).parents[2]
+AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+PROTOBUF = files("message Order { int64 id = 1; }")
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
@@ -147,3 +153,22 @@ def _pytest(what: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYTEST_"))}
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(what)]
     return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_a_test_says_which_schemas_the_registry_has(app: Any, session: Any) -> None:
+    path = app(
+        """
+from airflow_epochs.transforms import parse_avro, parse_protobuf
+
+def f(batch, epoch):
+    avro = parse_avro(batch, READER, registry="schema_registry_default", columns=[])
+    proto = parse_protobuf(batch, "shop.Order", FILES, registry="schema_registry_default", columns=[])
+    return {"avro": avro.rows, "protobuf": proto.rows, "neither": avro.corrupt}
+""".replace("READER", repr(AVRO)).replace("FILES", repr(PROTOBUF))
+    )
+    order = message_class(PROTOBUF, "shop.Order")(id=5)
+    records = [written_in_avro(7, AVRO, {"id": 3}), written_in_protobuf(8, order)]
+    schemas: dict[int, str | bytes] = {7: json.dumps(AVRO), 8: PROTOBUF}
+    rows = run_transform(path, records=records, schemas=schemas, spark=session)
+    assert (rows["avro"], rows["protobuf"]) == ([{"id": 3}], [{"id": 5}])
+    assert [row["error"] for row in rows["neither"]] == ["schema 8 is of kind PROTOBUF, not AVRO"]

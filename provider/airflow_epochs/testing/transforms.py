@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import warnings
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,7 @@ def run_transform(
     watermark: datetime | None = None,
     previous_watermark: datetime | None = None,
     event_time: EventTime | None = None,
-    schemas: Mapping[int, str] | None = None,
+    schemas: Mapping[int, str | bytes] | None = None,
     registry_conn_id: str = "schema_registry_default",
     spark: SparkSession | None = None,
 ) -> Any:
@@ -104,7 +105,7 @@ def run_transform(
         watermark: The epoch's watermark, with its zone; None: it has none yet.
         previous_watermark: That of the epoch before.
         event_time: As in the pipeline. A transform that calls ``epoch.event_time`` needs it.
-        schemas: What the schema registry has, by its ids: Avro schemas as text.
+        schemas: What the schema registry has, by its ids: Avro schemas as text; of Protobuf, FileDescriptorSets.
         registry_conn_id: The registry's connection, as the transform names it.
         spark: The session to use; None: Spark in this process.
 
@@ -191,9 +192,14 @@ def _plan(
     )
 
 
-def _registry(conn_id: str, schemas: Mapping[int, str]) -> Registry:
-    found = {str(number): WriterSchema(kind="AVRO", text=text) for number, text in schemas.items()}
-    return Registry(conn_id=conn_id, schemas=found)
+def _registry(conn_id: str, schemas: Mapping[int, str | bytes]) -> Registry:
+    return Registry(conn_id=conn_id, schemas={str(number): _schema(told) for number, told in schemas.items()})
+
+
+def _schema(told: str | bytes) -> WriterSchema:
+    if isinstance(told, bytes):
+        return WriterSchema(kind="PROTOBUF", text=b64encode(told).decode())
+    return WriterSchema(kind="AVRO", text=told)
 
 
 def _event_time(event_time: EventTime, records: Sequence[Record], now: datetime) -> EventTimePlan:

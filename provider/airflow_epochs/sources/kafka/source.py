@@ -218,7 +218,7 @@ class KafkaSource:
 
     def registry(self) -> JsonDict | None:
         """The connection of the schema registry, and the subjects that it is asked for; None: no registry is asked."""
-        config = self._config()
+        config = read_config(self._raw_given())
         if config.registry_conn_id is None:
             return None
         return {"registry_conn_id": config.registry_conn_id, "subjects": list(config.subjects)}
