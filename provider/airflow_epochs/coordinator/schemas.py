@@ -56,4 +56,4 @@ def read(task: TaskTry, opened: OpenRecord) -> Registry:
             **attempt_fields(opened.txn),
         )
     named = _registry(task.pipeline.source) or opened.source
-    return Registry(conn_id=named["registry_conn_id"], schemas=record.schemas)
+    return Registry(conn_id=named.get("registry_conn_id") or "", schemas=record.schemas)
