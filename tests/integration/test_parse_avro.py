@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import io
 import random
+import time
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
 import pytest
 
 from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver import determinism, stage
 from airflow_epochs.transforms import parse_avro
 from tests.support import pages
 from tests.support.registry_lab import ORDERS, order, orders_of, shown_and_rejected
@@ -187,6 +190,28 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     with pytest.raises(Refused) as refused:
         parse_avro(batch_of(session, []), reader, **{"schemas": SCHEMAS, **options})
     assert problem in str(refused.value)
+
+
+def test_spark_never_plans_two_sinks_of_records_of_avro_at_once(session: Any) -> None:
+    """Its map of options is shared by their plans, and fails now and then if two threads ask for it."""
+    parsed = parse_avro(batch_of(session, [written(7, V1, FIRST)]), READER, schemas=SCHEMAS)
+    plans = determinism.analysed_plans(session, {"rows": parsed.rows, "corrupt": parsed.corrupt})
+    assert [stage.FROM_AVRO in plan for plan in plans.values()] == [True, True]
+    running: set[str] = set()
+    seen: list[set[str]] = []
+
+    def task(name: str) -> Any:
+        def run() -> Any:
+            running.add(name)
+            seen.append(set(running))
+            time.sleep(0.05)
+            running.discard(name)
+
+        return run
+
+    plan: Any = SimpleNamespace(sinks={name: {"layout": None} for name in "abc"})
+    stage._staged(session, plan, {name: task(name) for name in "abc"}, in_turn=True)
+    assert seen == [{"a"}, {"b"}, {"c"}]
 
 
 def test_the_example_of_the_page_shows_orders_and_letters_exactly_once(lab: Lab) -> None:

@@ -84,6 +84,9 @@ LAST_MS = 253_402_300_799_999
 """The end of the year 9999. A producer can give a record a later time."""
 BATCH = "epoch_input"
 """The name of the batch in Spark's plans."""
+FROM_AVRO = "from_avro("
+"""In Spark's plans. Its map of options is one object in the plans of all sinks, and not made for several threads: seen
+as "requirement failed" while Spark planned two of them at once."""
 
 
 def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> StageOutcome:
@@ -119,11 +122,12 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             _event_times(epoch.clock) as seen,
         ):
             fills = {sink: partial(stagers[sink], spark, job) for sink in plan.sinks}
-            audits = _staged(spark, plan, _tasks(spark, plan, frames, fills))
+            in_turn = any(FROM_AVRO in text for text in analysed.values())
+            audits = _staged(spark, plan, _tasks(spark, plan, frames, fills), in_turn=in_turn)
             staged = {sink: audit.claim for sink, audit in audits.items()}
             post = letters.posted(plan, judged, batch, every, staged)  # the rows of the others are counted by now
             expectations.require_computable(post.frames, plan.expectations)
-            audits |= _staged(spark, plan, _tasks(spark, plan, post.frames, fills))
+            audits |= _staged(spark, plan, _tasks(spark, plan, post.frames, fills), in_turn=in_turn)
             post.require_all()
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
@@ -255,12 +259,18 @@ def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Audit]) -> Ca
     return task
 
 
-def _staged(spark: SparkSession, plan: StagePlan, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
-    """Run all tasks at once; but a session has one size of files, so tasks with another one run after these."""
+def _staged(
+    spark: SparkSession, plan: StagePlan, tasks: dict[str, Callable[[], Audit]], *, in_turn: bool
+) -> dict[str, Audit]:
+    """Run all tasks at once; but a session has one size of files, so tasks with another one run after these.
+
+    ``in_turn``: run each of them alone.
+    """
     audits: dict[str, Audit] = {}
     for shuffled_mib, sinks in _by_file_size(plan, tasks).items():
         delta_session.size_files(spark, shuffled_mib)
-        audits |= _at_once(spark, {sink: tasks[sink] for sink in sinks})
+        for together in [[sink] for sink in sinks] if in_turn else [sinks]:
+            audits |= _at_once(spark, {sink: tasks[sink] for sink in together})
     return audits
 
 
