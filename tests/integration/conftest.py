@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from stack import spark
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
+from stack.registry import SchemaRegistry
 from tests.support.delta_modes_world import table_in_catalog
 from tests.support.delta_world import SparkOn
 from tests.support.environment import Environment
@@ -113,6 +115,16 @@ def pipeline() -> str:
 def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
     """A sink for the topic, at its first epoch."""
     return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+
+
+# -- a schema registry -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(registry: SchemaRegistry) -> Iterator[SchemaRegistryClient]:
+    """Confluent's own client, with which a test registers schemas."""
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        yield client
 
 
 # -- the SQL sink ------------------------------------------------------------------------------------------------

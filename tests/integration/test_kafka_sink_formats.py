@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import struct
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -65,12 +65,6 @@ GIVEN = {
         {"name": "channel", "type": "string", "default": "web"},
     ],
 }
-
-
-@pytest.fixture
-def client(registry: SchemaRegistry) -> Iterator[SchemaRegistryClient]:
-    with SchemaRegistryClient({"url": registry.url}) as client:
-        yield client
 
 
 @pytest.fixture

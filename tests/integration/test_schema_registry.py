@@ -108,13 +108,6 @@ class Shop:
 
 
 @pytest.fixture
-def client(registry: SchemaRegistry) -> Iterator[SchemaRegistryClient]:
-    """Confluent's own client, with which a test registers schemas."""
-    with SchemaRegistryClient({"url": registry.url}) as client:
-        yield client
-
-
-@pytest.fixture
 def shop(lab: Lab, registry: SchemaRegistry, client: SchemaRegistryClient) -> Shop:
     return Shop(lab, registry, client)
 
