@@ -21,10 +21,9 @@ from kafka import TopicPartition as Partition
 
 from airflow_epochs import KafkaSink, SparkSubmit, SqlSink, expect
 from airflow_epochs.contracts import Connection
-from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
-from airflow_epochs.coordinator.looks import Checked, Result, made
+from airflow_epochs.coordinator.looks import Checked, Result
 from airflow_epochs.coordinator.preview import Preview, preview
 from airflow_epochs.coordinator.verifying import verify
 from airflow_epochs.errors import Corrupt, EpochError, Refused
@@ -32,6 +31,7 @@ from airflow_epochs.model import Run
 from stack.postgres import Postgres
 from tests.support import remedies
 from tests.support.airflow_harness import initialised
+from tests.support.checked import checks_of
 from tests.support.kafka_sink_world import create
 from tests.support.spark_world import MASTER
 from tests.support.sql_world import Db, new_postgres
@@ -459,16 +459,7 @@ def test_the_statement_that_a_preview_prints_makes_the_table_for_which_open_has_
 def checks(lab: Lab, db: Db, **options: Any) -> dict[str, Checked]:
     """All checks of the pipeline. None has changed anything."""
     before, task = everything(lab), orders(lab, db, **options).task
-    subject = Subject(
-        pipeline=task.pipeline,
-        env=task.env,
-        ledger_conn_id="epochs_default",
-        ledger=lambda: task.ledger,
-        probe=lambda: "",
-        keys=lambda: "",
-        transform=lambda: task.pipeline.transform,
-    )
-    found = {f"{each.about}, {each.check}": each for each in made("orders", looks_at(subject))}
+    found = checks_of(task)
     assert everything(lab) == before
     return found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import io
 import random
-import time
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import fastavro
 import pytest
@@ -192,25 +192,20 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     assert problem in str(refused.value)
 
 
-def test_spark_never_plans_two_sinks_of_records_of_avro_at_once(session: Any) -> None:
+def test_spark_never_plans_two_sinks_of_records_of_avro_at_once(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its map of options is shared by their plans, and fails now and then if two threads ask for it."""
     parsed = parse_avro(batch_of(session, [written(7, V1, FIRST)]), READER, schemas=SCHEMAS)
     plans = determinism.analysed_plans(session, {"rows": parsed.rows, "corrupt": parsed.corrupt})
     assert [stage.FROM_AVRO in plan for plan in plans.values()] == [True, True]
-    running: set[str] = set()
     seen: list[set[str]] = []
 
-    def task(name: str) -> Any:
-        def run() -> Any:
-            running.add(name)
-            seen.append(set(running))
-            time.sleep(0.05)
-            running.discard(name)
+    def at_once(spark: Any, tasks: dict[str, Any]) -> dict[str, Any]:
+        seen.append({*tasks})
+        return {}
 
-        return run
-
+    monkeypatch.setattr(stage, "_at_once", at_once)
     plan: Any = SimpleNamespace(sinks={name: {"layout": None} for name in "abc"})
-    stage._staged(session, plan, {name: task(name) for name in "abc"}, in_turn=True)
+    stage._staged(session, plan, dict.fromkeys("abc", Mock()), in_turn=True)
     assert seen == [{"a"}, {"b"}, {"c"}]
 
 

@@ -18,9 +18,8 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 
 from airflow_epochs import DeltaSink
 from airflow_epochs.contracts import Connection
-from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.looks import Result, made
+from airflow_epochs.coordinator.looks import Result
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
@@ -30,6 +29,7 @@ from stack.processes import free_port
 from stack.registry import SchemaRegistry
 from tests.integration.test_parse_avro import record, written
 from tests.support import pages
+from tests.support.checked import checks_of
 from tests.support.protobuf_world import message_class
 from tests.support.protobuf_world import written as protobuf_written
 from tests.support.state_lab import Lab
@@ -370,23 +370,10 @@ def test_a_preview_decodes_with_what_the_registry_has_today(shop: Shop) -> None:
 def test_a_check_tells_how_many_schemas_there_are_and_what_is_missing(shop: Shop) -> None:
     shop.register(V1)
     shop.send(b"x")
-    found = {f"{each.about}, {each.check}": each for each in made("shop", looks_at(subject_of(shop)))}
+    found = checks_of(shop.task().task)
     assert found[f"source, connection {CONN}"].result is Result.OK
     assert found["source, schemas"].details == "The registry has 1 schemas that records may have."
     shop.source["subjects"] = f"gone-{uuid.uuid4().hex}"
-    found = {f"{each.about}, {each.check}": each for each in made("shop", looks_at(subject_of(shop)))}
+    found = checks_of(shop.task().task)
     error = found["source, schemas"].error
     assert error and error.code and error.code.name == "EPOCHS-REGISTRY-SUBJECT-MISSING"
-
-
-def subject_of(shop: Shop) -> Subject:
-    task = shop.task().task
-    return Subject(
-        pipeline=task.pipeline,
-        env=task.env,
-        ledger_conn_id="epochs_default",
-        ledger=lambda: task.ledger,
-        probe=lambda: "",
-        keys=lambda: "",
-        transform=lambda: task.pipeline.transform,
-    )

@@ -17,7 +17,7 @@ from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
-from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8
+from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8, head_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -128,7 +128,7 @@ def _decoded(known: Mapping[int, Resolved], reader: Resolved) -> Column:
     head = F.substring(_RAW, 1, HEADER)
     found = F.when(F.lit(False), from_avro(body, _framed(reader), options))  # gives the type, if no schema is known
     for number, writer in known.items():
-        found = found.when(head == F.lit(_head(number)), from_avro(body, _framed(writer), options))
+        found = found.when(head == F.lit(head_of(number)), from_avro(body, _framed(writer), options))
     return found
 
 
@@ -156,10 +156,6 @@ def _framed(schema: Resolved) -> str:
     return json.dumps({"type": "record", "name": "epochs_frame", "namespace": "airflow_epochs", "fields": fields})
 
 
-def _head(number: int) -> bytes:
-    return b"\0" + number.to_bytes(HEADER - 1, "big")
-
-
 def _error(known: Sequence[int], problems: Mapping[int, str], no_text: str | None) -> Column:
     """Why a record is corrupt; NULL if it is not."""
     from pyspark.sql import functions as F
@@ -169,7 +165,7 @@ def _error(known: Sequence[int], problems: Mapping[int, str], no_text: str | Non
     framed = (F.length(_RAW) >= HEADER) & (F.substring(_RAW, 1, 1) == F.lit(b"\0"))
     told = F.when(F.col(_RAW).isNull(), NO_VALUE).when(~framed, NO_HEADER)
     for each, problem in problems.items():
-        told = told.when(head == F.lit(_head(each)), F.lit(problem))
+        told = told.when(head == F.lit(head_of(each)), F.lit(problem))
     told = told.when(~number.isin([str(each) for each in known]), F.concat(F.lit("unknown schema id "), number))
     told = told.when(frame.getField("end").isNull(), F.concat(F.lit("not of its schema, "), number))
     left_over = F.concat(F.lit("bytes left over behind a value of schema "), number)

@@ -23,6 +23,11 @@ NO_VALUE, NO_HEADER, NOT_UTF8 = "no value", "no magic byte and schema id", "a te
 _ID_MAX = 2**31 - 1
 
 
+def head_of(number: int) -> bytes:
+    """The magic byte and the id, which stand before each record of a schema."""
+    return b"\0" + number.to_bytes(HEADER - 1, "big")
+
+
 def written(
     checks: Checks, schemas: Mapping[int, Any] | None, registry: str | None, kind: str
 ) -> tuple[Mapping[int, Any], Mapping[int, str]]:

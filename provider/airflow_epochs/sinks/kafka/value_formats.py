@@ -28,6 +28,7 @@ from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
+from airflow_epochs.transforms.registry_frames import head_of
 
 _DETAIL = "value_schema"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -81,11 +82,6 @@ class ValueSchema:
         """As ``Staged.detail`` keeps it."""
         return {_DETAIL: asdict(self)}
 
-    @property
-    def head(self) -> bytes:
-        """What stands before each value."""
-        return b"\0" + self.number.to_bytes(4, "big")
-
     def writer(self) -> Write:
         """What makes the values. Its ``ImportError`` names a package that the worker lacks."""
         return {AVRO: self._avro, JSON_SCHEMA: self._json, PROTOBUF: self._protobuf}[self.value_format]()
@@ -93,7 +89,7 @@ class ValueSchema:
     def _avro(self) -> Write:
         import fastavro
 
-        schema, head = fastavro.parse_schema(json.loads(self.text)), self.head
+        schema, head = fastavro.parse_schema(json.loads(self.text)), head_of(self.number)
 
         def write(row: dict[str, Any]) -> bytes:
             out = io.BytesIO()
@@ -104,7 +100,7 @@ class ValueSchema:
         return write
 
     def _json(self) -> Write:
-        encode, head = msgspec.json.Encoder().encode, self.head
+        encode, head = msgspec.json.Encoder().encode, head_of(self.number)
         require = self._validator() if self.given else None
 
         def write(row: dict[str, Any]) -> bytes:
@@ -120,7 +116,7 @@ class ValueSchema:
 
         files = protobuf_schemas.files_of(b64decode(self.text))
         make = message_factory.GetMessageClass(next(iter(files.main.message_types_by_name.values())))
-        head = self.head + b"\0"
+        head = head_of(self.number) + b"\0"
 
         def write(row: dict[str, Any]) -> bytes:
             try:
