@@ -9,6 +9,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from tests.support import ram_disk
+
+ram_disk.use()  # before anything makes a temporary file
 HOME = Path(tempfile.mkdtemp(prefix="epochs-airflow-home-"))
 DAGS = HOME / "dags"
 DAGS.mkdir()
