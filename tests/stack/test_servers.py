@@ -18,6 +18,7 @@ from stack.connect import ConnectServer
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
 from tests.support.processes import alive
+from tests.support.spark_world import COMPILED, settings
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -73,6 +74,16 @@ def test_a_short_job_does_not_wait_for_a_long_one_of_another_pipeline(connect: C
     finally:
         for session in (long, short):
             session.stop()  # or they would ask a dead server for minutes when Python ends
+
+
+def test_a_session_that_was_set_up_otherwise_for_a_while_is_as_the_server_says_again(session: Any) -> None:
+    def values() -> dict[str, str]:
+        return {key: session.conf.get(key) for key in COMPILED}
+
+    before = values()
+    with settings(session, COMPILED):
+        assert values() == COMPILED
+    assert values() == before != COMPILED
 
 
 @pytest.mark.parametrize("given", ["", "/;token=wrong"], ids=["no token", "a wrong token"])

@@ -57,13 +57,14 @@ CORRECTED = dict.fromkeys(LEGACY, "CORRECTED")
 @contextmanager
 def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
     """A session as a server could have set it up; afterwards as before."""
+    before = {key: session.conf.get(key) for key in values}
     try:
         for key, value in values.items():
             session.conf.set(key, value)
         yield
     finally:
-        for key in values:
-            session.conf.unset(key)
+        for key, value in before.items():  # unset, a key would have Spark's default, not the server's value
+            session.conf.set(key, value)
 
 
 @dataclass(frozen=True)
