@@ -104,7 +104,9 @@ class AirflowStack(Server):
             },
             "api": {"base_url": self.url, "secret_key": keys["secret_key"]},
             "api_auth": {"jwt_secret": keys["jwt_secret"]},
-            "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db?timeout=60"},
+            # The API server can wait for itself so long: it writes its log of actions where its other requests end.
+            # A task gives up on it after half a minute.
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db?timeout=25"},
             # the gap between two tasks is this long; the default of 1 s would be most of a small epoch
             "scheduler": {"scheduler_idle_sleep_time": "0.1"},
             # a task that failed, or skipped itself, may be heard of so late; the default is 5 s
