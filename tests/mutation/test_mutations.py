@@ -50,11 +50,13 @@ def outcome(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     """pytest on the package in ``folder``, up to the first failure."""
     # With the fixtures of the unit tests, and without those of tests/conftest.py, which start servers.
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no"]
-    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    # To load all plugins takes half of the time.
+    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "EPOCHS_CELLS": str(folder / "cells"),
         "EPOCHS_MUTANT": str(folder),
     }
