@@ -57,14 +57,17 @@ CORRECTED = dict.fromkeys(LEGACY, "CORRECTED")
 @contextmanager
 def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
     """A session as a server could have set it up; afterwards as before."""
-    before = {key: session.conf.get(key) for key in values}
+    before = {key: session.conf.get(key, None) for key in values}
     try:
         for key, value in values.items():
             session.conf.set(key, value)
         yield
     finally:
-        for key, value in before.items():  # unset, a key would have Spark's default, not the server's value
-            session.conf.set(key, value)
+        for key, given in before.items():
+            if given is None:
+                session.conf.unset(key)
+            else:  # unset, the key would have Spark's default, not the server's value
+                session.conf.set(key, given)
 
 
 @dataclass(frozen=True)
