@@ -164,15 +164,12 @@ def test_the_example_with_a_database_judges_a_year_in_utc_whatever_the_zone_of_s
     }
     records = [(order.format(*item).encode(), "t", 0, offset) for offset, item in enumerate(times.items())]
     path = Path(__file__).parents[2] / "spark_apps" / "orders_fanout.py"
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
+    with settings(session, {"spark.sql.session.timeZone": "America/New_York"}):
         batch = session.createDataFrame(records, "value binary, topic string, partition int, offset long")
         with transform.loaded(TransformFile(path=str(path), function="fanout")) as users:
             found = users.module.fanout(batch, SimpleNamespace(record=F.lit(0).alias("__record")))
             assert [row.order_id for row in found["database"].select("order_id").collect()] == ["last", "first"]
             rejected = [(row.offset, row.error) for row in found["rejected"].collect()]
-    finally:
-        session.conf.unset("spark.sql.session.timeZone")
     assert rejected == [(1, "a year that no calendar has")]
 
 
