@@ -48,16 +48,15 @@ CANARIES = (
     "till_db.password",
 )
 """Fields of connections that nothing here needs; a secret in them must not come out either."""
-SOON_MISSED = {
+SCHEDULING = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
 }
-"""By default Airflow takes five minutes to miss a task that died, and as long for those of a scheduler that died."""
-
-PATIENT = {"AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5"}
-"""Two schedulers that look every 0.1 s, as those of the local stack do, keep half a processor busy with nothing."""
+"""By default Airflow takes five minutes to miss a task that died, and as long for those of a scheduler that died. Two
+schedulers that look every 0.1 s, as those of the local stack do, keep half a processor busy with nothing."""
 
 
 class System(Stack):
@@ -70,10 +69,10 @@ class System(Stack):
         project = folder / "project"
         shutil.copytree(PROJECT, project)
         dags = project / "dags"
-        scheduled = {"BANK_SCHEDULE": "@continuous", **SOON_MISSED, **PATIENT}
+        scheduled = {"BANK_SCHEDULE": "@continuous", **SCHEDULING}
         super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]")
         self.broker.settings.update(SUDDEN)
-        env = {**self._task_env(), **SOON_MISSED, **PATIENT}
+        env = {**self._task_env(), **SCHEDULING}
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
         self.api, self.other_api = self.airflow.api(), self.other.api()
         self.leftovers: list[int] = []
