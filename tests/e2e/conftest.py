@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from orders_demo.watch import DAG, Watch
 from stack.jars import Jars
+from stack.postgres import DATABASE, USER, Postgres
 from stack.whole import PROJECT, Stack
 from tests.support.lineage_file import LineageFile
 from tests.support.running_stack import DEADLINE_S, ENOUGH, EPOCH_RECORDS_MAX, ORDERS, RunningStack
@@ -29,13 +31,23 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
     (own / "troubles").mkdir()
     lineage = LineageFile(own / "lineage.jsonl", DAG)
     env |= lineage.env
-    with StatsdServer() as statsd, Stack(folder, jars, dags=project(own), env={**env, **statsd.env}) as stack:
+    with (
+        StatsdServer() as statsd,
+        Postgres(own / "metadata") as metadata,
+        Stack(folder, jars, dags=project(own), env={**env, **statsd.env, **kept_in(metadata)}) as stack,
+    ):
         state = stack.state
         watch = Watch(stack.airflow.api(), state.bootstrap, state.ledger)
         running = RunningStack(stack, watch, own, statsd, lineage)
         running.produce(ORDERS, seed=1)
         wait_until(running.watch.consumed, DEADLINE_S)
         yield running
+
+
+def kept_in(server: Postgres) -> dict[str, str]:
+    """Airflow's metadata in PostgreSQL. With SQLite, tasks wait for its one lock, sometimes until they give up."""
+    url = f"postgresql+psycopg://{USER}:{quote(server.password)}@127.0.0.1:{server.port}/{DATABASE}"
+    return {f"AIRFLOW__DATABASE__{name}": url for name in ("SQL_ALCHEMY_CONN", "SQL_ALCHEMY_CONN_ASYNC")}
 
 
 def project(folder: Path) -> Path:
