@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,6 +79,23 @@ def test_a_record_is_parsed_once_whatever_is_asked_of_its_columns(
     rows = parse_json(records, SCHEMA, engine=engine).rows
     rows.where("id > 0 AND at IS NULL").select("id", "at", "offset").explain()
     assert capsys.readouterr().out.count("from_json(StructField(id,") == 1
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_many_fields_take_no_more_columns_of_the_api_than_one(
+    session: Any, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import functions
+
+    records, col = batch_of(session, [b'{"f1":1}']), Mock(wraps=functions.col)
+    monkeypatch.setattr(functions, "col", col)
+
+    def columns_for(fields: int) -> int:
+        col.reset_mock()
+        parse_json(records, ", ".join(f"f{number} long" for number in range(fields)), engine=engine)
+        return int(col.call_count)
+
+    assert columns_for(100) == columns_for(1) > 0
 
 
 def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:

@@ -16,7 +16,7 @@ from airflow_epochs.transforms import avro_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, fields_of, once, origin_beside
 from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8, head_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def parse_avro(
     told = told.withColumn(ERROR, _error([*known], {**unusable, **problems}, anywhere(quoted(_VALUE), kind, not_utf8)))
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
     return Parsed(
-        rows=good.select(*names, *(F.col(_VALUE).getField(name).alias(name) for name in fields)),
+        rows=good.selectExpr(*map(quoted, names), *fields_of(_VALUE, fields)),
         corrupt=bad.select(*names, *more, ERROR, F.col(_RAW).alias(corrupt)),
     )
 

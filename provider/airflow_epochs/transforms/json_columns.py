@@ -121,8 +121,7 @@ def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
     lengths = pc.binary_length(texts)
     good = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     if (pc.max(lengths).as_py() or 0) > BRACKETS_MAX:
-        brackets = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
-        good = pc.and_(good, pc.less_equal(brackets, BRACKETS_MAX))
+        good = pc.and_(good, pc.less_equal(pc.count_substring_regex(texts, r"[{\[]"), BRACKETS_MAX))
         good = pc.and_(good, pc.less_equal(lengths, LENGTH_MAX))
         good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, DIGITS)))
     if quoted := _quoted_decimals(schema):

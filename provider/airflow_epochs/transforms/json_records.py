@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs.transforms import json_columns
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.json_schema import struct_of
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
 
@@ -20,7 +21,8 @@ MODES = ("permissive", "strict")
 ENGINES = ("spark", "arrow")
 _CHECKS = Checks("parse_json")
 _DECODED, _AGAIN, _ROW, _CORRUPT = "__epochs_json", "__epochs_again", "__epochs_row", "__epochs_corrupt"
-_OWN = (_DECODED, _AGAIN, _ROW, _CORRUPT)
+_ERROR = "__epochs_error"
+_OWN = (_DECODED, _AGAIN, _ROW, _CORRUPT, _ERROR)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
 
 
@@ -57,25 +59,20 @@ def parse_json(
 
     _check(batch, mode, value, engine)
     wanted = columns_of(batch, schema)
-    kept = batch.select(*columns)
+    kept, found = batch.select(*columns), _found(wanted)
     names = kept.columns
-    _CHECKS.has_not("what is kept", kept, [*(field.name for field in wanted.fields), *_OWN], "the schema has it, too")
+    taken = [*(field.name for field in wanted.fields), *_OWN, *found]
+    _CHECKS.has_not("what is kept", kept, taken, "the schema has it, too")
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
     carried = batch.select(*columns, *more, F.col(value).alias(_AGAIN))
-    if engine == "arrow":
-        _require_arrow(batch, wanted)
-        row = F.when(F.col(_DECODED).isNotNull(), _without_flaw(wanted)).otherwise(_from_json(wanted))
-        carried = _decoded(carried, wanted)
-    else:
-        row = _from_json(wanted)
-    parsed = once(carried.select(*names, *more, _AGAIN, row.alias(_ROW)))
-    told = parsed.withColumn(ERROR, _error(mode == "strict"))
-    fields = [F.col(_ROW).getField(field.name).alias(field.name) for field in wanted.fields]
-    good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
+    told = once((_by_arrow if engine == "arrow" else _by_spark)(carried, wanted, mode == "strict"))
+    good, bad = told.where(F.col(_ERROR).isNull()), told.where(F.col(_ERROR).isNotNull())
+    fields = [f"{name} AS {quoted(field.name)}" for name, field in zip(found, wanted.fields, strict=True)]
+    record = F.col(_AGAIN).cast("binary").alias(corrupt)
     return Parsed(
-        rows=good.select(*names, *fields),
-        corrupt=bad.select(*names, *more, ERROR, F.col(_AGAIN).cast("binary").alias(corrupt)),
+        rows=good.selectExpr(*map(quoted, names), *fields),
+        corrupt=bad.select(*names, *more, F.col(_ERROR).alias(ERROR), record),
     )
 
 
@@ -105,12 +102,44 @@ def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -
     return cast("StructType", found.toNullable())
 
 
-# -- the engine --------------------------------------------------------------------------------------------------------
+# -- the engines -------------------------------------------------------------------------------------------------------
+
+# Each gives what is carried, one column per field (``_found``), and ``_ERROR``. The row is taken apart before ``once``:
+# behind it, Spark would copy it as a whole. It is taken apart in a step after ``from_json``, which so is one expression
+# in the plan; and in SQL, for the reason of ``fields_of``.
 
 
-def _require_arrow(batch: DataFrame, wanted: StructType) -> None:
+def _found(wanted: StructType) -> list[str]:
+    """A column for each field. The field's own name may be that of a column of the batch."""
+    return [f"__epochs_value_{number}" for number in range(len(wanted.fields))]
+
+
+def _by_spark(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
+    parsed = carried.withColumn(_ROW, _from_json(wanted)).withColumn(_ERROR, _error(strict))
+    values = [f"{value} AS {name}" for name, value in zip(_found(wanted), _values(wanted), strict=True)]
+    return parsed.selectExpr(*map(quoted, carried.columns), *values, _ERROR)
+
+
+def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
+    """What Python workers decode; and ``from_json`` of the other records, which is NULL for these."""
+    from pyspark.sql import functions as F
+
+    _require_arrow(carried, wanted)
+    parsed = _decoded(carried, wanted).withColumn(_ROW, _from_json(wanted))
+    judged = parsed.withColumn(_ERROR, F.when(~F.col(_DECODED), _error(strict)))
+    both = zip(_found(wanted), _values(wanted), strict=True)
+    values = [f"coalesce({name}, {value}) AS {name}" for name, value in both]
+    return judged.selectExpr(*map(quoted, carried.columns), *values, _ERROR)
+
+
+def _values(wanted: StructType) -> list[str]:
+    """The fields of ``from_json``'s row."""
+    return [f"{_ROW}.{quoted(field.name)}" for field in wanted.fields]
+
+
+def _require_arrow(carried: DataFrame, wanted: StructType) -> None:
     """Refuse what Python workers cannot decode as ``from_json`` would."""
-    told, policy = wanted.json(), batch.sparkSession.conf.get(_POLICY, "CORRECTED")
+    told, policy = wanted.json(), carried.sparkSession.conf.get(_POLICY, "CORRECTED")
     if not json_columns.supported(json.loads(told)):
         why = "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
     elif policy == "LEGACY" and ("timestamp" in told or "date" in told):
@@ -121,19 +150,20 @@ def _require_arrow(batch: DataFrame, wanted: StructType) -> None:
 
 
 def _decoded(carried: DataFrame, wanted: StructType) -> DataFrame:
-    """What pyarrow can decode, in ``_DECODED``; and in ``_AGAIN`` only the records that it cannot."""
+    """What pyarrow can decode, by columns. ``_DECODED``: whether it could. ``_AGAIN``: only what it could not."""
     from pyspark.cloudpickle import register_pickle_by_value
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import BooleanType, StructField, StructType
 
     register_pickle_by_value(json_columns)  # Spark's workers do not have this package
-    given = carried.schema.fields
-    schema = StructType([*given[:-1], StructField(_DECODED, wanted), given[-1]])
-    return carried.mapInArrow(_decoder(json.loads(wanted.json())), schema)
+    columns = zip(_found(wanted), wanted.fields, strict=True)
+    found = [StructField(name, field.dataType) for name, field in columns]
+    schema = StructType([*carried.schema.fields, *found, StructField(_DECODED, BooleanType())])
+    return carried.mapInArrow(_decoder(json.loads(wanted.json()), schema.names), schema)
 
 
-def _decoder(schema: json_columns.Schema) -> Any:
+def _decoder(schema: json_columns.Schema, names: Sequence[str]) -> Any:
     """The function that Spark's Python workers run. It is nested, and so travels by value."""
-    decode, decoded = json_columns.decoded, _DECODED
+    decode = json_columns.decoded
 
     def decode_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -142,9 +172,9 @@ def _decoder(schema: json_columns.Schema) -> Any:
         for batch in batches:
             *kept, records = batch.columns
             values = decode(records, schema)
-            again = pc.if_else(values.is_null(), records, None)
-            names = batch.schema.names
-            yield pa.RecordBatch.from_arrays([*kept, values, again], [*names[:-1], decoded, names[-1]])
+            done = values.is_valid()
+            again = pc.if_else(done, None, records)
+            yield pa.RecordBatch.from_arrays([*kept, again, *values.flatten(), done], names)
 
     return decode_all
 
@@ -159,14 +189,6 @@ def _from_json(wanted: StructType) -> Column:
 
     schema = StructType([*wanted.fields, StructField(_CORRUPT, StringType())])
     return F.from_json(F.col(_AGAIN).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT})
-
-
-def _without_flaw(wanted: StructType) -> Column:
-    """A decoded row in the form of ``_from_json``."""
-    from pyspark.sql import functions as F
-
-    fields = [F.col(_DECODED).getField(field.name).alias(field.name) for field in wanted.fields]
-    return F.struct(*fields, F.lit(None).cast("string").alias(_CORRUPT))
 
 
 def _error(strict: bool) -> Column:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_epochs.transforms.conditions import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -32,6 +34,14 @@ class Parsed:
 def origin_beside(batch: DataFrame, names: Sequence[str]) -> list[str]:
     """The columns of ``ORIGIN`` that the batch has, and that are not among these."""
     return [name for name in ORIGIN if name in batch.columns and name not in names]
+
+
+def fields_of(struct: str, names: Sequence[str]) -> list[str]:
+    """The fields of a struct as columns, in SQL. Each Column of Spark's classic API costs milliseconds.
+
+    ``struct``: a column whose name needs no quotes.
+    """
+    return [f"{struct}.{quoted(name)} AS {quoted(name)}" for name in names]
 
 
 def once(parsed: DataFrame) -> DataFrame:

@@ -15,7 +15,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import protobuf_columns, protobuf_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
+from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, fields_of, once, origin_beside
 from airflow_epochs.transforms.protobuf_columns import Field, Paths
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ def parse_protobuf(
     readable = {**_readable(written, reader), **unusable}
     decode = _decoder(protobuf_schemas.description_of(reader), fields, readable)
     told = once(carried.withColumn(_DECODED, F.arrow_udf(decode, _spark_type(fields))(_RAW)))
-    error, row = (F.col(_DECODED).getField(name) for name in (ERROR, "value"))
+    error = F.col(_DECODED).getField(ERROR)
     return Parsed(
-        rows=told.where(error.isNull()).select(*names, *(row.getField(name).alias(name) for name in own)),
+        rows=told.where(error.isNull()).selectExpr(*map(quoted, names), *fields_of(f"{_DECODED}.value", own)),
         corrupt=told.where(error.isNotNull()).select(*names, *more, error.alias(ERROR), F.col(_RAW).alias(corrupt)),
     )
 
