@@ -67,15 +67,16 @@ decode_all = pickle.loads(sys.stdin.buffer.read())
 batch = pa.RecordBatch.from_arrays([pa.array([7, 8]), pa.array([b'{"n":1}', b"{"])], ["offset", "record"])
 (found,) = decode_all([batch])
 assert found.to_pylist() == [
-    {"offset": 7, "__epochs_json": {"n": 1}, "record": None},
-    {"offset": 8, "__epochs_json": None, "record": b"{"},
+    {"offset": 7, "record": None, "value": 1, "decoded": True},
+    {"offset": 8, "record": b"{", "value": None, "decoded": False},
 ], found
 """
 
 
 def test_the_function_that_decodes_json_is_unpickled_where_this_package_cannot_be_imported() -> None:
     cloudpickle.register_pickle_by_value(json_columns)
-    decode_all = json_records._decoder({"type": "struct", "fields": [{"name": "n", "type": "long"}]})
+    schema = {"type": "struct", "fields": [{"name": "n", "type": "long"}]}
+    decode_all = json_records._decoder(schema, ["offset", "record", "value", "decoded"])
     pickled = cloudpickle.dumps(decode_all)
     subprocess.run([sys.executable, "-c", ABSENT + DECODED], input=pickled, check=True, timeout=30)
 
