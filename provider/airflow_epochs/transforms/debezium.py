@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.json_records import columns_of, parse_json
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, origin_beside
 
@@ -101,12 +102,12 @@ def parse_debezium(
     told = [F.coalesce(f"payload.{name}", name).alias(name) for name in event.fieldNames()]
     events = parsed.rows.select(*names, *more, _VALUE, *told)
     judged = events.withColumn(ERROR, _flaw())
-    image = F.when(F.col("op") == "d", F.col("before")).otherwise(F.col("after"))
-    rows = judged.where(F.col(ERROR).isNull()).select(
-        *names,
-        *(image.getField(name).alias(name) for name in table.fieldNames()),
-        *("op", *_IMAGES, "source"),
-        F.timestamp_millis("ts_ms").alias("at"),
+    image = [
+        f"CASE WHEN op = 'd' THEN before.{name} ELSE after.{name} END AS {name}"  # in SQL, as in fields_of
+        for name in map(quoted, table.fieldNames())
+    ]
+    rows = judged.where(F.col(ERROR).isNull()).selectExpr(
+        *map(quoted, names), *image, "op", *_IMAGES, "source", "timestamp_millis(ts_ms) AS at"
     )
     no_change = judged.where(F.col(ERROR).isNotNull())
     bad = no_change.select(*names, *more, ERROR, F.col(_VALUE).cast("binary").alias(corrupt))

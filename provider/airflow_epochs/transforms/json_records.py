@@ -116,7 +116,7 @@ def _found(wanted: StructType) -> list[str]:
 
 def _by_spark(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
     parsed = carried.withColumn(_ROW, _from_json(wanted)).withColumn(_ERROR, _error(strict))
-    values = [f"{value} AS {name}" for name, value in zip(_found(wanted), _values(wanted), strict=True)]
+    values = [f"{value} AS {name}" for name, value in _values(wanted).items()]
     return parsed.selectExpr(*map(quoted, carried.columns), *values, _ERROR)
 
 
@@ -127,14 +127,14 @@ def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame
     _require_arrow(carried, wanted)
     parsed = _decoded(carried, wanted).withColumn(_ROW, _from_json(wanted))
     judged = parsed.withColumn(_ERROR, F.when(~F.col(_DECODED), _error(strict)))
-    both = zip(_found(wanted), _values(wanted), strict=True)
-    values = [f"coalesce({name}, {value}) AS {name}" for name, value in both]
+    values = [f"coalesce({name}, {value}) AS {name}" for name, value in _values(wanted).items()]
     return judged.selectExpr(*map(quoted, carried.columns), *values, _ERROR)
 
 
-def _values(wanted: StructType) -> list[str]:
-    """The fields of ``from_json``'s row."""
-    return [f"{_ROW}.{quoted(field.name)}" for field in wanted.fields]
+def _values(wanted: StructType) -> dict[str, str]:
+    """For each column of ``_found``: the field of ``from_json``'s row, in SQL."""
+    fields = [f"{_ROW}.{quoted(field.name)}" for field in wanted.fields]
+    return dict(zip(_found(wanted), fields, strict=True))
 
 
 def _require_arrow(carried: DataFrame, wanted: StructType) -> None:
