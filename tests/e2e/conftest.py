@@ -21,13 +21,15 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="package")  # it never rests: tests of other packages would wait for processors
 def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[RunningStack]:
-    """A stack whose ``orders`` DAG has taken the first 9,000 orders, in epochs of at most 4,000."""
+    """A stack whose ``orders`` DAG has taken the first 9,000 orders, in epochs of at most 4,000, and is paused."""
     folder, own = tmp_path_factory.mktemp("stack"), tmp_path_factory.mktemp("own")
     # a cleared run waits for the active one, which waits for new orders; a run without orders costs 4 s of a processor
     env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "4", "TROUBLES": str(own / "troubles")}
     env |= {"ORDERS_ENOUGH": str(ENOUGH), "ORDERS_FOR_SECONDS": "60"}
     # one that looks every 0.1 s, as that of the local stack does, keeps a fifth of a processor busy with nothing
     env |= {"AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3"}
+    # all DAG files, parsed every 30 s, would keep a tenth of a processor busy; one that changes is parsed all the same
+    env |= {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120"}
     (own / "troubles").mkdir()
     lineage = LineageFile(own / "lineage.jsonl", DAG)
     env |= lineage.env
@@ -40,7 +42,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
         watch = Watch(stack.airflow.api(), state.bootstrap, state.ledger)
         running = RunningStack(stack, watch, own, statsd, lineage)
         running.produce(ORDERS, seed=1)
-        wait_until(running.watch.consumed, DEADLINE_S)
+        with running.taking_orders():
+            wait_until(running.watch.consumed, DEADLINE_S)
         yield running
 
 

@@ -42,8 +42,7 @@ def copies(bootstrap: str) -> int:
 
 
 def test_runs_that_fail_at_once_come_ever_more_slowly_until_the_cause_is_cured(running: RunningStack) -> None:
-    wait_until(lambda: running.api.knows(DAG), DEADLINE_S)
-    running.api.unpause(DAG)
+    running.unpause(DAG)
     wait_until(lambda: len(running.api.runs(DAG, "failed")) == 2, DEADLINE_S)
     wait_until(lambda: bool(running.api.runs(DAG, "running")), DEADLINE_S)
     (waits,) = running.api.runs(DAG, "running")

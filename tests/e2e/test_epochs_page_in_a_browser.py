@@ -122,7 +122,9 @@ def test_the_page_shows_a_new_epoch_by_itself(running: RunningStack, page: Brows
     before = newest(running)
     page.find("#epochs a", str(before))
     running.produce(200, seed=71)
-    page.find("#epochs a", str(before + 1))
+    with running.taking_orders():
+        wait_until(lambda: newest(running) > before, DEADLINE_S)
+        page.find("#epochs a", str(before + 1))
 
 
 # -- actions: on a pipeline that nobody else uses, each test where the one before ended --------------------------------

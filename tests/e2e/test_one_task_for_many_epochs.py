@@ -23,13 +23,12 @@ class OneTask:
         self.running, self.api = running, running.api
         self.ledger = Ledger(open_store(str(running.stack.ledger)), DAG, checked=False)
 
-    def is_at_work(self) -> bool:
-        """Whether an epoch is open, and undecided."""
-        return self.ledger.view(self.ledger.newest_complete() + 1).state is State.OPEN
-
-    def produce_and_wait_for_work(self, total: int, seed: int) -> None:
+    def produce_and_wait_for_work(self, total: int, seed: int) -> int:
+        """The number of the epoch that takes the new orders, as soon as it is open and while it is undecided."""
+        epoch = self.ledger.newest_complete() + 1
         self.running.produce(total, seed)
-        wait_until(self.is_at_work, DEADLINE_S, "it works on the new orders")
+        wait_until(lambda: self.ledger.view(epoch).state is State.OPEN, DEADLINE_S, "it works on the new orders")
+        return epoch
 
     def shows_all(self) -> bool:
         verdict = self.running.verdict(self.running.stack.lake / "continuous")
@@ -48,11 +47,10 @@ def one_task(running: RunningStack) -> OneTask:
 
 def test_a_task_that_is_killed_in_an_epoch_is_retried_and_takes_each_order_once(one_task: OneTask) -> None:
     api, ledger = one_task.api, one_task.ledger
-    wait_until(lambda: api.knows(DAG), DEADLINE_S)
-    api.unpause(DAG)
+    one_task.running.unpause(DAG)
     wait_until(lambda: ledger.newest_complete() >= 1, DEADLINE_S)
-    one_task.produce_and_wait_for_work(2_000, seed=21)
-    run, epoch = one_task.run_id, ledger.newest_complete() + 1
+    epoch = one_task.produce_and_wait_for_work(2_000, seed=21)
+    run = one_task.run_id
     psutil.Process(api.task(DAG, run, TASK)["pid"]).kill()
     wait_until(lambda: ledger.newest_complete() >= epoch, DEADLINE_S, "a retry has finished the epoch")
     assert api.task(DAG, run, TASK)["try_number"] == 2
@@ -60,9 +58,10 @@ def test_a_task_that_is_killed_in_an_epoch_is_retried_and_takes_each_order_once(
 
 
 def test_after_a_run_that_a_person_stopped_the_next_run_takes_each_order_once(one_task: OneTask) -> None:
-    one_task.produce_and_wait_for_work(2_000, seed=22)
-    stopped, epoch = one_task.run_id, one_task.ledger.newest_complete() + 1
+    epoch = one_task.produce_and_wait_for_work(2_000, seed=22)
+    stopped = one_task.run_id
     one_task.api.mark_failed(DAG, stopped)
+    one_task.running.read_again(DAG)
     wait_until(lambda: one_task.ledger.newest_complete() >= epoch, DEADLINE_S, "the next run has taken them")
     assert one_task.run_id != stopped
     assert one_task.shows_all()

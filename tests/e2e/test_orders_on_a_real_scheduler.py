@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,12 @@ from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, S
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def taking_orders(running: RunningStack) -> Iterator[None]:
+    with running.taking_orders():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,8 @@ def test_no_secret_of_the_stack_is_among_the_arguments_of_a_process(running: Run
     watcher.start()
     try:
         running.produce(500, seed=3)
-        wait_until(running.watch.consumed, DEADLINE_S)
+        with running.taking_orders():
+            wait_until(running.watch.consumed, DEADLINE_S)
         assert running.trigger("orders_submit", "watched") == "success"
     finally:
         done.set()

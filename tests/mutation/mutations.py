@@ -273,7 +273,7 @@ MUTATIONS = [
                 "                if True:\n",
             )
         ],
-        ["tests/protocol/test_waiting_for_others.py"],
+        ["tests/protocol/test_waiting_for_others.py", "-k", "long_they_stage and 30"],
     ),
     Mutation(
         "an undecided attempt is aborted without asking those of its sinks that the DAG has no more",
@@ -284,7 +284,7 @@ MUTATIONS = [
                 "        for name",
             )
         ],
-        [RESTORED],
+        [RESTORED, "-k", "need_not_have"],
     ),
     Mutation(
         "one vote is enough",

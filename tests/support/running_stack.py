@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orders_demo.feed import Feed
 from orders_demo.verify import Verdict, verify
-from orders_demo.watch import Watch
+from orders_demo.watch import DAG, Watch
 from stack.airflow_api import AirflowApi
 from stack.whole import Stack
 from tests.support.lineage_file import LineageFile
@@ -45,6 +47,24 @@ class RunningStack:
         feed.start()
         feed.finish()
         self.places += feed.places
+
+    def unpause(self, dag: str) -> None:
+        wait_until(lambda: self.api.knows(dag), DEADLINE_S)
+        self.api.unpause(dag)
+        self.read_again(dag)
+
+    def read_again(self, dag: str) -> None:
+        """Let Airflow read the DAG's file. Before it does, it plans no run after what its API has changed."""
+        (self.own / "project" / "dags" / f"{dag}.py").touch()
+
+    @contextmanager
+    def taking_orders(self) -> Iterator[None]:
+        """The DAG ``orders`` takes new orders. Else it is paused: runs without any keep half a processor busy."""
+        self.unpause(DAG)
+        try:
+            yield
+        finally:
+            self.api.pause(DAG)
 
     def verdict(self, lake: Path | None = None) -> Verdict:
         places = self.own / "produced.csv"
