@@ -77,7 +77,7 @@ def test_dates_that_spark_wrote_in_the_calendar_of_old_stay_what_they_are(
 def staged_as_the_server_says(area: StagedTable, attempt: SinkAttempt, frame: Any) -> StagedClaim:
     """What version 0.1 staged, or what a transform that changes its session's settings lets us stage."""
     plan = area.plan(attempt, uuid.uuid4().hex)
-    options = {"userMetadata": plan["user_metadata"], "txnAppId": plan["app"], "txnVersion": "1"}
+    options = {"userMetadata": plan["user_metadata"], "txnAppId": "the pipeline", "txnVersion": "1"}
     frame.write.format("delta").mode("append").options(**options).save(f"file://{plan['place']}")
     return StagedClaim(place=plan["place"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -59,6 +60,28 @@ def other_session(connect: ConnectServer) -> Iterator[Any]:
 
 def staged_table(tmp_path: Path) -> StagedTable:
     return StagedTable(root=str(tmp_path / "staging"), sink="events", target="the topic", options={})
+
+
+# -- how much is asked of Spark ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [(2, 3), ()], ids=["rows", "no rows"])
+def test_an_append_computes_no_state_of_its_private_table(
+    session: Any, world: Environment, table: str, ids: tuple[int, ...]
+) -> None:
+    """Spark believes the checksum of version 0, and looks for no earlier transaction: each would be a job or two."""
+    sink = DeltaSink("bronze", table)
+    spark_epoch(sink, before := transaction(1), None, of_udfs(session, 1), world)
+    attempt = attempt_of(transaction(2), before)
+    plan = sink.plan_stage(attempt, "a" * 32, world)
+    first = Path(plan["place"], "_delta_log", f"{0:020}.json")
+    entry = first.read_text()
+    first.write_text(entry.replace("in-side", "elsewhere"))  # would be the table's schema, if Spark asked the log
+    claim = fill_with_spark(session, plan, of_udfs(session, *ids) if ids else of_udfs(session, 1).where("false"))
+    first.write_text(entry)
+    assert promised(sink.vote(attempt, claim, world)).rows == len(ids)
+    kinds = {kind for line in (first.parent / f"{1:020}.json").read_text().splitlines() for kind in json.loads(line)}
+    assert kinds == {"commitInfo", "add"} if ids else {"commitInfo"}
 
 
 # -- text of Python UDFs -------------------------------------------------------------------------------------------
@@ -227,7 +250,7 @@ def test_rows_that_version_0_1_promised_are_staged_again_into_such_files_as_it_w
     sink, world = DeltaSink("bronze", table, partition_by=["p"]), Environment(spark=SparkOn(other_session))
     rows = other_session.sql("SELECT id, id % 3 AS p, timestamp_seconds(id) AS at FROM RANGE(0, 300, 1, 4)")
     plan = sink.plan_stage(attempt, "a" * 32, world)
-    options = {"userMetadata": plan["user_metadata"], "txnAppId": plan["app"], "txnVersion": "1"}
+    options = {"userMetadata": plan["user_metadata"], "txnAppId": "the pipeline", "txnVersion": "1"}
     writer = rows.write.format("delta").mode("append").options(**options, **{"delta.randomizeFilePrefixes": "true"})
     writer.partitionBy("p").save(f"file://{plan['place']}")
     before = promised(sink.vote(attempt, StagedClaim(place=plan["place"]), world))

@@ -225,7 +225,9 @@ def test_a_vacuum_of_strangers_spares_old_staged_files_from_their_renewal_on(
     attempt = attempt_of(transaction(2), first)
     what = staged(sink, attempt, world)
     now, six_days = time.time(), 6 * 86_400
-    of_place = {str(path.relative_to(table)) for path in Path(what.place).rglob("*") if path.is_file()}
+    # the checksum only saves work to Spark's append, which is done
+    files = [path for path in Path(what.place).rglob("*") if path.is_file() and path.suffix != ".crc"]
+    of_place = {str(path.relative_to(table)) for path in files}
     for path in of_place:
         os.utime(Path(table, path), (now - six_days, now - six_days))
     monkeypatch.setattr(delta_publish, "now_ms", lambda: int((now + six_days) * 1000))

@@ -55,6 +55,21 @@ def test_the_first_commit_creates_the_table_with_its_rows_and_its_marker(
     assert sink.last_committed("orders", world) == Marker.of(txn)
 
 
+def test_a_try_for_a_table_comes_with_the_checksum_of_its_version_0_and_planned_again_stays_as_it_is(
+    sink: DeltaSink, table: Path, world: Environment
+) -> None:
+    existing(table)
+    attempt = attempt_of(transaction(1))
+    log = Path(sink.plan_stage(attempt, "a" * 32, world)["place"], "_delta_log")
+    [_, protocol, metadata] = map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
+    checksum = json.loads((log / f"{0:020}.crc").read_text())
+    assert (checksum["protocol"], checksum["metadata"]) == (protocol["protocol"], metadata["metaData"])
+    assert [checksum[name] for name in ("numFiles", "tableSizeBytes", "allFiles", "setTransactions")] == [0, 0, [], []]
+    before = {path.name: path.read_bytes() for path in log.iterdir()}
+    sink.plan_stage(attempt, "a" * 32, world)
+    assert {path.name: path.read_bytes() for path in log.iterdir()} == before
+
+
 def test_nobody_sees_staged_rows_before_the_commit(sink: DeltaSink, table: Path, world: Environment) -> None:
     existing(table)
     attempt = attempt_of(transaction(1))

@@ -51,7 +51,6 @@ APPEND = DeltaStaging(
     committer="spark",
     place="/t/p",
     target="/t",
-    app="a",
     epoch=1,
     has_version_0=False,
     schema={"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]},

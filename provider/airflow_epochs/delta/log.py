@@ -47,6 +47,21 @@ def log_entry(version: int, table: str = "") -> str:
     return f"{table}/_delta_log/{version:020}.json".lstrip("/")
 
 
+def checksum_entry(version: int, table: str = "") -> str:
+    """The path of the version checksum, relative to the root of the files that hold ``table``."""
+    return f"{table}/_delta_log/{version:020}.crc".lstrip("/")
+
+
+def checksum_without_files(protocol: JsonDict, metadata: JsonDict) -> bytes:
+    """The version checksum of a table without files. See Delta's protocol, "Version Checksum File".
+
+    ``protocol``, ``metadata``: the content of the version's actions.
+    """
+    sizes = {"tableSizeBytes": 0, "numFiles": 0, "numMetadata": 1, "numProtocol": 1}
+    nothing: JsonDict = {"setTransactions": [], "domainMetadata": [], "allFiles": []}
+    return json.dumps({**sizes, **nothing, "metadata": metadata, "protocol": protocol}).encode()
+
+
 def entry_version(name: str) -> int | None:
     """The version of the log entry with this file name; None if it is not a log entry."""
     found = _VERSION.fullmatch(name)

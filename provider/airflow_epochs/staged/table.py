@@ -108,7 +108,6 @@ class StagedTable:
             committer="copy",
             place=self.place(attempt, try_id),
             target=self.target,
-            app=self._app(attempt),
             epoch=attempt.txn.epoch,
             has_version_0=False,
             schema=None,

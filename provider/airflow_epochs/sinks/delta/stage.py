@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.delta.log import USER_METADATA_KEY, entry_of, log_entry
+from airflow_epochs.delta.log import USER_METADATA_KEY, checksum_entry, checksum_without_files, entry_of, log_entry
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import PUTS_BACK, TableLocation
 from airflow_epochs.model import JsonDict
@@ -42,7 +42,6 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
         committer=committer,
         place=place,
         target=sink.target,
-        app=target.app.epoch,
         epoch=attempt.txn.epoch,
         has_version_0=committer == DELTALAKE and shape is not None and not widens,
         schema=shape.schema if shape and not widens else None,
@@ -117,6 +116,10 @@ def _write_version_0(location: TableLocation, place: str, shape: TableShape, our
     now = publish.now_ms()
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     info |= {"userMetadata": compact_json({USER_METADATA_KEY: ours})} if ours else {}
-    actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
-    # False: this try was planned before, and Spark may have appended already.
-    location.files.write_new(log_entry(0, location.relative(place)), entry_of(actions))
+    protocol, metadata = shape.for_staging().actions(str(uuid.uuid4()), now)
+    table, actions = location.relative(place), [{"commitInfo": info}, protocol, metadata]
+    if location.files.write_new(log_entry(0, table), entry_of(actions)):
+        # Spark would compute it from the log: two queries more, which take as long as a small append.
+        checksum = checksum_without_files(protocol["protocol"], metadata["metaData"])
+        location.files.write_new(checksum_entry(0, table), checksum)
+    # Else this try was planned before, and Spark may have appended already.

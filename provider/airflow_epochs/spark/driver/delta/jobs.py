@@ -88,12 +88,11 @@ def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) ->
     writer = (
         df.write.format("delta")
         .mode("append")
+        # Without ``txnAppId``: to look for earlier ones, Delta computes the table's state, which takes as long as a
+        # small append. A try has its table to itself, and the vote refuses a second append.
         .option("userMetadata", plan.user_metadata)
-        # Signed, or Delta would not commit an append without rows, and nothing would show that it was staged.
-        .option("txnAppId", plan.app)
-        .option("txnVersion", plan.epoch)
+        .option("optimizeWrite", str(_gathers(plan, job.records)).lower())
     )
-    writer = writer.option("optimizeWrite", str(_gathers(plan, job.records)).lower())
     if plan.layout is not None:
         writer = writer.option("compression", plan.layout.codec)
     if plan.has_version_0:

@@ -38,7 +38,6 @@ class DeltaStaging:
         committer: Who commits the rows: ``deltalake``, ``spark``, or ``copy``, a sink that copies them.
         place: Where the table is made.
         target: What the rows are for.
-        app: Who signs the table's commit, together with ``epoch``.
         epoch: The epoch.
         has_version_0: Whether the task has created the table.
         schema: The target's, in Spark's JSON; None if there is no target, or Spark is to look.
@@ -53,7 +52,6 @@ class DeltaStaging:
     committer: str
     place: str
     target: str
-    app: str
     epoch: int
     has_version_0: bool
     schema: JsonDict | None

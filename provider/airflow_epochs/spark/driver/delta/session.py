@@ -53,6 +53,10 @@ OF_STAGING = {
     "spark.databricks.delta.autoCompact.enabled": "false",
     # Nobody reads the checksum of a private table's version, and to compute it takes a tenth of the staging.
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    # A checksum would have the list of all files, for which Spark would run a job.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    # An append without rows is a commit all the same, which shows that it was staged.
+    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     # The vote lives on statistics.
     "spark.databricks.delta.stats.collect": "true",
 }
