@@ -118,8 +118,9 @@ def _write_version_0(location: TableLocation, place: str, shape: TableShape, our
     info |= {"userMetadata": compact_json({USER_METADATA_KEY: ours})} if ours else {}
     protocol, metadata = shape.for_staging().actions(str(uuid.uuid4()), now)
     table, actions = location.relative(place), [{"commitInfo": info}, protocol, metadata]
-    if location.files.write_new(log_entry(0, table), entry_of(actions)):
-        # Spark would compute it from the log: two queries more, which take as long as a small append.
+    # False: this try was planned before, and Spark may have appended already.
+    written = location.files.write_new(log_entry(0, table), entry_of(actions))
+    if written and not ours:
+        # The append would compute it from the log: two queries more, which take as long as a small append.
         checksum = checksum_without_files(protocol["protocol"], metadata["metaData"])
         location.files.write_new(checksum_entry(0, table), checksum)
-    # Else this try was planned before, and Spark may have appended already.
