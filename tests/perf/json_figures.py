@@ -65,6 +65,7 @@ class Load:
 LOADS = (
     Load("clean", 1_000_000, "orders", json_rows.plain_orders, least=1.5),
     Load("one-percent-malformed", 1_000_000, "orders", json_rows.plain_orders, bad=100),
+    Load("ten-percent-malformed", 1_000_000, "orders", json_rows.plain_orders, bad=10),
     Load("wide", 60_000, "wide", json_rows.plain_wide),
 )
 

@@ -15,8 +15,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.staged.checks import physical_names
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
@@ -150,7 +150,7 @@ def require_not_spoilt(location: TableLocation) -> None:
         "from a Python UDF.",
         code=codes.DELTA_TABLE_SPARK_ONLY,
         remedy="Repair the table in Spark, which changes the spelling of the schema and no file: "
-        f"ALTER TABLE {delta_jobs.identifier(location.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). "
+        f"ALTER TABLE {identifier(location.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). "
         "Then clear the failed task. See docs/delta.md, 'A table that only Spark can open'.",
     )
 

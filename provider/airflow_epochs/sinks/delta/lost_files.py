@@ -20,7 +20,7 @@ from airflow_epochs.delta.shape import metadata_of
 from airflow_epochs.delta.table import PUTS_BACK, RESTORED, App, FoundCommit, TableLocation, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
 from airflow_epochs.model import JsonDict, TransactionId, attempt_fields
-from airflow_epochs.spark.driver.delta.jobs import identifier
+from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

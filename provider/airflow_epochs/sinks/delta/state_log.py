@@ -17,8 +17,8 @@ from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import JsonDict, RestorePoint
-from airflow_epochs.spark.driver.delta.jobs import identifier
 from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

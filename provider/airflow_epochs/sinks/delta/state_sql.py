@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_epochs.spark.driver.delta.jobs import identifier
 from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.transforms.changes import DELETED
 
 _NEWEST = "__epochs_newest"

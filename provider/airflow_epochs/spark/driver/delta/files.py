@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import jobs
+from airflow_epochs.spark.driver.delta.spelling import path_of
 
-_SPECIAL = re.compile(r"[{}\[\]*?\\]")
-"""What would make a path a pattern."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
 STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """A file that is missing or damaged is an error, whatever the server is set up to ignore."""
 
 
-def path_of(location: str, file: str) -> str:
-    """A file of a table, in Spark's spelling: a path may be a pattern, so its special characters are escaped."""
-    return _SPECIAL.sub(r"\\\g<0>", jobs.for_spark(file if ":/" in file else f"{location}/{file}"))
+def rows_in(spark: SparkSession, schema: StructType, location: str, files: Collection[str]) -> DataFrame:
+    """The rows of some files of a table. A column that a file lacks is NULL: it is newer.
+
+    Each file is named, so Spark takes no folder's name for a partition column.
+    """
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).options(**STRICT).parquet(*(path_of(location, file) for file in files))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta import session, types
+from airflow_epochs.spark.driver.delta import session, staged, types
 from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
     CommitPlan,
@@ -30,6 +30,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     Seen,
     Table,
 )
+from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms.conditions import quoted
@@ -232,24 +233,20 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> Found
     from pyspark.sql import functions as F
 
     history = spark.sql(f"DESCRIBE HISTORY {identifier(target)} LIMIT {depth}")
-    newest = (
-        history.where(F.col("userMetadata").contains(f'"app":"{app}"'))
-        .select("version", F.unix_millis("timestamp").alias("timestamp_ms"), "userMetadata")
-        .orderBy(F.desc("version"))
-        .limit(1)
-        .collect()
-    )
-    if not newest:
+    ours = history.where(F.col("userMetadata").contains(f'"app":"{app}"'))
+    found = ours.select("version", F.unix_millis("timestamp").alias("timestamp_ms"), "userMetadata").collect()
+    if not found:
         return None
-    note = json.loads(newest[0]["userMetadata"])["airflow_epochs"]
+    newest = max(found, key=lambda commit: int(commit["version"]))  # here, since Spark would start a job to sort them
+    note = json.loads(newest["userMetadata"])["airflow_epochs"]
     return FoundMarker(
         epoch=int(note["txn"].split("/")[1]),
         txn=note["txn"],
         committer=note.get("committer"),
         place=note.get("place"),
         deletions=note.get("deletions"),
-        version=newest[0]["version"],
-        timestamp_ms=newest[0]["timestamp_ms"],
+        version=newest["version"],
+        timestamp_ms=newest["timestamp_ms"],
         ends=note.get("ends"),
         event_time=note.get("event_time"),
     )
@@ -290,18 +287,13 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
         new = before.about.table is None
-        append(plan, staged_rows(spark, plan.place), new=new, options=signature(plan) | NO_NEW_COLUMNS)
+        append(plan, staged.rows(spark, plan.place), new=new, options=signature(plan) | NO_NEW_COLUMNS)
     return committed(spark, plan, before)
 
 
 def layout_for(before: Seen, plan: CommitPlan) -> Layout:
     """How files of the table are to be, which looks as ``before``."""
     return plan.layout.of(before.about.table.properties if before.about.table else plan.properties)
-
-
-def staged_rows(spark: SparkSession, place: str) -> DataFrame:
-    """What was staged at ``place``."""
-    return spark.read.format("delta").load(for_spark(place))
 
 
 def signature(plan: CommitPlan) -> dict[str, str]:
@@ -357,24 +349,6 @@ def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:
 def compact_json(value: JsonDict) -> str:
     """One spelling, so that a text search in the table's history finds it."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
-
-
-def is_path(target: str) -> bool:
-    return "/" in target
-
-
-def identifier(target: str) -> str:
-    """``target`` as SQL: delta.`path`, or the parts of a catalog name in backquotes."""
-    if is_path(target):
-        return f"delta.{quoted(for_spark(target))}"
-    return ".".join(quoted(part) for part in target.split("."))
-
-
-def for_spark(url: str) -> str:
-    """A place in Spark's spelling: ``s3a`` for S3, and local paths said to be local whatever ``fs.defaultFS`` is."""
-    if url.startswith("s3://"):
-        return "s3a" + url[2:]
-    return f"file://{url}" if url.startswith("/") else url
 
 
 def problem_in(error: Exception) -> str | None:

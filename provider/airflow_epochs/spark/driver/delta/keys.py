@@ -30,10 +30,12 @@ def problem(rows: DataFrame, how: How) -> str | None:
     """Why these rows have no clear newest row per key, naming some of the keys; None if they have."""
     keys, sequence = list(how.keys), how.sequence_by
     named = [*keys, sequence] if sequence else keys
+    if not _counted(rows, named).where(f"{_TIMES} > 1 OR {_any_null(named)}").limit(1).collect():
+        return None  # the rows of most epochs need no other query
     if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
         return f"Some rows have NULL in {' or '.join(named)}: {shown(nulls)}."
     if sequence is None:
-        repeated = _times(rows, keys).select(*map(column, keys)).limit(SHOWN_MAX).collect()
+        repeated = _counted(rows, keys).where(f"{_TIMES} > 1").select(*map(column, keys)).limit(SHOWN_MAX).collect()
         hint = "" if how.mode == "merge" else ", and the sink has no `sequence_by` that tells which row is the newest"
         return f"Some keys have more than one row{hint}: {shown(repeated)}." if repeated else None
     if ties := _ties(rows, keys, sequence):
@@ -42,11 +44,9 @@ def problem(rows: DataFrame, how: How) -> str | None:
 
 
 def _ties(rows: DataFrame, keys: list[str], sequence: str) -> list[Row]:
-    """Keys whose newest rows differ. Whole rows are compared only if any key has two rows of one sequence."""
+    """Keys whose newest rows differ."""
     from pyspark.sql import functions as F
 
-    if not _times(rows, [*keys, sequence]).limit(1).collect():
-        return []
     content = _content(rows)
     per_sequence = rows.groupBy(*map(column, [*keys, sequence])).agg(
         (F.min(content) != F.max(content)).alias(_CONTENTS)
@@ -58,12 +58,11 @@ def _ties(rows: DataFrame, keys: list[str], sequence: str) -> list[Row]:
     return ties
 
 
-def _times(rows: DataFrame, columns: list[str]) -> DataFrame:
-    """The values of ``columns`` that several rows have."""
+def _counted(rows: DataFrame, columns: list[str]) -> DataFrame:
+    """The values of ``columns``, and how many rows have them."""
     from pyspark.sql import functions as F
 
-    counted = rows.groupBy(*map(column, columns)).agg(F.count(F.lit(1)).alias(_TIMES))
-    return counted.where(F.col(_TIMES) > 1)
+    return rows.groupBy(*map(column, columns)).agg(F.count(F.lit(1)).alias(_TIMES))
 
 
 def newest(rows: DataFrame, how: How) -> DataFrame:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions, deletions, session
+from airflow_epochs.spark.driver.delta import conditions, deletions, session, staged
 from airflow_epochs.spark.driver.delta import keys as delta_keys
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.jobs import (
@@ -21,19 +21,16 @@ from airflow_epochs.spark.driver.delta.jobs import (
     append,
     committed,
     compact_json,
-    for_spark,
-    identifier,
-    is_path,
     layout_for,
     planned_by_spark,
     refusal,
     ruled,
     seen,
     signature,
-    staged_rows,
     write_staged,
 )
 from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen
+from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.transforms.conditions import quoted
 
@@ -95,7 +92,7 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
 def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | None:
     from pyspark.errors import AnalysisException
 
-    rows = staged_rows(spark, plan.place)
+    rows = staged.rows(spark, plan.place)
     try:
         return delta_keys.problem(rows, plan.how) or _not_analysed(spark, plan, rows)
     except AnalysisException as error:  # as of keys that cannot be compared, such as maps
@@ -143,11 +140,11 @@ def _replaced(before: Seen, plan: ChangePlan) -> str | None:
 
 
 def _append(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
-    append(plan, staged_rows(spark, plan.place), new=new, options=_options(plan))
+    append(plan, staged.rows(spark, plan.place), new=new, options=_options(plan))
 
 
 def _overwrite(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
-    how, rows = plan.change.how, staged_rows(spark, plan.place)
+    how, rows = plan.change.how, staged.rows(spark, plan.place)
     partitions = how.mode == "overwrite_partitions"
     nothing = plan.change.rows == 0 and (partitions or how.empty == "keep")
     if new or nothing:  # nothing to append, too: the epoch is signed all the same
@@ -178,8 +175,8 @@ def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
 def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
     from pyspark.sql import functions as F
 
-    how, staged = plan.change.how, staged_rows(spark, plan.place)
-    rows = delta_keys.newest(staged, how)
+    how, found = plan.change.how, staged.table(spark, plan.place)
+    rows = delta_keys.newest(found, how)
     if how.delete_when and how.sequence_by:
         name = deletions.name_of(rows, how)
         place = f"{plan.change.notes}/{name}"
@@ -192,11 +189,11 @@ def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
         append(plan, rows, new=True, options=_options(plan))
     else:
-        _merge_into(spark, plan, rows, staged.columns)
+        _merge_into(spark, plan, rows, found.columns)
 
 
 def _merge(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
-    rows = staged_rows(spark, plan.place)
+    rows = staged.table(spark, plan.place)
     if new:  # empty and unsigned: the MERGE then finds it as it would find any other table
         append(plan, rows.limit(0), new=True, options={})
     _merge_into(spark, plan, rows, rows.columns)

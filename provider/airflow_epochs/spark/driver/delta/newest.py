@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions, session
+from airflow_epochs.spark.driver.delta import conditions, session, staged
 from airflow_epochs.spark.driver.delta import keys as delta_keys
-from airflow_epochs.spark.driver.delta.jobs import staged_rows, write_staged
+from airflow_epochs.spark.driver.delta.jobs import write_staged
 from airflow_epochs.spark.driver.delta.plans import NewestStaging
 from airflow_epochs.spark.driver.plans import Claim
 
@@ -24,5 +24,5 @@ def stage_sink(spark: SparkSession, plan: NewestStaging, job: session.StageJob, 
         return Claim(place=plan.place, problem=problem)
     claim = write_staged(plan, job, delta_keys.newest_or_tied(df, plan.how))
     if claim.problem is None and plan.how.sequence_by:
-        return replace(claim, problem=delta_keys.problem(staged_rows(spark, plan.place), plan.how))
+        return replace(claim, problem=delta_keys.problem(staged.rows(spark, plan.place), plan.how))
     return claim

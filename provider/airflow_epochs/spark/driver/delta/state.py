@@ -14,16 +14,17 @@ The task's side has read the table's log, and says which files the version has. 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver.delta import jobs, session
-from airflow_epochs.spark.driver.delta.files import STRICT, path_of
+from airflow_epochs.spark.driver.delta import jobs, session, staged
+from airflow_epochs.spark.driver.delta.files import rows_in
 from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
+from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import Claim, StateRead
 from airflow_epochs.transforms.changes import DELETED
 from airflow_epochs.transforms.conditions import quoted
@@ -59,7 +60,7 @@ def _state(spark: SparkSession, read: StateRead) -> DataFrame:
 
 
 def changes(
-    spark: SparkSession, read: StateRead, declared: StructType, files: Iterable[str] | None = None
+    spark: SparkSession, read: StateRead, declared: StructType, files: Collection[str] | None = None
 ) -> DataFrame:
     """Every row of the log, or of some of its files, that has not expired, with ``EPOCH`` and ``DELETED``."""
     from pyspark.sql import functions as F
@@ -174,7 +175,7 @@ def _fallen(spark: SparkSession, before: DataFrame, place: str, read: StateRead)
     if read.expires is None or (read.files is None and read.initial is None):
         return None
     keys = [quoted(key) for key in read.keys]
-    now = jobs.staged_rows(spark, place).select(*keys, _until(read.expires).alias(_UNTIL))
+    now = staged.rows(spark, place).select(*keys, _until(read.expires).alias(_UNTIL))
     touched = before.join(now.select(*keys), list(read.keys), "left_semi")
     last = newest(touched, read.keys).where(f"not {DELETED}")
     earlier = last.select(*keys, _until(read.expires).alias(_NEWEST))
@@ -234,15 +235,11 @@ def _as_declared(table: DataFrame, declared: StructType, where: str, *more: str)
     return table.select(*known, *more)
 
 
-def _stored(spark: SparkSession, read: StateRead, files: Iterable[str]) -> DataFrame:
-    """The rows of the files. A file that is missing or damaged is an error, whatever the server is set up to ignore."""
+def _stored(spark: SparkSession, read: StateRead, files: Collection[str]) -> DataFrame:
     from pyspark.sql.types import StructType
 
-    schema = StructType.fromJson(read.stored or {})
-    if not (paths := [path_of(read.location, file) for file in files]):
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).options(**STRICT).parquet(*paths)
+    return rows_in(spark, StructType.fromJson(read.stored or {}), read.location, files)
 
 
 def _at(spark: SparkSession, location: str, version: int | None) -> DataFrame:
-    return spark.read.format("delta").option("versionAsOf", version).load(jobs.for_spark(location))
+    return spark.read.format("delta").option("versionAsOf", version).load(for_spark(location))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import jobs
-from airflow_epochs.spark.driver.delta.files import STRICT, path_of
+from airflow_epochs.spark.driver.delta.files import rows_in
+from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.transforms.conditions import quoted
 
@@ -50,7 +50,7 @@ def _whole(spark: SparkSession, read: TableRead) -> DataFrame:
     from pyspark.sql import functions as F
 
     last = read.end - 1
-    rows = spark.read.format("delta").option("versionAsOf", last).load(jobs.for_spark(read.location))
+    rows = spark.read.format("delta").option("versionAsOf", last).load(for_spark(read.location))
     if not read.feed:
         return rows
     values = ("insert", last, F.timestamp_millis(F.lit(read.at_ms).cast("bigint")))
@@ -62,18 +62,17 @@ def _whole(spark: SparkSession, read: TableRead) -> DataFrame:
 def _changes(spark: SparkSession, read: TableRead) -> DataFrame:
     versions = {"startingVersion": read.start, "endingVersion": read.end - 1}
     reader = spark.read.format("delta").option("readChangeFeed", "true").options(**versions)
-    return reader.load(jobs.for_spark(read.location))
+    return reader.load(for_spark(read.location))
 
 
 def _appended(spark: SparkSession, read: TableRead, schema: StructType) -> DataFrame:
-    """The rows of the files that the versions add. A column that a file lacks is NULL: it is newer."""
+    """The rows of the files that the versions add."""
     from pyspark.sql.types import StructType
 
     if not read.files:
         return spark.createDataFrame([], schema)
     stored = StructType([field for field in schema.fields if field.name not in read.partition_by])
-    # Each file is named, so Spark takes no folder's name for a partition column: what the log says counts.
-    rows = spark.read.schema(stored).options(**STRICT).parquet(*(path_of(read.location, file) for file in read.files))
+    rows = rows_in(spark, stored, read.location, read.files)
     return _with_partitions(spark, read, rows, schema) if read.partition_by else rows
 
 
