@@ -10,6 +10,8 @@ import pytest
 
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import staged
+from airflow_epochs.spark.driver.delta.spelling import for_spark
+from stack.spark import S3Access
 from tests.support.delta_world import attempt_of, fill_with_spark, transaction
 from tests.support.environment import Environment
 
@@ -42,6 +44,16 @@ def test_staged_rows_are_read_back_without_the_state_of_their_table(
     rewrite_log(plan["place"], r'"minReaderVersion":\d+', '"minReaderVersion":99')
     rows = staged.rows(session, plan["place"])  # Delta would refuse the table
     assert (rows.schema, sorted(map(str, rows.collect()))) == expected
+
+
+@pytest.mark.parametrize("where", ["a [folder] of {odd} * name", "s3"])
+def test_staged_rows_are_read_back_from_every_place(
+    session: Any, tmp_path: Path, s3: S3Access, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(staged, "table")
+    place = f"s3://{s3.bucket}/read-back/1-1-a" if where == "s3" else f"{tmp_path}/{where}/1-1-a"
+    session.range(4).write.format("delta").save(for_spark(place))
+    assert sorted(row.id for row in staged.rows(session, place).collect()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
