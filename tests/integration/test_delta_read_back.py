@@ -66,13 +66,20 @@ def test_staged_rows_are_read_back_from_every_place(
     ids=["partitions", "column mapping", "void"],
 )
 def test_staged_rows_that_their_files_do_not_tell_alone_are_read_by_delta(
-    session: Any, world: Environment, table: str, query: str, options: dict[str, Any]
+    session: Any,
+    world: Environment,
+    table: str,
+    query: str,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Some versions of Delta write partition columns into the files, too, and others do not."""
     sink = DeltaSink("bronze", table, **options)
     plan = sink.plan_stage(attempt_of(transaction(1)), "a" * 32, world)
     assert fill_with_spark(session, plan, session.sql(query)).problem is None
-    assert staged.rows(session, plan["place"]).exceptAll(session.sql(query)).collect() == []
-    assert session.sql(query).exceptAll(staged.rows(session, plan["place"])).collect() == []
+    monkeypatch.delattr(staged, "rows_in")
+    rows = staged.rows(session, plan["place"])
+    assert sorted(map(str, rows.collect())) == sorted(map(str, session.sql(query).collect()))
 
 
 def test_a_deletion_in_a_private_table_is_not_overlooked(session: Any, world: Environment, table: str) -> None:
