@@ -30,6 +30,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.publish import now_ms
 from airflow_epochs.sinks.delta.rewrite import Rewritten, Small, rewritten
 from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
+from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
@@ -92,8 +93,11 @@ class _Swap:
 def rewritable(shape: TableShape) -> bool:
     """Whether files name their columns as the table does. With column mapping, only Spark can match them."""
     features = {*(shape.reader_features or ()), *(shape.writer_features or ())}
-    mapped = shape.properties.get("delta.columnMapping.mode", "none") != "none"
-    return not mapped and not features & _MAPPED and len(shape.schema["fields"]) > len(shape.partition_by)
+    return (
+        not maps_columns(shape.properties)
+        and not features & _MAPPED
+        and len(shape.schema["fields"]) > len(shape.partition_by)
+    )
 
 
 def small_bytes(layout: Layout) -> int:

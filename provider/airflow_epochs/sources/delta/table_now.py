@@ -13,11 +13,10 @@ from airflow_epochs.delta.table import CannotOpen, TableLocation, first_line, op
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.delta.bounds import Size
+from airflow_epochs.spark.driver.delta.schema import maps_columns
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-COLUMN_MAPPING = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def look(location: TableLocation, *, feed: bool) -> TableNow:
     if table is None:
         raise Refused(f"There is no Delta table at {location.name}.", code=codes.DELTA_SOURCE_MISSING)
     shape = TableShape.of_table(table)
-    if not feed and shape.properties.get(COLUMN_MAPPING, "none") != "none":
+    if not feed and maps_columns(shape.properties):
         raise Refused(
             f"The table {location.name} has column mapping, and changes={'appends'!r} does not read it.",
             code=codes.DELTA_SOURCE_UNREADABLE,

@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.jobs import exists
+from airflow_epochs.spark.driver.delta.files import exists
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
 from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier

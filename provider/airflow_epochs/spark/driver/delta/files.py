@@ -1,4 +1,4 @@
-"""Parquet files that the log of a table names, read without its log."""
+"""Files of a table, read without Delta; and whether they are there."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ def rows_in(spark: SparkSession, schema: StructType, location: str, files: Colle
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).options(**STRICT).parquet(*(path_of(location, file) for file in files))
+
+
+def exists(spark: SparkSession, pattern: str) -> bool:
+    """Whether a file matches ``pattern``."""
+    try:
+        return bool(spark.read.format("binaryFile").load(pattern).select("path").limit(1).collect())
+    except Exception as error:
+        if is_missing(error):
+            return False
+        raise
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether Spark says that a file or a table is not there."""
+    classes = ("TABLE_OR_VIEW_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
+    return any(name in str(error) for name in (*classes, "DELTA_PATH_DOES_NOT_EXIST", "SCHEMA_NOT_FOUND"))

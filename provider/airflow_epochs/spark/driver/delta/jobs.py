@@ -16,6 +16,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import session, staged, types
+from airflow_epochs.spark.driver.delta.files import exists, is_missing
 from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
     CommitPlan,
@@ -130,7 +131,7 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
     given = {name.lower() for name in columns}
     note = json.loads(plan.user_metadata)
     note["airflow_epochs"]["table_id"] = table.id
-    mapping = {key: value for key, value in table.properties.items() if key == "delta.columnMapping.mode"}
+    mapping = {key: value for key, value in table.properties.items() if key == delta_schema.COLUMN_MAPPING}
     gather = table.properties.get(OPTIMIZE_WRITE)
     plan = replace(
         plan,
@@ -179,7 +180,7 @@ def _described(spark: SparkSession, name: str) -> Described:
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {target}").collect()[0].asDict(recursive=True)
     except Exception as error:
-        if _is_missing(error):
+        if is_missing(error):
             return Described()
         raise
     if detail["format"] != "delta" or not detail["id"]:
@@ -263,16 +264,6 @@ def _in_log(spark: SparkSession, location: str, app: str) -> int | None:
         frames.append(spark.read.schema(schema).parquet(f"{log}/*.checkpoint*.parquet"))
     epochs = [frame.where(F.col("txn.appId") == app).agg(F.max("txn.version")).collect()[0][0] for frame in frames]
     return max((epoch for epoch in epochs if epoch is not None), default=None)
-
-
-def exists(spark: SparkSession, pattern: str) -> bool:
-    """Whether a file matches ``pattern``."""
-    try:
-        return bool(spark.read.format("binaryFile").load(pattern).select("path").limit(1).collect())
-    except Exception as error:
-        if _is_missing(error):
-            return False
-        raise
 
 
 def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
@@ -362,8 +353,3 @@ def problem_in(error: Exception) -> str | None:
     lines = (line.strip() for line in text[max(0, first.start() - 1) :].splitlines() if line.strip())
     message = itertools.takewhile(lambda line: not _STACK.match(line), lines)
     return secrecy.scrubbed(" ".join(itertools.islice(message, MESSAGE_LINES_MAX)))[:MESSAGE_LENGTH_MAX]
-
-
-def _is_missing(error: Exception) -> bool:
-    classes = ("TABLE_OR_VIEW_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
-    return any(name in str(error) for name in (*classes, "DELTA_PATH_DOES_NOT_EXIST", "SCHEMA_NOT_FOUND"))

@@ -6,6 +6,7 @@ its meaning is worse than an epoch that stops and names the column.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_epochs.transforms.conditions import quoted
@@ -16,6 +17,12 @@ GENERATED = "delta.generationExpression"
 IDENTITY = "delta.identity.start"
 EXPLICIT_IDENTITY = "delta.identity.allowExplicitInsert"
 DEFAULT = "CURRENT_DEFAULT"
+COLUMN_MAPPING = "delta.columnMapping.mode"
+
+
+def maps_columns(properties: Mapping[str, str]) -> bool:
+    """Whether a table with these properties has its columns under other names in its files."""
+    return properties.get(COLUMN_MAPPING, "none") != "none"
 
 
 def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.files import STRICT, rows_in
+from airflow_epochs.spark.driver.delta.files import STRICT, is_missing, rows_in
+from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.spark.driver.delta.spelling import for_spark, path_of
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ _LOG = (
     "metaData struct<schemaString: string, partitionColumns: array<string>, configuration: map<string, string>>, "
     "add struct<path: string, deletionVector: struct<storageType: string>>, remove struct<path: string>"
 )
-_COLUMN_MAPPING = "delta.columnMapping.mode"
 
 
 def rows(spark: SparkSession, place: str) -> DataFrame:
@@ -53,7 +53,7 @@ def _lines(spark: SparkSession, place: str) -> list[Row]:
     try:
         found: list[Row] = reader.json(path_of(place, "_delta_log")).collect()
     except Exception as error:
-        if "PATH_NOT_FOUND" in str(error):
+        if is_missing(error):
             return []
         raise
     return found
@@ -61,6 +61,6 @@ def _lines(spark: SparkSession, place: str) -> list[Row]:
 
 def _tell_all(described: Row, added: list[Row]) -> bool:
     """Whether the files have all that the table has, under the same names."""
-    mapped = (described["configuration"] or {}).get(_COLUMN_MAPPING, "none") != "none"
+    mapped = maps_columns(described["configuration"] or {})
     has_void = '"void"' in described["schemaString"]
     return not (mapped or has_void or described["partitionColumns"] or any(file["deletionVector"] for file in added))
