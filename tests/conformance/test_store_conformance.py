@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +12,13 @@ from threading import Barrier
 
 import pytest
 
-from airflow_epochs.contracts import Connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store, open_store
 from airflow_epochs.storage.options import storage_options
 from airflow_epochs.testing import DictStore
+from stack.spark import S3Access
 from tests.conformance import store_racer
+from tests.support.s3_access import connection
 
 RACERS = 4
 KEYS = 25
@@ -34,37 +33,13 @@ class Place:
     options: dict[str, str] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        scope = "AWS4-HMAC-SHA256 Credential=key/20300101/us-east-1/s3/aws4_request"
-        bucket = urllib.request.Request(f"{endpoint}/ledgers", method="PUT", headers={"Authorization": scope})
-        urllib.request.urlopen(bucket, timeout=10).close()
-        yield endpoint
-    finally:
-        server.stop()
-
-
 def local_place(folder: Path) -> Place:
     url = f"{folder}/a ledger"
     return Place(open_store(url), url)
 
 
-def s3_place(folder: Path, endpoint: str) -> Place:
-    connection = Connection(
-        conn_id="s3",
-        conn_type="aws",
-        login="key",
-        password="secret",
-        extra={"endpoint_url": endpoint, "region_name": "us-east-1"},
-    )
-    url, options = f"s3://ledgers/{folder.name}", storage_options(connection)
+def s3_place(folder: Path, s3: S3Access) -> Place:
+    url, options = f"s3://{s3.bucket}/{folder.name}", storage_options(connection(s3))
     return Place(open_store(url, options), url, options)
 
 
@@ -73,7 +48,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A store that several processes can open."""
     if request.param == "local":
         return local_place(tmp_path)
-    return s3_place(tmp_path, request.getfixturevalue("s3_endpoint"))
+    return s3_place(tmp_path, request.getfixturevalue("s3"))
 
 
 @pytest.fixture(params=["local", "s3", "obstore memory", "dict"])
@@ -82,7 +57,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         case "local":
             return local_place(tmp_path).store
         case "s3":
-            return s3_place(tmp_path, request.getfixturevalue("s3_endpoint")).store
+            return s3_place(tmp_path, request.getfixturevalue("s3")).store
         case "obstore memory":
             return open_store("memory://")
         case _:

@@ -1,4 +1,4 @@
-"""An S3-compatible server (moto), which honours conditional puts."""
+"""An S3-compatible server (moto), of whose conditional puts of a key one wins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from stack.processes import Server, free_port
 from stack.spark import S3Access
+
+PROGRAM = Path(__file__).with_name("s3_program.py")
 
 
 class S3Server(Server):
@@ -24,7 +26,7 @@ class S3Server(Server):
         return S3Access(f"http://127.0.0.1:{self.port}", self.bucket, key="test-key", secret="test-secret")
 
     def start(self) -> None:
-        self.spawn("s3", [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)])
+        self.spawn("s3", [sys.executable, "-I", str(PROGRAM), str(self.port)])
 
     def wait_ready(self) -> None:
         self.processes[-1].wait_ready(self._makes_the_bucket)
