@@ -118,6 +118,14 @@ def session(connect: ConnectServer) -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture
+def other_session(connect: ConnectServer) -> Iterator[Any]:
+    """A session that a test may set up as a server could be."""
+    session = connect.session()
+    yield session
+    session.stop()
+
+
 @pytest.fixture(scope="session")
 def standalone(servers: Path) -> Iterator[StandaloneCluster]:
     """A Spark cluster at ``standalone.master``: two workers of one core and 1 GB each."""

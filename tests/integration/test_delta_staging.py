@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
@@ -23,6 +25,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.kafka.rows import RowShape
 from airflow_epochs.sinks.sql.values import tuples_of
 from airflow_epochs.spark.driver import row_digest
+from airflow_epochs.spark.driver.delta import types
 from airflow_epochs.spark.driver.plans import RowDigest
 from airflow_epochs.spark.driver.wire import from_json
 from airflow_epochs.staged.digest import content_of
@@ -48,14 +51,6 @@ from tests.support.spark_world import LEGACY, settings
 pytestmark = pytest.mark.jvm
 
 PROPERTY = "spark.databricks.delta.properties.defaults."
-
-
-@pytest.fixture
-def other_session(connect: ConnectServer) -> Iterator[Any]:
-    """A session that a test may set up as a server could be."""
-    session = connect.session()
-    yield session
-    session.stop()
 
 
 def staged_table(tmp_path: Path) -> StagedTable:
@@ -197,6 +192,8 @@ OTHER_ROWS = {
     "a microsecond": ("at", "IF(id = 7, at - INTERVAL '0.000001' SECOND, at)"),
     "values of two rows changed over": ("exact", "CASE id WHEN 7 THEN 8 WHEN 8 THEN 7 ELSE id END"),
 }
+SUMS = (205417140575, 240060583987)
+"""Of these rows, as the versions had it whose expressions were Columns, not SQL."""
 SAME_ROWS: dict[str, Callable[[Any], Any]] = {
     "another order": lambda rows: rows.orderBy(F.desc("id")),
     "one file": lambda rows: rows.coalesce(1),
@@ -222,6 +219,38 @@ def test_the_digest_tells_rows_that_differ_in_any_value_and_not_their_order_or_f
         other = hashed(rows.withColumn(column, F.expr(expression)))
         assert other.sums not in seen, what
         seen.add(other.sums)
+
+
+def test_the_digest_of_rows_stays_that_of_earlier_versions_which_promised_them(session: Any) -> None:
+    assert hashed(session.sql(ROWS)).sums == SUMS
+
+
+def test_the_digest_covers_odd_names_even_where_the_session_takes_quoted_ones_for_patterns(other_session: Any) -> None:
+    other_session.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
+    of_element = ArrayType(StructType([StructField("s s", LongType())]))
+    inside = StructType([StructField("p+", LongType()), StructField("ar ()", of_element)])
+    names = ["it's", "a.b", "`q`", "a *", "\\", '"', "€"]
+    kinds = StructType([*(StructField(name, LongType()) for name in names), StructField("st.st", inside)])
+
+    def told(changed: int) -> Any:
+        *outside, p, s = (99 if number == changed else number for number in range(len(names) + 2))
+        return hashed(other_session.createDataFrame([(*outside, (p, [(s,)]))], kinds)).sums
+
+    assert len({told(changed) for changed in range(-1, len(names) + 2)}) == len(names) + 3
+
+
+def test_many_columns_take_no_more_columns_of_the_api_than_one(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mock(wraps=F.expr)
+    monkeypatch.setattr(F, "expr", made)
+    monkeypatch.setattr(F, "col", made)
+
+    def columns_for(width: int) -> int:
+        made.reset_mock()
+        rows = session.sql("SELECT " + ", ".join(f"'x' AS s{n}, 1D AS d{n}" for n in range(width)))
+        row_digest.observing(types.plain(rows))
+        return int(made.call_count)
+
+    assert columns_for(50) == columns_for(1) > 0
 
 
 def test_rows_staged_again_in_another_order_and_in_other_files_are_the_promised_ones_and_others_are_not(

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pyspark.sql import functions as F
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
@@ -96,6 +97,25 @@ def test_many_fields_take_no_more_columns_of_the_api_than_one(
         return int(col.call_count)
 
     assert columns_for(100) == columns_for(1) > 0
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_value_that_spark_knows_to_be_never_null_is_parsed(session: Any, engine: str) -> None:
+    batch = batch_of(session, [b'{"id":1}', None]).selectExpr("* EXCEPT (value)", "coalesce(value, X'5B5D') AS value")
+    parsed = parse_json(batch, SCHEMA, engine=engine)
+    assert [row.id for row in parsed.rows.collect()] == [1]
+    assert [row.raw for row in parsed.corrupt.collect()] == [b"[]"]
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_odd_names_are_names_even_where_the_session_takes_quoted_ones_for_patterns(
+    other_session: Any, engine: str
+) -> None:
+    other_session.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
+    batch = batch_of(other_session, [b'{"a+b":1,"x.y":{"p q":2}}']).withColumnRenamed("offset", "at *")
+    parsed = parse_json(batch, "`a+b` bigint, `x.y` struct<`p q`: bigint>", columns=[F.col("`at *`")], engine=engine)
+    assert parsed.rows.columns == ["at *", "a+b", "x.y"]
+    assert [tuple(row) for row in parsed.rows.collect()] == [(0, 1, (2,))]
 
 
 def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:

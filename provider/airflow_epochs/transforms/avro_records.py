@@ -15,7 +15,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import avro_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
+from airflow_epochs.transforms.conditions import anywhere, column_named, not_utf8
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, fields_of, once, origin_beside
 from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8, head_of
 
@@ -80,10 +80,10 @@ def parse_avro(
         whole = F.when(F.col(f"{_FRAME}.end") == F.lit(_END), F.col(f"{_FRAME}.value"))
         told = framed.withColumn(_VALUE, whole)
         kind = json.loads(told.schema.json())["fields"][-1]["type"]
-    told = told.withColumn(ERROR, _error([*known], {**unusable, **problems}, anywhere(quoted(_VALUE), kind, not_utf8)))
+    told = told.withColumn(ERROR, _error([*known], {**unusable, **problems}, anywhere(_VALUE, kind, not_utf8)))
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
     return Parsed(
-        rows=good.selectExpr(*map(quoted, names), *fields_of(_VALUE, fields)),
+        rows=good.selectExpr(*map(column_named, names), *fields_of(_VALUE, fields)),
         corrupt=bad.select(*names, *more, ERROR, F.col(_RAW).alias(corrupt)),
     )
 

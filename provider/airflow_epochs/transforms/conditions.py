@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,11 +10,26 @@ from typing import Any
 Test = Callable[[str, str], "str | None"]
 """Makes the condition for a value, given in SQL, and its type; None if it cannot be true."""
 OfMap = Callable[[str], str]
+_WORD = re.compile(r"\w+", re.ASCII)
+"""Names that Spark never takes for a pattern. Others it does, where they are quoted as the name of a column, and
+``spark.sql.parser.quotedRegexColumnNames`` is set."""
 
 
 def quoted(name: str) -> str:
     """A name as SQL takes it, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def column_named(name: str) -> str:
+    """A column in SQL, whatever is in its name, and never a pattern."""
+    if _WORD.fullmatch(name):
+        return quoted(name)
+    return f"IDENTIFIER(CAST(X'{quoted(name).encode().hex()}' AS STRING))"
+
+
+def field_of(struct: str, name: str) -> str:
+    """A field in SQL, whatever is in its name. Spark takes it for a pattern only after the bare name of a column."""
+    return f"{struct}.{quoted(name)}" if _WORD.fullmatch(name) else f"coalesce({struct}).{quoted(name)}"
 
 
 def is_text(kind: Any) -> bool:
@@ -35,7 +51,7 @@ def anywhere(value: str, kind: Any, test: Test, depth: int = 0, of_map: OfMap | 
         return test(value, kind)
     element, inside = f"e{depth}", partial(anywhere, test=test, of_map=of_map)
     if kind["type"] == "struct":
-        return _either([inside(f"{value}.{quoted(f['name'])}", f["type"], depth=depth) for f in kind["fields"]])
+        return _either([inside(field_of(value, f["name"]), f["type"], depth=depth) for f in kind["fields"]])
     if kind["type"] == "array":
         return _exists(value, element, inside(element, kind["elementType"], depth=depth + 1))
     if kind["type"] == "map":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_records import columns_of, parse_json
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, origin_beside
 
@@ -103,11 +103,11 @@ def parse_debezium(
     events = parsed.rows.select(*names, *more, _VALUE, *told)
     judged = events.withColumn(ERROR, _flaw())
     image = [
-        f"CASE WHEN op = 'd' THEN before.{name} ELSE after.{name} END AS {name}"  # in SQL, as in fields_of
-        for name in map(quoted, table.fieldNames())
+        f"CASE WHEN op = 'd' THEN {field_of('before', name)} ELSE {field_of('after', name)} END AS {quoted(name)}"
+        for name in table.fieldNames()  # in SQL, as in fields_of
     ]
     rows = judged.where(F.col(ERROR).isNull()).selectExpr(
-        *map(quoted, names), *image, "op", *_IMAGES, "source", "timestamp_millis(ts_ms) AS at"
+        *map(column_named, names), *image, "op", *_IMAGES, "source", "timestamp_millis(ts_ms) AS at"
     )
     no_change = judged.where(F.col(ERROR).isNotNull())
     bad = no_change.select(*names, *more, ERROR, F.col(_VALUE).cast("binary").alias(corrupt))

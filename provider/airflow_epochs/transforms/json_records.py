@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs.transforms import json_columns
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_schema import struct_of
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
 
@@ -71,7 +71,7 @@ def parse_json(
     fields = [f"{name} AS {quoted(field.name)}" for name, field in zip(found, wanted.fields, strict=True)]
     record = F.col(_AGAIN).cast("binary").alias(corrupt)
     return Parsed(
-        rows=good.selectExpr(*map(quoted, names), *fields),
+        rows=good.selectExpr(*map(column_named, names), *fields),
         corrupt=bad.select(*names, *more, F.col(_ERROR).alias(ERROR), record),
     )
 
@@ -115,25 +115,23 @@ def _found(wanted: StructType) -> list[str]:
 
 
 def _by_spark(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
-    parsed = carried.withColumn(_ROW, _from_json(wanted)).withColumn(_ERROR, _error(strict))
+    parsed = carried.withColumn(_ROW, _from_json(wanted))
     values = [f"{value} AS {name}" for name, value in _values(wanted).items()]
-    return parsed.selectExpr(*map(quoted, carried.columns), *values, _ERROR)
+    return parsed.selectExpr(*map(column_named, carried.columns), *values, f"{_error(strict)} AS {_ERROR}")
 
 
 def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
     """What Python workers decode; and ``from_json`` of the other records, which is NULL for these."""
-    from pyspark.sql import functions as F
-
     _require_arrow(carried, wanted)
     parsed = _decoded(carried, wanted).withColumn(_ROW, _from_json(wanted))
-    judged = parsed.withColumn(_ERROR, F.when(~F.col(_DECODED), _error(strict)))
     values = [f"coalesce({name}, {value}) AS {name}" for name, value in _values(wanted).items()]
-    return judged.selectExpr(*map(quoted, carried.columns), *values, _ERROR)
+    error = f"CASE WHEN NOT {_DECODED} THEN {_error(strict)} END AS {_ERROR}"
+    return parsed.selectExpr(*map(column_named, carried.columns), *values, error)
 
 
 def _values(wanted: StructType) -> dict[str, str]:
     """For each column of ``_found``: the field of ``from_json``'s row, in SQL."""
-    fields = [f"{_ROW}.{quoted(field.name)}" for field in wanted.fields]
+    fields = [field_of(_ROW, field.name) for field in wanted.fields]
     return dict(zip(_found(wanted), fields, strict=True))
 
 
@@ -157,7 +155,9 @@ def _decoded(carried: DataFrame, wanted: StructType) -> DataFrame:
     register_pickle_by_value(json_columns)  # Spark's workers do not have this package
     columns = zip(_found(wanted), wanted.fields, strict=True)
     found = [StructField(name, field.dataType) for name, field in columns]
-    schema = StructType([*carried.schema.fields, *found, StructField(_DECODED, BooleanType())])
+    *kept, records = carried.schema.fields
+    again = StructField(records.name, records.dataType)  # may be NULL, even if no record is
+    schema = StructType([*kept, again, *found, StructField(_DECODED, BooleanType())])
     return carried.mapInArrow(_decoder(json.loads(wanted.json()), schema.names), schema)
 
 
@@ -191,16 +191,17 @@ def _from_json(wanted: StructType) -> Column:
     return F.from_json(F.col(_AGAIN).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT})
 
 
-def _error(strict: bool) -> Column:
-    """Why a record is corrupt; NULL if it is not."""
-    from pyspark.sql import functions as F
-
-    text, row = F.col(_AGAIN).cast("string"), F.col(_ROW)
-    fits = row.isNotNull() & row.getField(_CORRUPT).isNull()
-    only_syntax = F.from_json(
-        text, f"__epochs_none boolean, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
+def _error(strict: bool) -> str:
+    """Why a record is corrupt, in SQL; NULL if it is not."""
+    text, fits = f"CAST({_AGAIN} AS STRING)", f"{_ROW} IS NOT NULL AND {_ROW}.{_CORRUPT} IS NULL"
+    only_syntax = (
+        f"from_json({text}, '__epochs_none boolean, {_CORRUPT} string', map('columnNameOfCorruptRecord', '{_CORRUPT}'))"
     )
-    is_object = only_syntax.isNotNull() & only_syntax.getField(_CORRUPT).isNull()
-    told = F.when(F.lit(strict) & text.isNotNull() & ~F.is_valid_utf8(text), "not UTF-8")
-    told = told.when(fits, None).when(text.isNull(), "no value").when(row.isNull() | ~is_object, "not a JSON object")
-    return told.when(F.lit(strict), "a value does not fit its column")
+    is_object = f"{only_syntax} IS NOT NULL AND {only_syntax}.{_CORRUPT} IS NULL"
+    not_utf8 = f"WHEN {text} IS NOT NULL AND NOT is_valid_utf8({text}) THEN 'not UTF-8'"
+    return f"""CASE {not_utf8 if strict else ""}
+        WHEN {fits} THEN NULL
+        WHEN {text} IS NULL THEN 'no value'
+        WHEN {_ROW} IS NULL OR NOT ({is_object}) THEN 'not a JSON object'
+        {"ELSE 'a value does not fit its column'" if strict else ""}
+    END"""

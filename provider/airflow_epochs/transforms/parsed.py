@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import field_of, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ def fields_of(struct: str, names: Sequence[str]) -> list[str]:
 
     ``struct``: a column whose name needs no quotes.
     """
-    return [f"{struct}.{quoted(name)} AS {quoted(name)}" for name in names]
+    return [f"{field_of(struct, name)} AS {quoted(name)}" for name in names]
 
 
 def once(parsed: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import protobuf_columns, protobuf_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import column_named
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, fields_of, once, origin_beside
 from airflow_epochs.transforms.protobuf_columns import Field, Paths
 
@@ -81,7 +81,7 @@ def parse_protobuf(
     told = once(carried.withColumn(_DECODED, F.arrow_udf(decode, _spark_type(fields))(_RAW)))
     error = F.col(_DECODED).getField(ERROR)
     return Parsed(
-        rows=told.where(error.isNull()).selectExpr(*map(quoted, names), *fields_of(f"{_DECODED}.value", own)),
+        rows=told.where(error.isNull()).selectExpr(*map(column_named, names), *fields_of(f"{_DECODED}.value", own)),
         corrupt=told.where(error.isNotNull()).select(*names, *more, error.alias(ERROR), F.col(_RAW).alias(corrupt)),
     )
 

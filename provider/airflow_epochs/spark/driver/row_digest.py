@@ -5,6 +5,8 @@ observes the sums as the rows flow into the staging table. Rows that differ by c
 times. A second hash would take as long again, which is a tenth of the time of a wide row. Spark's own hash ignores
 which values are NULL, how long an array or map is, and the sign of a zero, so the digest hashes these beside the
 values. The order of a map's entries does not count.
+
+The expressions are SQL, because a Column of Spark's classic API costs milliseconds, and a wide row needs hundreds.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from typing import TYPE_CHECKING
 from airflow_epochs.spark.driver import observed
 from airflow_epochs.spark.driver.delta.schema import sql_type
 from airflow_epochs.spark.driver.plans import RowDigest
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import column_named, field_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql.types import ArrayType, DataType, MapType
 
 _HALF = 32
@@ -38,9 +40,9 @@ def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
 
     if not all(_is_known(field.dataType) for field in df.schema.fields):
         return df, None
-    values = [part for f in df.schema.fields for part in _parts(F.col(quoted(f.name)), f.dataType)]
+    row = _hash([part for f in df.schema.fields for part in _parts(column_named(f.name), f.dataType)])
     observation = Observation(f"rows {uuid.uuid4().hex}")
-    return df.observe(observation, *_sums(F.xxhash64(F.lit(0), *values))), observation
+    return df.observe(observation, *map(F.expr, _sums(row))), observation
 
 
 def told(df: DataFrame, observation: Observation | None) -> RowDigest | None:
@@ -58,15 +60,17 @@ def _of_columns(df: DataFrame) -> str:
     return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()[:32]
 
 
-def _sums(row: Column) -> list[Column]:
+def _sums(row: str) -> list[str]:
     """``row``: its hash. It stands twice among the expressions, and Spark computes it once."""
-    from pyspark.sql import functions as F
-
-    high, low = F.shiftrightunsigned(row, _HALF), row.bitwiseAND(F.lit(2**_HALF - 1))
-    return [F.count(F.lit(1)).alias("rows"), F.sum(high).alias("high"), F.sum(low).alias("low")]
+    high, low = f"shiftrightunsigned({row}, {_HALF})", f"{row} & {2**_HALF - 1}L"
+    return ["count(1) AS rows", f"sum({high}) AS high", f"sum({low}) AS low"]
 
 
-def _parts(column: Column, kind: DataType) -> Iterable[Column]:
+def _hash(parts: Iterable[str]) -> str:
+    return f"xxhash64({', '.join(['0', *parts])})"
+
+
+def _parts(value: str, kind: DataType) -> Iterable[str]:
     """The expressions to hash for a value. Two different values differ in at least one of them."""
     from pyspark.sql import types as T
 
@@ -74,44 +78,34 @@ def _parts(column: Column, kind: DataType) -> Iterable[Column]:
         return
     if isinstance(kind, T.StructType):
         for field in kind.fields:
-            yield from _parts(column.getField(field.name), field.dataType)
+            yield from _parts(field_of(value, field.name), field.dataType)
     elif isinstance(kind, (T.ArrayType, T.MapType)):
-        yield from _parts_of_many(column, kind)
+        yield from _parts_of_many(value, kind)
     else:
-        yield from _parts_of_one(column, kind)
-    yield column.isNull()  # even if Spark infers that it is never NULL: the inference must not change the digest
+        yield from _parts_of_one(value, kind)
+    yield f"{value} IS NULL"  # even if Spark infers that it is never NULL: the inference must not change the digest
 
 
-def _parts_of_one(column: Column, kind: DataType) -> Iterable[Column]:
-    from pyspark.sql import functions as F
+def _parts_of_one(value: str, kind: DataType) -> Iterable[str]:
     from pyspark.sql import types as T
 
     if isinstance(kind, T.VariantType):
-        yield F.to_json(column)
+        yield f"to_json({value})"
         return
-    yield column
+    yield value
     if isinstance(kind, (T.FloatType, T.DoubleType)):  # Spark hashes -0.0 like 0.0
-        yield (column == 0) & column.cast("string").startswith("-")
+        yield f"{value} = 0 AND startswith(CAST({value} AS STRING), '-')"
 
 
-def _parts_of_many(column: Column, kind: ArrayType | MapType) -> Iterable[Column]:
-    from pyspark.sql import functions as F
+def _parts_of_many(value: str, kind: ArrayType | MapType) -> Iterable[str]:
     from pyspark.sql import types as T
 
-    def of_element(element: Column) -> Column:
-        assert isinstance(kind, T.ArrayType)
-        return F.xxhash64(F.lit(0), *_parts(element, kind.elementType))
-
-    def of_entry(entry: Column) -> Column:
-        assert isinstance(kind, T.MapType)
-        parts = [*_parts(entry.getField("key"), kind.keyType), *_parts(entry.getField("value"), kind.valueType)]
-        return F.xxhash64(F.lit(0), *parts)
-
-    yield F.size(column)
+    yield f"size({value})"
     if isinstance(kind, T.MapType):
-        yield F.array_sort(F.transform(F.map_entries(column), of_entry))
+        entry = [*_parts("e.key", kind.keyType), *_parts("e.value", kind.valueType)]
+        yield f"array_sort(transform(map_entries({value}), e -> {_hash(entry)}))"
     else:
-        yield F.transform(column, of_element)
+        yield f"transform({value}, e -> {_hash(_parts('e', kind.elementType))})"
 
 
 def _is_known(kind: DataType) -> bool:

@@ -12,10 +12,10 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.schema import sql_type
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import column_named, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
 _TEXT = '"string"'
@@ -25,17 +25,20 @@ _NOT_TO_BE_CAST = ("__COLLATIONS", '"udt"')
 
 def plain(df: DataFrame) -> DataFrame:
     """``df`` with every text in it, nested or not, of the type ``string``. Costs nothing: Spark drops these casts."""
+    from pyspark.sql import functions as F
+
     fields = df.schema.fields
     if len({field.name.lower() for field in fields}) < len(fields):
         return df  # Delta will refuse it, and say why
-    return df.select(*map(_plain, fields))
+    if not any(field.metadata for field in fields):
+        return df.selectExpr(*map(_plain, fields))
+    # A cast loses what is noted of a column, such as its comment.
+    return df.select(*(F.expr(_plain(field)).alias(field.name, metadata=field.metadata) for field in fields))
 
 
-def _plain(field: StructField) -> Column:
-    from pyspark.sql import functions as F
-
-    column, spelt = F.col(quoted(field.name)), json.dumps(field.jsonValue())
+def _plain(field: StructField) -> str:
+    """The column in SQL, since many Columns of Spark's classic API take long."""
+    column, spelt = column_named(field.name), json.dumps(field.jsonValue())
     if _TEXT not in spelt or any(word in spelt for word in _NOT_TO_BE_CAST):
         return column
-    # The cast would lose what is noted of the column, such as its comment.
-    return column.cast(sql_type(field.dataType.jsonValue())).alias(field.name, metadata=field.metadata)
+    return f"CAST({column} AS {sql_type(field.dataType.jsonValue())}) AS {quoted(field.name)}"
