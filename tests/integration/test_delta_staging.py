@@ -230,11 +230,13 @@ def test_the_digest_covers_odd_names_even_where_the_session_takes_quoted_ones_fo
     of_element = ArrayType(StructType([StructField("s s", LongType())]))
     inside = StructType([StructField("p+", LongType()), StructField("ar ()", of_element)])
     names = ["it's", "a.b", "`q`", "a *", "\\", '"', "€"]
-    kinds = StructType([*(StructField(name, LongType()) for name in names), StructField("st.st", inside)])
+    kinds = StructType([*(StructField(name, LongType()) for name in names), StructField("st", inside)])
 
     def told(changed: int) -> Any:
         *outside, p, s = (99 if number == changed else number for number in range(len(names) + 2))
-        return hashed(other_session.createDataFrame([(*outside, (p, [(s,)]))], kinds)).sums
+        rows = types.plain(other_session.createDataFrame([(*outside, (p, [(s,)]))], kinds))
+        assert rows.columns == kinds.names
+        return hashed(rows).sums
 
     assert len({told(changed) for changed in range(-1, len(names) + 2)}) == len(names) + 3
 
