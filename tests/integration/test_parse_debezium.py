@@ -81,6 +81,14 @@ def test_what_is_no_change_of_a_row_comes_out_apart_with_its_bytes(session: Any)
     assert [row.id for row in changes.rows.collect()] == [2]
 
 
+def test_odd_names_are_names_even_where_the_session_takes_quoted_ones_for_patterns(other_session: Any) -> None:
+    other_session.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
+    row = {"id": 1, "name *": "Ann", "a.b": {"c d": 2}}
+    batch = events_of(other_session, event("c", None, row), event("d", row, None))
+    changes = parse_debezium(batch, "id bigint, `name *` string, `a.b` struct<`c d`: bigint>")
+    assert [row[3:6] for row in map(tuple, changes.rows.collect())] == [(1, "Ann", (2,))] * 2
+
+
 def test_a_column_with_the_name_of_one_that_is_made_is_refused(session: Any) -> None:
     with pytest.raises(Refused, match=r"\['op'\]\): schema must be of columns with other names than op, before"):
         parse_debezium(events_of(session), "id bigint, op string")
