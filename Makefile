@@ -9,7 +9,7 @@ WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
-.PHONY: help venv browser test test-computing test-python test-spark test-brokers test-chaos test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv browser test test-spark test-brokers test-chaos test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 # Otherwise each of some thousand Python processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,30 +50,23 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Two chains side by side, for two cores: the tests of the one compute, those of the other mostly wait.
 test: venv check-java browser lint
 	rm -rf build/cells
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
-	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-computing test-chaos
+	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-chaos
 	$(BIN)/python scripts/fault_table.py --check
-
-test-computing:
-	$(MAKE) --no-print-directory test-python
-	$(MAKE) --no-print-directory test-spark
-
-# Nice to its neighbours: a server beside it that is due to answer gets a core at once.
-test-python: venv
-	nice $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
 
 # For the tests of the page. Where a browser and its driver are there already, this needs no rights.
 browser:
 	@{ command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; }
 
+# Side by side: the Connect server of the one keeps a core and a half busy, the others mostly wait.
 test-spark test-brokers: test-%: venv check-java browser
 	$(BIN)/python -m pytest -m "$* and not chaos"
 
-# After the brokers, because each of the two starts servers and Airflow.
+# After the brokers, beside Spark: so two cores are never left to one of them.
 test-chaos: test-brokers
 	$(BIN)/python -m pytest -s -m chaos
 
