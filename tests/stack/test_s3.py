@@ -22,7 +22,7 @@ SIGNATURE = {"Authorization": "AWS4-HMAC-SHA256 Credential=key/20300101/us-east-
 
 @pytest.fixture
 def many_switches() -> Iterator[None]:
-    """Python switches between threads as often as it can. With moto alone, several puts of most keys win then."""
+    """Python switches between threads as often as it can. With moto alone, two puts of a key win then."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
