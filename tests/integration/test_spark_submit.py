@@ -90,10 +90,11 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self.done.wait(0.05):
-            self.seen.update(" ".join(process.cmdline()) for process in with_token(self.token))
+            self.seen.update(" ".join(process.info["cmdline"]) for process in with_token(self.token))
 
 
 def with_token(token: str) -> Iterator[psutil.Process]:
+    """Processes with ``token`` in an argument. ``info`` has the arguments: a process may end before a second look."""
     for process in psutil.process_iter(["cmdline"]):
         if any(token in argument for argument in process.info["cmdline"] or []):
             yield process
