@@ -6,12 +6,15 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 from pyspark import cloudpickle
 
-from airflow_epochs import transforms
-from airflow_epochs.transforms import json_columns, json_records, keyed
+from airflow_epochs import codes, transforms
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import json_records, keyed
 from tests.unit.test_exports import HEAVY, loaded_by
 
 FOLDER = Path(transforms.__file__).parent
@@ -63,22 +66,27 @@ assert found.values.tolist() == [[{"order": "1, 2"}, None, None], [None, {"n": 2
 
 DECODED = """
 import pyarrow as pa
-decode_all = pickle.loads(sys.stdin.buffer.read())
-batch = pa.RecordBatch.from_arrays([pa.array([7, 8]), pa.array([b'{"n":1}', b"{"])], ["offset", "record"])
-(found,) = decode_all([batch])
-assert found.to_pylist() == [
-    {"offset": 7, "record": None, "value": 1, "decoded": True},
-    {"offset": 8, "record": b"{", "value": None, "decoded": False},
-], found
+decode = pickle.loads(sys.stdin.buffer.read())
+found = decode(pa.array([b'{"n":1}', b"{"]))
+assert found.to_pylist() == [{"n": 1}, None], found
 """
 
 
 def test_the_function_that_decodes_json_is_unpickled_where_this_package_cannot_be_imported() -> None:
-    cloudpickle.register_pickle_by_value(json_columns)
-    schema = {"type": "struct", "fields": [{"name": "n", "type": "long"}]}
-    decode_all = json_records._decoder(schema, ["offset", "record", "value", "decoded"])
-    pickled = cloudpickle.dumps(decode_all)
+    decode = json_records._decoder({"type": "struct", "fields": [{"name": "n", "type": "long"}]})
+    pickled = cloudpickle.dumps(decode)
     subprocess.run([sys.executable, "-c", ABSENT + DECODED], input=pickled, check=True, timeout=30)
+
+
+def test_where_the_transform_runs_without_pyarrow_the_error_of_its_engine_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    batch: Any = None
+    with pytest.raises(Refused) as refused:
+        json_records._require_arrow(batch, batch)
+    assert (refused.value.code, "import of pyarrow halted" in refused.value.what) == (codes.SPARK_INCOMPLETE, True)
+    assert "pip install pyarrow." in refused.value.remedy
 
 
 def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be_imported() -> None:

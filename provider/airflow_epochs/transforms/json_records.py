@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_epochs.transforms import json_columns
+from airflow_epochs.transforms import json_columns, worker_functions
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_schema import struct_of
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 MODES = ("permissive", "strict")
 ENGINES = ("spark", "arrow")
 _CHECKS = Checks("parse_json")
-_DECODED, _AGAIN, _ROW, _CORRUPT = "__epochs_json", "__epochs_again", "__epochs_row", "__epochs_corrupt"
+_DECODED, _RECORD, _ROW, _CORRUPT = "__epochs_json", "__epochs_record", "__epochs_row", "__epochs_corrupt"
 _ERROR = "__epochs_error"
-_OWN = (_DECODED, _AGAIN, _ROW, _CORRUPT, _ERROR)
+_OWN = (_DECODED, _RECORD, _ROW, _CORRUPT, _ERROR)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
 
 
@@ -53,7 +52,7 @@ def parse_json(
             they must have, and leave to ``from_json`` what pyarrow may read in another way.
 
     Raises:
-        Refused: An argument is not valid, or a column is missing or has a name twice.
+        Refused: An argument is not valid, a column is missing or has a name twice, or the driver lacks pyarrow.
     """
     from pyspark.sql import functions as F
 
@@ -65,11 +64,11 @@ def parse_json(
     _CHECKS.has_not("what is kept", kept, taken, "the schema has it, too")
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
-    carried = batch.select(*columns, *more, F.col(value).alias(_AGAIN))
+    carried = batch.select(*columns, *more, F.col(value).alias(_RECORD))
     told = once((_by_arrow if engine == "arrow" else _by_spark)(carried, wanted, mode == "strict"))
     good, bad = told.where(F.col(_ERROR).isNull()), told.where(F.col(_ERROR).isNotNull())
-    fields = [f"{name} AS {quoted(field.name)}" for name, field in zip(found, wanted.fields, strict=True)]
-    record = F.col(_AGAIN).cast("binary").alias(corrupt)
+    fields = [f"{name} AS {quoted(field.name)}" for name, field in found.items()]
+    record = F.col(_RECORD).cast("binary").alias(corrupt)
     return Parsed(
         rows=good.selectExpr(*map(column_named, names), *fields),
         corrupt=bad.select(*names, *more, F.col(_ERROR).alias(ERROR), record),
@@ -109,34 +108,38 @@ def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -
 # in the plan; and in SQL, for the reason of ``fields_of``.
 
 
-def _found(wanted: StructType) -> list[str]:
+def _found(wanted: StructType) -> dict[str, StructField]:
     """A column for each field. The field's own name may be that of a column of the batch."""
-    return [f"__epochs_value_{number}" for number in range(len(wanted.fields))]
+    return {f"__epochs_value_{number}": field for number, field in enumerate(wanted.fields)}
 
 
 def _by_spark(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
-    parsed = carried.withColumn(_ROW, _from_json(wanted))
-    values = [f"{value} AS {name}" for name, value in _values(wanted).items()]
+    from pyspark.sql import functions as F
+
+    parsed = carried.withColumn(_ROW, _from_json(F.col(_RECORD), wanted))
+    values = [f"{field_of(_ROW, field.name)} AS {name}" for name, field in _found(wanted).items()]
     return parsed.selectExpr(*map(column_named, carried.columns), *values, f"{_error(strict)} AS {_ERROR}")
 
 
 def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame:
-    """What Python workers decode; and ``from_json`` of the other records, which is NULL for these."""
+    """What Python workers decode; and ``from_json`` of the other records."""
+    from pyspark.sql import functions as F
+
     _require_arrow(carried, wanted)
-    parsed = _decoded(carried, wanted).withColumn(_ROW, _from_json(wanted))
-    values = [f"coalesce({name}, {value}) AS {name}" for name, value in _values(wanted).items()]
-    error = f"CASE WHEN NOT {_DECODED} THEN {_error(strict)} END AS {_ERROR}"
+    decode = F.arrow_udf(_decoder(json.loads(wanted.json())), wanted)
+    left = F.expr(f"CASE WHEN {_DECODED} IS NULL THEN {_RECORD} END")
+    parsed = carried.withColumn(_DECODED, decode(_RECORD)).withColumn(_ROW, _from_json(left, wanted))
+    values = [
+        f"coalesce({field_of(_DECODED, field.name)}, {field_of(_ROW, field.name)}) AS {name}"
+        for name, field in _found(wanted).items()
+    ]
+    error = f"CASE WHEN {_DECODED} IS NULL THEN {_error(strict)} END AS {_ERROR}"
     return parsed.selectExpr(*map(column_named, carried.columns), *values, error)
-
-
-def _values(wanted: StructType) -> dict[str, str]:
-    """For each column of ``_found``: the field of ``from_json``'s row, in SQL."""
-    fields = [field_of(_ROW, field.name) for field in wanted.fields]
-    return dict(zip(_found(wanted), fields, strict=True))
 
 
 def _require_arrow(carried: DataFrame, wanted: StructType) -> None:
     """Refuse what Python workers cannot decode as ``from_json`` would."""
+    worker_functions.require("parse_json", {"pyarrow": "pyarrow"})
     told, policy = wanted.json(), carried.sparkSession.conf.get(_POLICY, "CORRECTED")
     if not json_columns.supported(json.loads(told)):
         why = "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
@@ -147,53 +150,27 @@ def _require_arrow(carried: DataFrame, wanted: StructType) -> None:
     raise _CHECKS.argument("engine", "arrow", f"'spark' here: {why}")
 
 
-def _decoded(carried: DataFrame, wanted: StructType) -> DataFrame:
-    """What pyarrow can decode, by columns. ``_DECODED``: whether it could. ``_AGAIN``: only what it could not."""
-    from pyspark.cloudpickle import register_pickle_by_value
-    from pyspark.sql.types import BooleanType, StructField, StructType
-
-    register_pickle_by_value(json_columns)  # Spark's workers do not have this package
-    columns = zip(_found(wanted), wanted.fields, strict=True)
-    found = [StructField(name, field.dataType) for name, field in columns]
-    *kept, records = carried.schema.fields
-    again = StructField(records.name, records.dataType)  # may be NULL, even if no record is
-    schema = StructType([*kept, again, *found, StructField(_DECODED, BooleanType())])
-    return carried.mapInArrow(_decoder(json.loads(wanted.json()), schema.names), schema)
-
-
-def _decoder(schema: json_columns.Schema, names: Sequence[str]) -> Any:
-    """The function that Spark's Python workers run. It is nested, and so travels by value."""
-    decode = json_columns.decoded
-
-    def decode_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for batch in batches:
-            *kept, records = batch.columns
-            values = decode(records, schema)
-            done = values.is_valid()
-            again = pc.if_else(done, None, records)
-            yield pa.RecordBatch.from_arrays([*kept, again, *values.flatten(), done], names)
-
-    return decode_all
+def _decoder(schema: json_columns.Schema) -> Callable[[Any], Any]:
+    """What Spark's Python workers run."""
+    decoded = json_columns.decoded
+    return worker_functions.of_a_column(lambda records: decoded(records, schema), json_columns)
 
 
 # -- what Spark evaluates ----------------------------------------------------------------------------------------------
 
 
-def _from_json(wanted: StructType) -> Column:
-    """``from_json`` of the records that are left, with a field that tells whether a value did not fit."""
+def _from_json(records: Column, wanted: StructType) -> Column:
+    """``from_json`` with a field that tells whether a value did not fit."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
     schema = StructType([*wanted.fields, StructField(_CORRUPT, StringType())])
-    return F.from_json(F.col(_AGAIN).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT})
+    return F.from_json(records.cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT})
 
 
 def _error(strict: bool) -> str:
     """Why a record is corrupt, in SQL; NULL if it is not."""
-    text, fits = f"CAST({_AGAIN} AS STRING)", f"{_ROW} IS NOT NULL AND {_ROW}.{_CORRUPT} IS NULL"
+    text, fits = f"CAST({_RECORD} AS STRING)", f"{_ROW} IS NOT NULL AND {_ROW}.{_CORRUPT} IS NULL"
     only_syntax = (
         f"from_json({text}, '__epochs_none boolean, {_CORRUPT} string', map('columnNameOfCorruptRecord', '{_CORRUPT}'))"
     )

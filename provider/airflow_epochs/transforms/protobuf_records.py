@@ -6,13 +6,11 @@ Behind the magic byte and the id of the schema are the indexes of the message in
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_epochs import codes
-from airflow_epochs.errors import Refused
-from airflow_epochs.transforms import protobuf_columns, protobuf_schemas, registry_frames
+from airflow_epochs.transforms import protobuf_columns, protobuf_schemas, registry_frames, worker_functions
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
 _CHECKS = Checks("parse_protobuf")
 _DECODED, _RAW = "__epochs_decoded", "__epochs_raw"
+_LIBRARIES = {"google.protobuf": "protobuf", "pyarrow": "pyarrow"}
 
 
 def parse_protobuf(
@@ -66,7 +65,7 @@ def parse_protobuf(
     """
     from pyspark.sql import functions as F
 
-    _require_library()
+    worker_functions.require("parse_protobuf", _LIBRARIES)
     reader, fields = _reader(message, descriptor)
     written, unusable = _written(schemas, registry)
     registry_frames.require_binary(_CHECKS, batch, value)
@@ -84,19 +83,6 @@ def parse_protobuf(
         rows=told.where(error.isNull()).selectExpr(*map(column_named, names), *fields_of(f"{_DECODED}.value", own)),
         corrupt=told.where(error.isNotNull()).select(*names, *more, error.alias(ERROR), F.col(_RAW).alias(corrupt)),
     )
-
-
-def _require_library() -> None:
-    try:
-        import pyarrow  # noqa: F401
-        from google.protobuf import descriptor_pool  # noqa: F401
-    except ImportError as error:
-        raise Refused(
-            f"parse_protobuf: the Python that runs the transform lacks a library ({error}). Nothing was written.",
-            code=codes.SPARK_INCOMPLETE,
-            remedy="Install both for this Python and for that of Spark's workers: pip install protobuf pyarrow. Then "
-            "clear the failed task.",
-        ) from None
 
 
 def _reader(message: str, descriptor: bytes | str | Path) -> tuple[Descriptor, tuple[Field, ...]]:
@@ -156,13 +142,8 @@ def _paths(number: int, told: bytes, reader: Descriptor) -> Paths | str:
 # -- what Spark evaluates ----------------------------------------------------------------------------------------------
 
 
-def _decoder(description: bytes, fields: Sequence[Field], schemas: Mapping[int, Paths | str]) -> Any:
-    """The function that Spark's Python workers run. It is nested, and so travels by value."""
-    import pyarrow as pa
-    from pyspark.cloudpickle import register_pickle_by_value
-
-    for module in (protobuf_columns, registry_frames):  # Spark's workers do not have this package
-        register_pickle_by_value(module)
+def _decoder(description: bytes, fields: Sequence[Field], schemas: Mapping[int, Paths | str]) -> Callable[[Any], Any]:
+    """What Spark's Python workers run."""
     make, ready = protobuf_columns.Decoder, list[Any]()
 
     def decode(records: Any) -> Any:
@@ -170,8 +151,7 @@ def _decoder(description: bytes, fields: Sequence[Field], schemas: Mapping[int, 
             ready.append(make(description, fields, schemas))
         return ready[0].decoded(records)
 
-    decode.__annotations__ = {"records": pa.Array, "return": pa.Array}  # Spark asks them what kind of function it is
-    return decode
+    return worker_functions.of_a_column(decode, protobuf_columns, registry_frames)
 
 
 def _spark_type(fields: Iterable[Field]) -> StructType:
