@@ -91,6 +91,7 @@ def test_more_text_than_is_decoded_at_once_is_decoded_in_parts(monkeypatch: pyte
         b'{"x":"\xff"}',
         b'{"surplus":' + b"[" * 201 + b"]" * 201 + b"}",
         b'{"surplus":' + b"1" * 1_001 + b"}",
+        b'{"d":' + b"1" * 150 + b"." + b"3" * 880 + b"}",
         b'{"' + b"k" * 50_001 + b'":1}',
     ],
 )
@@ -108,6 +109,17 @@ def test_what_java_may_read_in_another_way_is_left_to_it(record: bytes) -> None:
     at = datetime(2026, 2, 27, 23, 0, 0, 1, tzinfo=timezone.utc)
     told = {"d": 1.0, "b": 127, "t": at, "y": date(1000, 1, 1), "m": Decimal("12.50"), "x": "a", "l": None}
     assert found[3] == told
+
+
+def test_wherever_a_long_number_or_many_brackets_are_the_record_is_left_and_its_neighbours_are_not() -> None:
+    for shift in range(100):
+        pad = b'{"n":1,"s":"%s",' % (b"x" * shift)
+        short = pad + b'"d":7.' + b"7" * 690 + b"}"
+        long = pad + b'"d":-' + b"7" * 200 + b"." + b"7" * 800 + b"}"
+        flat = pad + b'"b":' + b"[" * 199 + b"]" * 199 + b"}"
+        deep = pad + b'"b":' + b"[{" * 100 + b"}]" * 100 + b"}"
+        left = [value is None for value in values([None, short, long, flat, None, deep, short, b"{}"], N)]
+        assert left == [True, False, True, False, True, True, False, False], shift
 
 
 def test_types_that_the_reader_does_not_have_are_not_supported() -> None:

@@ -29,8 +29,9 @@ LENGTH_MAX = 50_000
 """Longer records are left to ``from_json``: Jackson limits the length of names, and pyarrow does not."""
 BRACKETS_MAX = 200
 """So are records with more brackets: Jackson limits the depth, and pyarrow's own stack is the limit there."""
-DIGITS = "[0-9]{900}"
-"""Jackson limits a number to 1,000 characters."""
+NUMBER_MAX, STEP = 900, 100
+"""So are records that may have a longer number: Jackson limits it to 1,000 characters. One of every so many is looked
+at: a long number has ``NUMBER_MAX // STEP`` of these, one after the other."""
 _ZONE = r"(Z|[+-](0\d|1[0-7]):[0-5]\d)"
 _DATE = r"[1-9]\d{3}-\d\d-\d\d"
 _TIME = _DATE + r"[T ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?"
@@ -104,7 +105,7 @@ def _texts(records: pa.Array) -> pa.Array:
         texts = binary.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([_text(value) for value in binary.to_pylist()], pa.string())
-    return pc.ascii_trim(texts, characters=" \t\r\n")
+    return texts if pc.all(_are_objects(texts)).as_py() else pc.ascii_trim(texts, characters=" \t\r\n")
 
 
 def _text(value: bytes | None) -> str | None:
@@ -116,17 +117,51 @@ def _text(value: bytes | None) -> str | None:
 
 def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
     """Which records look like one JSON object of a usual size."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    lengths = pc.binary_length(texts)
-    good = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    lengths, good = pc.binary_length(texts), _are_objects(texts)
     if (pc.max(lengths).as_py() or 0) > BRACKETS_MAX:
-        good = pc.and_(good, pc.less_equal(pc.count_substring_regex(texts, r"[{\[]"), BRACKETS_MAX))
         good = pc.and_(good, pc.less_equal(lengths, LENGTH_MAX))
-        good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, DIGITS)))
+        good = pc.and_(good, pa.array(_are_moderate(texts)))
     if quoted := _quoted_decimals(schema):
         good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, quoted)))
     found: np.ndarray = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _are_objects(texts: pa.Array) -> pa.Array:
+    """Which texts begin and end as an object does; NULL for NULL."""
+    import pyarrow.compute as pc
+
+    return pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+
+
+def _are_moderate(texts: pa.Array) -> np.ndarray:
+    """Which texts have neither more than ``BRACKETS_MAX`` brackets nor a number that may be too long.
+
+    All texts are looked at as one array of bytes: patterns take several times as long.
+    """
+    import numpy as np
+
+    offsets = _offsets(texts)
+    ends = offsets[1:] - offsets[0]
+    data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    brackets = np.flatnonzero(data | 0x20 == ord("{"))  # "[" is "{" but for this bit
+    moderate: np.ndarray = np.diff(np.searchsorted(brackets, ends), prepend=0) <= BRACKETS_MAX
+    moderate[_of_long_numbers(data, ends)] = False
+    return moderate
+
+
+def _of_long_numbers(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which texts have so many characters of numbers in a row. ``ends``: where each text ends in the data."""
+    import numpy as np
+
+    in_a_row = NUMBER_MAX // STEP
+    of_numbers = np.isin(data[::STEP], np.frombuffer(b"0123456789+-.eE", np.uint8))
+    first = np.flatnonzero(np.convolve(of_numbers, np.ones(in_a_row, int), "valid") == in_a_row)
+    begin, end = (np.searchsorted(ends, each * STEP, side="right") for each in (first, first + in_a_row - 1))
+    found: np.ndarray = begin[begin == end]
     return found
 
 
