@@ -36,10 +36,7 @@ def read_the_body(environ: WSGIEnvironment) -> None:
     """Take the request's body from the connection, and leave it in memory for the application."""
     from werkzeug.wsgi import get_input_stream
 
-    body = get_input_stream(environ).read()
-    environ["wsgi.input"] = io.BytesIO(body)
-    environ["CONTENT_LENGTH"] = str(len(body))
-    environ.pop("HTTP_TRANSFER_ENCODING", None)
+    environ["wsgi.input"] = io.BytesIO(get_input_stream(environ).read())
 
 
 def main() -> None:
