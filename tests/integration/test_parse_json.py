@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,7 +19,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.runners import SparkConnect
 from airflow_epochs.testing import run_transform
-from airflow_epochs.transforms import parse_json
+from airflow_epochs.transforms import json_records, parse_json
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from tests.support.environment import connected
@@ -127,6 +129,36 @@ def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "libraries", "chosen", "why"),
+    [
+        (SCHEMA, ["pyarrow"], "arrow", "engine='auto'"),
+        ("tags map<string,string>", ["pyarrow"], "spark", "the schema has a map"),
+        (SCHEMA, ["only_in_the_driver"], "spark", "the Python of Spark's workers lacks a library (No module named"),
+        (SCHEMA, ["nowhere"], "spark", "the Python that runs the transform lacks a library (No module named"),
+    ],
+)
+def test_the_engine_that_is_chosen_is_one_that_can_parse_and_the_log_tells_it(
+    session: Any,
+    schema: str,
+    libraries: list[str],
+    chosen: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "only_in_the_driver", ModuleType("only_in_the_driver"))
+    monkeypatch.setattr(json_records, "_LIBRARIES", dict.fromkeys(libraries))
+    records = batch_of(session, [b'{"id":1}']).repartition(1)
+    with caplog.at_level("INFO"):
+        rows = parse_json(records, schema, engine="auto").rows
+    assert f"parse_json: the engine is {chosen}: {why}" in caplog.text
+    rows.explain()
+    assert ("ArrowEvalPython" in capsys.readouterr().out) == (chosen == "arrow")
+    assert rows.count() == 1
+
+
+@pytest.mark.parametrize(
     ("given", "why"),
     [
         ({"mode": "lenient"}, "mode must be one of 'permissive', 'strict'"),
@@ -161,9 +193,9 @@ def test_the_examples_of_the_page_run_as_they_stand(session: Any, tmp_path: Path
     assert bytes(letter.get("raw") or letter["value"]) == b"no JSON"
 
 
-def test_both_engines_stage_rows_with_the_same_digest(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+def test_all_engines_stage_rows_with_the_same_digest(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
     claims = {}
-    for engine in ("arrow", "spark"):
+    for engine in ("arrow", "spark", "auto"):
         parsing = app(
             tmp_path,
             f"""
@@ -180,5 +212,5 @@ def test_both_engines_stage_rows_with_the_same_digest(runner: ConnectRunner, top
         assert sorted({str(row["id"]) for row in rows}) == ["1", "None"]
         assert {row["raw"] for row in corrupt} == {b"no JSON", b"[]"}
         assert len(rows) + len(corrupt) == len(RECORDS) * 20
-    assert claims["arrow"] == claims["spark"]
+    assert claims["arrow"] == claims["spark"] == claims["auto"]
     assert [content["rows"] for content in claims["arrow"].values()] == [60, 40]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from textwrap import dedent
 
 import psutil
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
@@ -127,7 +129,11 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
 
 
 def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_avro(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    topic: Topic,
+    settings: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text(
@@ -140,7 +146,7 @@ def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_av
 
         def f(batch, epoch):
             text = F.concat(F.lit('{"n":'), "value", F.lit("}"))
-            parsed = parse_json(batch.withColumn("value", text), "n bigint", engine="arrow")
+            parsed = parse_json(batch.withColumn("value", text), "n bigint", engine="auto")
             size = F.unhex(F.hex(2 * F.length("value")))  # of a text, as Avro writes it: zigzag
             framed = F.concat(F.lit(b"\\0\\0\\0\\0\\1"), size, "value")
             avro = parse_avro(batch.withColumn("value", framed), SCHEMA, schemas={1: SCHEMA})
@@ -152,7 +158,10 @@ def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_av
         % files("message R { string digits = 1; }")
     )
     places = {name: tmp_path / name for name in ("rows", "corrupt", "avro", "protobuf")}
-    runner_on("local[2]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", places))
+    monkeypatch.setattr(SparkSubmitHook, "_log", logging.getLogger("hook"))
+    with caplog.at_level(logging.INFO):
+        runner_on("local[2]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", places))
+    assert "parse_json: the engine is arrow: engine='auto'" in caplog.text
     digits = Counter(str(n) if n % 10 else "bad" for n in range(100))
     for name in ("avro", "protobuf"):
         assert Counter(row["digits"] for row in staged_rows(places[name])) == digits
@@ -236,6 +245,7 @@ topic = spark_world.Topic(**{vars(topic)!r})
 job = spark_world.stage_job(topic, {f"{path}:f"!r}, {{"one": Path({str(table)!r})}})
 env = environment.connected(Connection(conn_id="spark", conn_type="spark", host="local[2]"))
 import json
+import logging
 session = json.loads(sys.stdin.read())
 SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
 """

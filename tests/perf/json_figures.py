@@ -17,7 +17,6 @@ import psutil
 
 from airflow_epochs.coordinator.coordinator import Transform
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
-from airflow_epochs.transforms.json_records import ENGINES
 from stack.broker import Broker
 from stack.jars import fetch
 from tests.perf.apps import json_rows
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APP = Path(json_rows.__file__)
+ENGINES = ("spark", "arrow")
 
 
 @dataclass(frozen=True)

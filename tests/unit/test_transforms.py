@@ -82,9 +82,10 @@ def test_where_the_transform_runs_without_pyarrow_the_error_of_its_engine_names_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr(json_records, "_obstacle", lambda *_: None)
     batch: Any = None
     with pytest.raises(Refused) as refused:
-        json_records._require_arrow(batch, batch)
+        json_records._is_for_arrow("arrow", batch, batch)
     assert (refused.value.code, "import of pyarrow halted" in refused.value.what) == (codes.SPARK_INCOMPLETE, True)
     assert "pip install pyarrow." in refused.value.remedy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 MODES = ("permissive", "strict")
-ENGINES = ("spark", "arrow")
+ENGINES = ("spark", "arrow", "auto")
 _CHECKS = Checks("parse_json")
 _DECODED, _RECORD, _ROW, _CORRUPT = "__epochs_json", "__epochs_record", "__epochs_row", "__epochs_corrupt"
 _ERROR = "__epochs_error"
 _OWN = (_DECODED, _RECORD, _ROW, _CORRUPT, _ERROR)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
+_LIBRARIES = {"pyarrow": "pyarrow"}
+log = logging.getLogger(__name__)
 
 
 def parse_json(
@@ -49,7 +52,9 @@ def parse_json(
         columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
         value: The batch's column with the JSON, binary or string.
         engine: ``"spark"``: ``from_json``. ``"arrow"``: Spark's Python workers decode the records with pyarrow, which
-            they must have, and leave to ``from_json`` what pyarrow may read in another way.
+            they must have, and leave to ``from_json`` what pyarrow may read in another way. ``"auto"``: ``"arrow"`` if
+            the schema allows it and a Python worker has pyarrow, for which Spark runs a small job; else ``"spark"``.
+            The log tells the engine and why.
 
     Raises:
         Refused: An argument is not valid, a column is missing or has a name twice, or the driver lacks pyarrow.
@@ -65,7 +70,8 @@ def parse_json(
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
     carried = batch.select(*columns, *more, F.col(value).alias(_RECORD))
-    told = once((_by_arrow if engine == "arrow" else _by_spark)(carried, wanted, mode == "strict"))
+    by_engine = _by_arrow if _is_for_arrow(engine, carried, wanted) else _by_spark
+    told = once(by_engine(carried, wanted, mode == "strict"))
     good, bad = told.where(F.col(_ERROR).isNull()), told.where(F.col(_ERROR).isNotNull())
     fields = [f"{name} AS {quoted(field.name)}" for name, field in found.items()]
     record = F.col(_RECORD).cast("binary").alias(corrupt)
@@ -125,7 +131,6 @@ def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame
     """What Python workers decode; and ``from_json`` of the other records."""
     from pyspark.sql import functions as F
 
-    _require_arrow(carried, wanted)
     decode = F.arrow_udf(_decoder(json.loads(wanted.json())), wanted)
     left = F.expr(f"CASE WHEN {_DECODED} IS NULL THEN {_RECORD} END")
     parsed = carried.withColumn(_DECODED, decode(_RECORD)).withColumn(_ROW, _from_json(left, wanted))
@@ -137,17 +142,28 @@ def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame
     return parsed.selectExpr(*map(column_named, carried.columns), *values, error)
 
 
-def _require_arrow(carried: DataFrame, wanted: StructType) -> None:
-    """Refuse what Python workers cannot decode as ``from_json`` would."""
-    worker_functions.require("parse_json", {"pyarrow": "pyarrow"})
+def _is_for_arrow(engine: str, carried: DataFrame, wanted: StructType) -> bool:
+    """Whether Python workers are to decode the records. Refuses the engine ``arrow`` where they cannot."""
+    obstacle = _obstacle(carried, wanted) if engine != "spark" else None
+    if engine == "arrow":
+        worker_functions.require("parse_json", _LIBRARIES)
+        if obstacle:
+            raise _CHECKS.argument("engine", "arrow", f"'spark' here: {obstacle}")
+    elif engine == "auto":
+        obstacle = obstacle or worker_functions.missing(carried.sparkSession, _LIBRARIES)
+    chosen = "arrow" if engine != "spark" and not obstacle else "spark"
+    log.info("parse_json: the engine is %s: %s", chosen, obstacle or f"engine={engine!r}")
+    return chosen == "arrow"
+
+
+def _obstacle(carried: DataFrame, wanted: StructType) -> str | None:
+    """Why Python workers cannot decode as ``from_json`` would."""
     told, policy = wanted.json(), carried.sparkSession.conf.get(_POLICY, "CORRECTED")
     if not json_columns.supported(json.loads(told)):
-        why = "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
-    elif policy == "LEGACY" and ("timestamp" in told or "date" in told):
-        why = f"{_POLICY} is {policy}"
-    else:
-        return
-    raise _CHECKS.argument("engine", "arrow", f"'spark' here: {why}")
+        return "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
+    if policy == "LEGACY" and ("timestamp" in told or "date" in told):
+        return f"{_POLICY} is {policy}"
+    return None
 
 
 def _decoder(schema: json_columns.Schema) -> Callable[[Any], Any]:

@@ -1,29 +1,56 @@
-"""Functions of a column that Spark's Python workers run. The workers have libraries, but not this package."""
+"""Functions that Spark's Python workers run. The workers have libraries, but not this package."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def require(operator: str, libraries: dict[str, str]) -> None:
-    """Refuse to go on where a library is missing. ``libraries``: what is imported -> what pip installs."""
-    try:
-        for name in libraries:
-            import_module(name)
-    except ImportError as error:
+
+def require(operator: str, libraries: Mapping[str, str]) -> None:
+    """Refuse to go on if this Python lacks a library. ``libraries``: what is imported -> what pip installs."""
+    if error := _importing(libraries)():
         raise Refused(
             f"{operator}: the Python that runs the transform lacks a library ({error}). Nothing was written.",
             code=codes.SPARK_INCOMPLETE,
             remedy="Install for this Python and for that of Spark's workers: pip install "
             f"{' '.join(libraries.values())}. Then clear the failed task.",
-        ) from None
+        )
+
+
+def missing(session: SparkSession, libraries: Iterable[str]) -> str | None:
+    """What this Python lacks, or one of Spark's workers does. Runs a job of one task."""
+    from pyspark.sql import functions as F
+
+    error_of = _importing(libraries)
+    if error := error_of():
+        return f"the Python that runs the transform lacks a library ({error})"
+    in_a_worker = F.udf(lambda _: error_of(), "string", useArrow=False)
+    ((error,),) = session.range(1).select(in_a_worker("id")).collect()
+    return f"the Python of Spark's workers lacks a library ({error})" if error else None
+
+
+def _importing(libraries: Iterable[str]) -> Callable[[], str | None]:
+    """A function that imports them, and gives the error. It is nested, and so travels by value."""
+    names = list(libraries)
+
+    def error() -> str | None:
+        try:
+            for name in names:
+                import_module(name)
+        except ImportError as error:
+            return str(error)
+        return None
+
+    return error
 
 
 def of_a_column(function: Callable[[Any], Any], *modules: ModuleType) -> Callable[[Any], Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ def main(argv: Sequence[str]) -> int:
     from pyspark.sql import SparkSession
 
     failures.quiet_pyspark()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("airflow_epochs").setLevel(logging.INFO)
     spark = SparkSession.builder.getOrCreate()
     try:
         report = _report(spark, given)
