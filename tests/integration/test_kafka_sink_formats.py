@@ -26,7 +26,7 @@ from airflow_epochs.errors import BadArgument, NotApplied
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import VoteKind
 from stack.broker import Broker
-from stack.processes import free_port
+from stack.ports import free_port
 from stack.registry import SchemaRegistry
 from tests.support.delta_world import stage_with_deltalake
 from tests.support.kafka_sink_world import Feed, a_feed, consumed

@@ -13,7 +13,7 @@ from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.kafka import publish as kafka_publish
 from stack.broker import Broker
 from stack.jars import Jars
-from stack.processes import free_port
+from stack.ports import free_port
 from tests.support.cells import fired
 from tests.support.kafka_sink_world import Feed, a_feed, create, rows, seen_by_confluent, values, visible, world_at
 from tests.support.tcp_proxy import ANSWERS, REQUESTS, Proxy

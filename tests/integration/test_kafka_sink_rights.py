@@ -23,7 +23,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import VoteKind
 from stack.broker import Broker
 from stack.jars import Jars
-from stack.processes import free_port
+from stack.ports import free_port
 from tests.support.environment import Environment
 from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, world_at
 from tests.support.waiting import wait_until

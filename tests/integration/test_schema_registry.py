@@ -25,7 +25,7 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.kafka.schema_registry import schemas_of
-from stack.processes import free_port
+from stack.ports import free_port
 from stack.registry import SchemaRegistry
 from tests.integration.test_parse_avro import record, written
 from tests.support import pages

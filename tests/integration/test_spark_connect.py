@@ -28,7 +28,7 @@ from airflow_epochs.transforms import parse_avro
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
-from stack.processes import answers
+from stack.ports import answers
 from stack.spark import QUICK_START
 from tests.support.delta_world import commit_plan
 from tests.support.environment import Environment, connected

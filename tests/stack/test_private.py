@@ -12,8 +12,9 @@ import pytest
 
 from stack import private
 from stack.airflow import PASSWORDS, USER, AirflowStack, password_in
+from stack.ports import free_port, hold
 from stack.postgres import Postgres
-from stack.processes import Process, StackError, free_port, hold
+from stack.processes import Process, StackError
 
 
 def rights(path: Path) -> str:

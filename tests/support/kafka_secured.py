@@ -12,7 +12,7 @@ from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from stack.broker import Broker
 from stack.jars import Jars
-from stack.processes import free_port
+from stack.ports import free_port
 from tests.support.kafka_certificates import Authority
 from tests.support.kafka_world import KafkaEnv, Topic
 

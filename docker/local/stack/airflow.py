@@ -15,7 +15,8 @@ from typing import Any
 
 from stack import private
 from stack.airflow_api import AirflowApi
-from stack.processes import Server, free_port
+from stack.ports import free_port
+from stack.processes import Server
 
 PARALLELISM = 4
 USER = "admin"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from stack import private
 from stack.jars import Jars
-from stack.processes import Server, answers, free_port
+from stack.ports import answers, free_port
+from stack.processes import Server
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from stack import private, spark
 from stack.jars import Jars, pyspark_home
-from stack.processes import Server, answers, free_port, hold
+from stack.ports import answers, free_port, hold
+from stack.processes import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

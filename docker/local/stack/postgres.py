@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from stack import private
-from stack.processes import Server, StackError, free_port
+from stack.ports import free_port
+from stack.processes import Server, StackError
 
 if TYPE_CHECKING:
     import psycopg

@@ -1,13 +1,10 @@
-"""Starting, watching and ending server processes; free ports."""
+"""Starting, watching and ending server processes."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,48 +21,10 @@ from stack import private
 CHILD = Path(__file__).with_name("child.py")
 READY_S = 90.0
 GRACE_S = 5.0
-PORTS = range(10_000, 32_000)  # below those that Linux, macOS and Windows give to outgoing connections
 
 
 class StackError(RuntimeError):
     """A server did not start, or is not there. The message carries the end of its log."""
-
-
-def free_port() -> int:
-    """A free port of 127.0.0.1 that the system gives to no outgoing connection, also not between two starts."""
-    for _ in range(100):
-        port = PORTS.start + secrets.randbelow(len(PORTS))
-        with contextlib.suppress(OSError), socket.socket() as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(("127.0.0.1", port))
-            return port
-    raise StackError("No free port on 127.0.0.1.")
-
-
-def hold(address: str, port: int) -> socket.socket | None:
-    """A socket that keeps the port of an IPv6 address from others, and answers nobody; None without such an address.
-
-    Raises:
-        StackError: Somebody else has it.
-    """
-    if not socket.has_ipv6:
-        return None
-    held = socket.socket(socket.AF_INET6)
-    try:
-        held.bind((address, port))
-    except OSError as error:
-        held.close()
-        if error.errno == errno.EADDRINUSE:
-            raise StackError(f"Port {port} of {address} is taken.") from None
-        return None
-    return held
-
-
-def answers(port: int) -> bool:
-    """Whether something on 127.0.0.1 accepts connections to ``port``."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 class Process:

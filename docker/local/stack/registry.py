@@ -10,7 +10,8 @@ from pathlib import Path
 
 from stack import private
 from stack.jars import REGISTRY, Jars
-from stack.processes import Server, free_port
+from stack.ports import free_port
+from stack.processes import Server
 
 
 class SchemaRegistry(Server):

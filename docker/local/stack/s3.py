@@ -8,7 +8,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from stack.processes import Server, free_port
+from stack.ports import free_port
+from stack.processes import Server
 from stack.spark import S3Access
 
 PROGRAM = Path(__file__).with_name("s3_program.py")

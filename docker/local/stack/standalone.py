@@ -9,7 +9,8 @@ from pathlib import Path
 
 from stack import private, spark
 from stack.jars import pyspark_home
-from stack.processes import Server, free_port
+from stack.ports import free_port
+from stack.processes import Server
 
 WORKERS = 2
 

@@ -14,7 +14,8 @@ from xml.sax.saxutils import escape
 
 from stack import private
 from stack.jars import Jars, pyspark_home
-from stack.processes import Server, StackError, free_port
+from stack.ports import free_port
+from stack.processes import Server, StackError
 
 MEMORY_MB = 4096
 HEAP = "-Xmx192m"
