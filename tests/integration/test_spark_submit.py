@@ -245,7 +245,6 @@ topic = spark_world.Topic(**{vars(topic)!r})
 job = spark_world.stage_job(topic, {f"{path}:f"!r}, {{"one": Path({str(table)!r})}})
 env = environment.connected(Connection(conn_id="spark", conn_type="spark", host="local[2]"))
 import json
-import logging
 session = json.loads(sys.stdin.read())
 SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
 """

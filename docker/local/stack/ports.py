@@ -16,6 +16,7 @@ from stack.processes import StackError
 
 PORTS = range(10_000, 32_000)  # below those that Linux, macOS and Windows give to outgoing connections
 _given: set[int] = set()
+"""By this process, which the lock of a port does not keep from itself."""
 
 
 def free_port() -> int:
