@@ -1503,9 +1503,8 @@ STAGED_INCOMPLETE = STAGED.code(
 STAGED_STATISTICS = STAGED.code(
     "EPOCHS-STAGED-STATISTICS",
     Refused,
-    "The statistics of a staged file are missing or not strict JSON, so Delta readers could not use the file.",
-    "Set the table property `delta.dataSkippingNumIndexedCols` and Spark's setting "
-    "`spark.databricks.delta.stats.collect` back to their defaults. Then clear the stage task.",
+    "The statistics of a staged file are damaged or not strict JSON, so Delta readers could not use the file.",
+    "Clear the stage task. It stages into a new folder.",
 )
 STAGED_CALENDAR = STAGED.code(
     "EPOCHS-STAGED-CALENDAR",

@@ -29,6 +29,7 @@ from airflow_epochs.spark.driver.delta import types
 from airflow_epochs.spark.driver.plans import RowDigest
 from airflow_epochs.spark.driver.wire import from_json
 from airflow_epochs.staged.digest import content_of
+from airflow_epochs.staged.footers import completed
 from airflow_epochs.staged.staging import read_staging
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
@@ -287,7 +288,7 @@ def test_rows_that_version_0_1_promised_are_staged_again_into_such_files_as_it_w
     before = promised(sink.vote(attempt, StagedClaim(place=plan["place"]), world))
     assert (before.files, before.content) == (12, None)
     plan = sink.plan_stage(attempt, "b" * 32, world)
-    again = fill_with_spark(other_session, plan, rows, files_of_0_1=True)
+    again = fill_with_spark(other_session, plan, rows, files_of_0_1=True, statistics=True)
     assert promised(sink.vote(attempt, again, world)).has_rows_of(before)
 
 
@@ -298,7 +299,7 @@ def test_a_digest_of_other_rows_than_were_staged_is_none(session: Any, world: En
     told = from_json(RowDigest, claim.content)
     assert told.rows == 5
     staging = read_staging(open_files(table), claim.place.removeprefix(f"{table}/"))
-    assert staging and content_of(staging, replace(told, rows=6)) is None
+    assert staging and content_of(completed(open_files(table), staging), replace(told, rows=6)) is None
 
 
 # -- instants -------------------------------------------------------------------------------------------------------

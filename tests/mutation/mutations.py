@@ -39,6 +39,7 @@ STATE_LOG = "tests/unit/test_state_log.py"
 ORDERS = "tests/unit/test_orders.py"
 SCHEMAS = "tests/unit/test_schemas_on_record.py"
 AVRO_SCHEMAS = "tests/unit/test_avro_schemas.py"
+STATISTICS = "tests/unit/test_file_statistics.py"
 
 MUTATIONS = [
     Mutation(
@@ -443,6 +444,26 @@ MUTATIONS = [
         "of a database's rows the first one of a batch is lost",
         [("sinks/sql/sqlite.py", "tuples_of(batch, fields)", "tuples_of(batch.slice(1), fields)")],
         [SINKS, "-k", "TestSqliteSink and one_row"],
+    ),
+    Mutation(
+        "the greatest instant of a file is cut off like the least one",
+        [("staged/file_statistics.py", "-(-micros // 1000) if greatest else micros // 1000", "micros // 1000")],
+        [STATISTICS],
+    ),
+    Mutation(
+        "a file's greatest number is told though NaN may be greater",
+        [("staged/file_statistics.py", " and not greatest else None  #", " else None  #")],
+        [STATISTICS],
+    ),
+    Mutation(
+        "a row group without bounds is taken for one without values",
+        [("staged/file_statistics.py", "if chunk.has_min_max or chunk.num_values]", "if chunk.has_min_max]")],
+        [STATISTICS],
+    ),
+    Mutation(
+        "a long text's greatest value is cut off and not rounded up",
+        [("staged/file_statistics.py", '(_LAST_CHARACTER if end < len(text) else "")', '""')],
+        [STATISTICS],
     ),
     Mutation(
         "an aborted attempt's rows stay where they were staged",

@@ -22,6 +22,7 @@ from tests.mutation.mutations import (
     SCHEMAS,
     SIGNATURES,
     STATE_LOG,
+    STATISTICS,
     Edit,
     Mutation,
 )
@@ -89,6 +90,6 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     models = ("tests/protocol", "tests/properties", "tests/conformance", EVENT_TIME)
-    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, ORDERS, SCHEMAS, AVRO_SCHEMAS)
+    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, ORDERS, SCHEMAS, AVRO_SCHEMAS, STATISTICS)
     for mutation in MUTATIONS:
         assert mutation.tests[0].startswith(known)

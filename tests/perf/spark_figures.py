@@ -135,7 +135,10 @@ def epoch(
 
 @dataclass
 class SameSession:
-    """An environment whose Spark is the session of this process."""
+    """An environment whose jobs run in this process's Spark, each in a session of its own, as behind a Connect server.
+
+    So the settings of a stage job do not hold for the streaming query that it is compared with.
+    """
 
     session: SparkSession
     bootstrap: str
@@ -163,9 +166,10 @@ class SameSession:
         from airflow_epochs.spark.driver.jobs import run
         from airflow_epochs.spark.driver.kafka_read import SESSION_CONF
 
+        own = self.session.newSession()
         for key, value in SESSION_CONF.items():
-            self.session.conf.set(key, value)
-        return run(self.session, job.kind, job.args, job.secrets)
+            own.conf.set(key, value)
+        return run(own, job.kind, job.args, job.secrets)
 
 
 def create_topic(bootstrap: str, topic: str = TOPIC) -> None:

@@ -12,6 +12,7 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
 from airflow_epochs.protocol import State
+from airflow_epochs.staged.digest import CONTENT_OF_STATISTICS, CONTENT_SCHEME
 from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch, MemoryTransform
 from airflow_epochs.testing.world import Row
@@ -358,13 +359,26 @@ def test_a_promise_outlives_a_dag_that_gains_or_loses_a_sink_if_the_digest_is_of
     scenario.check_every_row()
 
 
-def with_content(vote: Callable[..., Vote]) -> Callable[..., Vote]:
+@pytest.mark.parametrize(("scheme", "counted"), [(CONTENT_SCHEME, False), (CONTENT_OF_STATISTICS, True)])
+def test_rows_that_were_promised_by_what_spark_counted_are_counted_once_more(
+    scheme: str, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemorySink, "vote", with_content(MemorySink.vote, scheme))
+    scenario, spark = Scenario(), MemorySpark()
+    in_doubt(scenario)
+    vacuum(scenario)
+    scenario.coordinator(spark=spark).commit(run(1), "orders")
+    (job,) = spark.jobs
+    assert (job.args["again"], job.args["statistics"], job.args["files_of_0_1"]) == (True, counted, False)
+
+
+def with_content(vote: Callable[..., Vote], scheme: str = "content of ") -> Callable[..., Vote]:
     """As a sink votes that has a digest of the rows alone."""
 
     def voted(*args: object) -> Vote:
         found = vote(*args)
         assert found.staged
-        return replace(found, staged=replace(found.staged, content=f"content of {found.staged.digest}"))
+        return replace(found, staged=replace(found.staged, content=f"{scheme}{found.staged.digest}"))
 
     return voted
 

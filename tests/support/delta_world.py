@@ -138,12 +138,14 @@ def stage_with_spark(sink: Sink, attempt: SinkAttempt, frame: Any, world: Enviro
     return fill_with_spark(world.spark.session, sink.plan_stage(attempt, uuid.uuid4().hex, world), frame)
 
 
-def fill_with_spark(session: Any, plan: JsonDict, frame: Any, *, files_of_0_1: bool = False) -> StagedClaim:
+def fill_with_spark(
+    session: Any, plan: JsonDict, frame: Any, *, files_of_0_1: bool = False, statistics: bool = False
+) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
     from airflow_epochs.spark.driver import stage
     from airflow_epochs.spark.driver.delta.session import prepare_staging
 
-    job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1)
+    job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1, statistics=statistics)
     fill = stage.STAGERS[plan["kind"]](json.loads(json.dumps(plan)), None)
     return StagedClaim(**as_json(fill(session, job, frame)))
 

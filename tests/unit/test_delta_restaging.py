@@ -20,7 +20,15 @@ from airflow_epochs.errors import Corrupt, RowsGone
 from airflow_epochs.model import Staged
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.plans import RowDigest
-from airflow_epochs.staged.digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
+from airflow_epochs.staged.digest import (
+    CONTENT_OF_STATISTICS,
+    CONTENT_SCHEME,
+    SCHEME,
+    SCHEME_OF_LOG,
+    content_of,
+    digest_of,
+    needs_statistics,
+)
 from airflow_epochs.staged.staging import Staging
 from tests.support.delta_world import attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 from tests.support.environment import Environment
@@ -49,7 +57,7 @@ def test_the_same_rows_staged_again_have_the_same_digest(table: str, world: Envi
     first, second = (staged_of(sink, attempt, BY_DAY, world) for _ in range(2))
     assert first.place != second.place
     assert first.digest == second.digest
-    assert first.digest.startswith(SCHEME)
+    assert first.digest.startswith(SCHEME_OF_LOG)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +170,7 @@ B1 = {"day": "b", "rows": 1, "nulls": 0}
 
 def test_the_digest_of_the_rows_is_the_same_in_other_files_and_counts_what_the_log_says_of_them() -> None:
     digest = content_of(of_files(A2, B1), TOLD)
-    assert digest and digest.startswith(CONTENT_SCHEME)
+    assert digest and digest.startswith(CONTENT_OF_STATISTICS)
     assert content_of(of_files(B1, {**A1, "nulls": 0}, A1), TOLD) == digest
     for other in (
         content_of(of_files(A2, B1), replace(TOLD, sums=(1, 3))),
@@ -172,6 +180,28 @@ def test_the_digest_of_the_rows_is_the_same_in_other_files_and_counts_what_the_l
         content_of(replace(of_files(A2, B1), user_metadata={"table_id": "another"}), TOLD),
     ):
         assert other and other != digest
+
+
+def test_nulls_that_footers_count_are_not_in_the_digest_of_the_rows_since_a_footer_may_not_count_them() -> None:
+    def content(*files: dict[str, Any], told: RowDigest = TOLD) -> str | None:
+        return content_of(replace(of_files(*files), from_footers=True), told)
+
+    digest = content(A2, B1)
+    assert digest and digest.startswith(CONTENT_SCHEME)
+    assert content({**A2, "nulls": 0}, B1) == digest
+    assert digest not in (content(A1, B1, B1), content(A2, B1, told=replace(TOLD, sums=(1, 3))))
+    assert digest_of(replace(of_files(A2), from_footers=True)).startswith(SCHEME)
+
+
+@pytest.mark.parametrize(
+    ("content", "needed"), [(None, True), (f"{CONTENT_OF_STATISTICS}1", True), (f"{CONTENT_SCHEME}1", False)]
+)
+def test_rows_that_were_promised_by_statistics_of_delta_are_staged_again_with_them(
+    content: str | None, needed: bool
+) -> None:
+    assert (
+        needs_statistics(Staged(place="a", version=1, files=1, rows=3, bytes=9, digest="d", content=content)) is needed
+    )
 
 
 def test_a_count_of_other_rows_than_lie_there_gives_no_digest_of_the_rows() -> None:

@@ -20,6 +20,7 @@ from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import (
     attempt_of,
     ids_in,
+    log_of,
     promised,
     rows,
     run_epoch,
@@ -122,20 +123,37 @@ def test_rows_of_another_transaction(
     [
         ('{"numRecords":1,"maxValues":{"f":NaN}}', "not strict JSON"),
         ('{"numRecords":1,"maxValues":{"f":Infinity}}', "not strict JSON"),
-        ('{"maxValues":{}}', "missing"),
-        ('{"numRecords":"1"}', "missing"),
-        ('{"numRecords":-1}', "missing"),
-        ('{"numRecords":true}', "missing"),
-        ("[]", "missing"),
+        ('{"maxValues":{}}', "damaged"),
+        ('{"numRecords":"1"}', "damaged"),
+        ('{"numRecords":-1}', "damaged"),
+        ('{"numRecords":true}', "damaged"),
+        ("[]", "damaged"),
         ("{", "not strict JSON"),
-        (None, "missing"),
     ],
 )
 def test_statistics_that_would_poison_the_table(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, stats: str | None, what: str
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, stats: str, what: str
 ) -> None:
     edit(claim, of_add("stats", stats))
     assert what in reason_of(sink, attempt, claim, world)
+
+
+@pytest.mark.parametrize("stats", [None, ""])
+def test_statistics_that_spark_did_not_collect_are_those_of_the_files_and_get_into_the_table(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, stats: str | None
+) -> None:
+    by_deltalake = statistics_in(log_of(claim.place)[1])
+    edit(claim, of_add("stats", stats))
+    staged = promised(sink.vote(attempt, claim, world))
+    assert (staged.rows, staged.files) == (2, 2)
+    sink.commit(attempt, staged, world)
+    assert statistics_in(log_of(sink.target)[-1]) == by_deltalake != []
+
+
+def statistics_in(entry: list[JsonDict]) -> list[JsonDict]:
+    """Those of the files that a log entry adds."""
+    found = [json.loads(action["add"]["stats"]) for action in entry if "add" in action]
+    return sorted(found, key=lambda each: str(each["minValues"]))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ from airflow_epochs.spark.driver.plans import (
     TransformFile,
 )
 from airflow_epochs.spark.driver.wire import as_json, from_json
+from airflow_epochs.staged.digest import needs_statistics
 
 log = secrecy.logger(__name__)
 
@@ -306,6 +307,7 @@ def _stage_job(
         own,
         again=again,
         files_of_0_1=promised is not None and promised.content is None,
+        statistics=promised is not None and needs_statistics(promised),
         measure_input=task.pipeline.measure_input or task.pipeline.dead_letters is not None,
         sinks=plans,
         earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),

@@ -108,7 +108,7 @@ def checked_stats(file: StagedFile) -> Any:
     """The file's statistics, parsed.
 
     Raises:
-        Refused: They are missing or not strict JSON. If they contain NaN, deltalake can no longer open the table.
+        Refused: They are damaged or not strict JSON. If they contain NaN, deltalake can no longer open the table.
     """
     try:
         stats = json.loads(file.stats, parse_constant=_no_constant)
@@ -129,6 +129,6 @@ def _no_constant(name: str) -> None:
 
 def _bad_stats(file: StagedFile) -> Refused:
     return Refused(
-        f"The statistics of the staged file {file.path} are missing or not strict JSON.",
+        f"The statistics of the staged file {file.path} are damaged or not strict JSON.",
         code=codes.STAGED_STATISTICS,
     )

@@ -10,10 +10,9 @@ from airflow_epochs.delta.log import checked_stats, rows_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
+from airflow_epochs.staged import footers
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
-
-_PARQUET_MAGIC = b"PAR1"
 
 
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
@@ -45,16 +44,10 @@ def require_rows(staging: Staging) -> None:
         )
 
 
-def require_files(files: Files, staging: Staging) -> None:
-    """Every staged file exists, has its size, and ends as a Parquet file does."""
+def require_files(files: Files, staging: Staging) -> Staging:
+    """Every staged file exists, has its size, and ends as a Parquet file does. Returns it with all statistics."""
     require_sizes(files, staging)
-    sizes = {f"{staging.place}/{file.path}": file.size for file in staging.files}
-    for path, tail in files.tails(sizes, len(_PARQUET_MAGIC)):
-        if tail != _PARQUET_MAGIC:
-            raise Refused(
-                f"The staged file {path} is cut off or damaged: it does not end as a Parquet file does.",
-                code=codes.STAGED_INCOMPLETE,
-            )
+    return footers.completed(files, staging)
 
 
 def require_sizes(files: Files, staging: Staging) -> None:

@@ -1,9 +1,9 @@
 """Two digests of what was staged: are the files still those of the vote, and are these the same rows?
 
-``digest_of`` covers what the log says: of every file, in any order, its partition values, bytes, and Delta's statistics
-(rows, and per column minimum, maximum and nulls); the columns' names and types; and the table that the rows were staged
-for. It leaves out what differs between tries: file names, times, and physical column names. It reads no rows, and tells
-whether the staged files are those of the vote.
+``digest_of`` covers what the log and the files' footers say: of every file, in any order, its partition values, bytes,
+and statistics (rows, and per column minimum, maximum and nulls); the columns' names and types; and the table that the
+rows were staged for. It leaves out what differs between tries: file names, times, and physical column names. It reads
+no rows, and tells whether the staged files are those of the vote.
 
 ``content_of`` covers the rows: every value (``spark.driver.row_digest``), in any order and any files. Rows that are
 staged again are the promised ones if their digest is equal. Spark reports the hashes of the rows that it wrote. The
@@ -27,9 +27,12 @@ from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
 
-CONTENT_SCHEME = "rows-2:"
-SCHEME = "content-1:"
-"""Digests with another prefix cannot be compared with these."""
+CONTENT_SCHEME = "rows-3:"
+CONTENT_OF_STATISTICS = "rows-2:"
+"""Has the NULLs of each column, as Spark counted them for the log. In the files' footers some counts are missing."""
+SCHEME = "content-2:"
+SCHEME_OF_LOG = "content-1:"
+"""Of files all of whose statistics are in the log. Digests with another prefix cannot be compared with these."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _STATISTICS = ("numRecords", "minValues", "maxValues", "nullCount")
 
@@ -63,10 +66,16 @@ def content_of(staging: Staging, told: RowDigest) -> str | None:
         "columns": told.columns,
         "rows": rows,
         "sums": told.sums,
-        "nulls": _nulls(staging, rows),
         "partitions": sorted(_partitions(staging).items()),
+        **({} if staging.from_footers else {"nulls": _nulls(staging, rows)}),
     }
-    return CONTENT_SCHEME + hashlib.sha256(_compact(content).encode()).hexdigest()
+    scheme = CONTENT_SCHEME if staging.from_footers else CONTENT_OF_STATISTICS
+    return scheme + hashlib.sha256(_compact(content).encode()).hexdigest()
+
+
+def needs_statistics(promised: Staged) -> bool:
+    """Whether rows staged again can be compared with these only if Spark collects statistics as it writes them."""
+    return not (promised.content or "").startswith(CONTENT_SCHEME)
 
 
 def _nulls(staging: Staging, rows: int) -> dict[str, int]:
@@ -96,7 +105,7 @@ def _partitions(staging: Staging) -> Counter[str]:
 
 
 def digest_of(staging: Staging) -> str:
-    """The digest of the staged files, from the log alone."""
+    """The digest of the staged files, from the log and their footers: no row is read."""
     fields = staging.shape.schema["fields"]
     content = {
         "table": staging.user_metadata.get("table_id"),
@@ -104,7 +113,7 @@ def digest_of(staging: Staging) -> str:
         "partition_by": list(staging.shape.partition_by),
         "files": sorted(_compact(_facts(file, fields)) for file in staging.files),
     }
-    return SCHEME + hashlib.sha256(_compact(content).encode()).hexdigest()
+    return (SCHEME if staging.from_footers else SCHEME_OF_LOG) + hashlib.sha256(_compact(content).encode()).hexdigest()
 
 
 def _facts(file: StagedFile, fields: list[JsonDict]) -> list[Any]:

@@ -9,8 +9,8 @@ from airflow_epochs.delta.table import (
 )
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId, attempt_fields
-from airflow_epochs.staged.checks import require_sizes
-from airflow_epochs.staged.digest import SCHEME, digest_of
+from airflow_epochs.staged.checks import require_files
+from airflow_epochs.staged.digest import SCHEME, SCHEME_OF_LOG, digest_of
 from airflow_epochs.staged.staging import Staging, read_staging
 
 log = secrecy.logger(__name__)
@@ -28,13 +28,13 @@ def staging_left(location: TableLocation, staged: Staged) -> Staging | None:
 def require_promised(
     location: TableLocation, staging: Staging | None, staged: Staged, txn: TransactionId, sink: str
 ) -> Staging:
-    """The staged rows are as they were at the vote.
+    """The staged rows are as they were at the vote. Returns them with the statistics of all files.
 
     Raises:
         RowsGone: They are gone, or their files are damaged.
         Corrupt: Their digest cannot be compared, or is another. GLOBAL_COMMIT was decided, so a human must look.
     """
-    if not staged.digest.startswith(SCHEME):
+    if not staged.digest.startswith((SCHEME, SCHEME_OF_LOG)):
         raise Corrupt(
             f"Another version of the provider computed the digest of the rows that were promised to {location.name}. "
             f"This version cannot compare the staged rows at {staged.place} with that digest. Nothing was written.",
@@ -46,6 +46,10 @@ def require_promised(
         )
     if staging is None:
         raise _rows_gone(location, staged, "The staging table is gone.", txn, sink)
+    try:
+        staging = require_files(location.files, staging)
+    except Refused as refused:
+        raise _rows_gone(location, staged, refused.what, txn, sink) from refused
     if digest_of(staging) != staged.digest:
         raise Corrupt(
             f"The rows at {staged.place} are not the rows that were promised to {location.name}: the staging table "
@@ -54,10 +58,6 @@ def require_promised(
             **attempt_fields(txn),
             sink=sink,
         )
-    try:
-        require_sizes(location.files, staging)
-    except Refused as refused:
-        raise _rows_gone(location, staged, refused.what, txn, sink) from refused
     return staging
 
 

@@ -27,6 +27,8 @@ class Staging:
     user_metadata: JsonDict
     counted: str | None
     """Rows that the writer counted, as the commit's ``operationMetrics`` say; unparsed, as they may be damaged."""
+    from_footers: bool = False
+    """Whether statistics of files are out of the files' footers, since their writer collected none."""
 
     @property
     def log_files(self) -> list[str]:

@@ -130,9 +130,9 @@ class StagedTable:
         files = self._where.files
         relative = self._where.relative(claim.place)
         staging = checks.require_own(read_staging(files, relative), attempt, self._app(attempt), relative)
+        staging = checks.require_files(files, staging)
         checks.require_sound_actions(staging)
         checks.require_rows(staging)
-        checks.require_files(files, staging)
         self._require_dates_of_today(staging)
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
         return staging, staged_of(claim, staging)

@@ -15,7 +15,7 @@ import random
 import re
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_epochs import codes, secrecy
@@ -205,7 +205,7 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
     if stands is not Shown.EXPECTED:
         target, table_id = Target.seen(this.location, this.app, env), this.staging.user_metadata.get("table_id")
         require_previous(target, seen.marker, this.previous, this.txn, table_id=table_id)
-    require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
+    this = _promised(this)
     if seen.version < 0:
         _require_never_there(this)
     if seen.shape is not None:
@@ -219,6 +219,11 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
     env.reached("delta.commit.after")
     landed = _landed(this, version, entry, files)
     return landed and _kept(this, landed, env)
+
+
+def _promised(this: TableCommit) -> TableCommit:
+    """The same, of staged rows that are as they were at the vote."""
+    return replace(this, staging=require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink))
 
 
 def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommit | None:
@@ -239,7 +244,7 @@ def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommi
 
 def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environment) -> None:
     """Replace the files of a commit that has lost some by those staged again, unless the table has moved on."""
-    require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
+    this = _promised(this)
     table = open_table(this.location)
     if table is None or table.version() != loss.version:
         return

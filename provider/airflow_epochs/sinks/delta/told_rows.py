@@ -18,7 +18,7 @@ from airflow_epochs.model import JsonDict, Receipt, TransactionId
 from airflow_epochs.sinks.delta.modes import MERGE, UPSERT
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 from airflow_epochs.spark.driver.delta.schema import GENERATED
-from airflow_epochs.staged import parquet_batches
+from airflow_epochs.staged import footers, parquet_batches
 from airflow_epochs.staged.sampling import sample_of, values_of
 from airflow_epochs.staged.staging import Staging, read_staging
 
@@ -55,7 +55,7 @@ def sample(at: Whereabouts, attempt: SinkAttempt, place: str, most: int) -> Stag
     """``Sampling.sample``."""
     location, staging = _staging(at, attempt, place)
     rows = _rows(at, location, staging.files, f"{staging.place}/", without=set())
-    return sample_of(staging, rows, most)
+    return sample_of(footers.completed(location.files, staging), rows, most)
 
 
 def _staging(at: Whereabouts, attempt: SinkAttempt, place: str) -> tuple[TableLocation, Staging]:

@@ -173,6 +173,7 @@ class StagePlan(JobPlan):
         outputs: The sinks that may get a DataFrame.
         again: Whether promised rows are staged again, so that other sinks' DataFrames are no mistake.
         files_of_0_1: Whether version 0.1 promised these rows by a digest of their files.
+        statistics: Whether Spark collects statistics of what it stages: a vote of another version counts on them.
         measure_input: Whether the records read are counted.
         sinks: The plan of each sink that is staged. Its ``kind`` says of which class it is (``stage.STAGERS``).
         watermarks: The epoch's, then those of the epochs before, newest first, in microseconds since 1970 (UTC). None:
@@ -201,6 +202,7 @@ class StagePlan(JobPlan):
     outputs: tuple[str, ...]
     again: bool = False
     files_of_0_1: bool = False
+    statistics: bool = False
     measure_input: bool = True
     sinks: dict[str, JsonDict]
     watermarks: tuple[int | None, ...] = ()
