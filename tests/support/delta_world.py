@@ -122,12 +122,15 @@ class SparkOn:
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         from airflow_epochs.spark.driver import failures, jobs
+        from airflow_epochs.spark.driver.delta.session import STATISTICS
 
         self.jobs.append(job)
         try:
             report = jobs.run(self.session, job.kind, json.loads(json.dumps(job.args)), job.secrets)
         except Exception as error:
             raise failures.of_spark(error, job.description) from error
+        finally:
+            self.session.conf.unset(STATISTICS)  # a stage job has a session of its own, but for tests
         return dict(json.loads(json.dumps(report)))
 
     def stop(self, session: JsonDict) -> None:
@@ -143,11 +146,14 @@ def fill_with_spark(
 ) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
     from airflow_epochs.spark.driver import stage
-    from airflow_epochs.spark.driver.delta.session import prepare_staging
+    from airflow_epochs.spark.driver.delta.session import STATISTICS, prepare_staging
 
     job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1, statistics=statistics)
     fill = stage.STAGERS[plan["kind"]](json.loads(json.dumps(plan)), None)
-    return StagedClaim(**as_json(fill(session, job, frame)))
+    try:
+        return StagedClaim(**as_json(fill(session, job, frame)))
+    finally:
+        session.conf.unset(STATISTICS)
 
 
 def seen(*, exists: bool = True, table_id: str = "t", **marker: Any) -> Seen:
