@@ -130,6 +130,21 @@ def test_claims_that_are_made_at_once_are_for_different_partitions_and_last(
     assert made_at_once == [assignments(broker, made).find(key) for key in keys]
 
 
+def test_a_first_claim_is_not_taken_for_records_of_strangers_by_another_that_is_under_way(
+    broker: Broker, admin: AdminClient, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, require_empty = create(admin, f"m-{pipeline}", 2, cleanup_policy="compact"), Assignments._require_empty
+
+    def after_another(self: Assignments) -> None:
+        monkeypatch.setattr(Assignments, "_require_empty", require_empty)
+        assert assignments(broker, made).assign(f"{pipeline}/a").partition == 1
+        require_empty(self)
+
+    monkeypatch.setattr(Assignments, "_require_empty", after_another)
+    assert assignments(broker, made).assign(f"{pipeline}/b").partition == 2
+    assert assignments(broker, made).find(f"{pipeline}/a") == assignments(broker, made).assign(f"{pipeline}/a")
+
+
 def test_a_claim_that_was_left_half_made_ends_with_the_next_one(
     broker: Broker, admin: AdminClient, pipeline: str
 ) -> None:

@@ -94,15 +94,17 @@ class Assignments:
         Raises:
             Refused: The topic holds records that are not ours. Nothing was written.
         """
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
+        # UNKNOWN: a commit that Kafka gets while it fences the producer (its log: pending state PREPARE_EPOCH_FENCE).
+        overtaken = {*fenced(), KafkaError.UNKNOWN}
         deadline = time.monotonic() + self.cluster.access.timeout_s
         with self.cluster.asking(f"assign a partition of topic {self.topic}"):
             while True:
                 try:
                     return self._assigned(key, in_ours)
                 except KafkaException as error:  # another process makes an assignment now and has fenced this one
-                    if error.args[0].code() not in fenced() or time.monotonic() > deadline:
+                    if error.args[0].code() not in overtaken or time.monotonic() > deadline:
                         raise
 
     def _assigned(self, key: str, in_ours: bool) -> Assignment:
@@ -137,6 +139,8 @@ class Assignments:
         facts = self.cluster.topic(self.topic)
         for partition in range(facts.partitions if facts else 0):
             if next(self._log(partition).records(), None):
+                if self._all():  # made meanwhile, by a process that has fenced this one: the brokers will tell
+                    return
                 raise self._foreign(partition)
 
     def _foreign(self, partition: int) -> Refused:
