@@ -186,25 +186,25 @@ WIDE = [field("p", "string"), field("s", struct(field("A", "long"), field("b`c",
 @pytest.mark.parametrize(
     ("properties", "expected"),
     [
-        ({}, {"s.A", "s.b`c", "x"}),
-        ({INDEXED: "2"}, {"s.A", "s.b`c"}),
-        ({INDEXED: "0"}, set()),
-        ({INDEXED: "-1"}, {"s.A", "s.b`c", "x"}),
-        ({INDEXED: "many"}, {"s.A", "s.b`c", "x"}),
-        ({NAMED: "x"}, {"x"}),
-        ({NAMED: "X, s.a"}, {"x", "s.A"}),
-        ({NAMED: "`s`"}, {"s.A", "s.b`c"}),
-        ({NAMED: "s . `b``c`", INDEXED: "0"}, {"s.b`c"}),
-        ({NAMED: "gone"}, set()),
-        ({NAMED: "a..b"}, {"s.A", "s.b`c", "x"}),
+        ({}, ["s.A", "s.b`c", "x"]),
+        ({INDEXED: "2"}, ["s.A", "s.b`c"]),
+        ({INDEXED: "0"}, []),
+        ({INDEXED: "-1"}, ["s.A", "s.b`c", "x"]),
+        ({INDEXED: "many"}, ["s.A", "s.b`c", "x"]),
+        ({NAMED: "x"}, ["x"]),
+        ({NAMED: "X, s.a"}, ["s.A", "x"]),
+        ({NAMED: "`s`"}, ["s.A", "s.b`c"]),
+        ({NAMED: "s . `b``c`", INDEXED: "0"}, ["s.b`c"]),
+        ({NAMED: "gone"}, []),
+        ({NAMED: "a..b"}, ["s.A", "s.b`c", "x"]),
     ],
     ids=str,
 )
-def test_the_tables_owner_says_which_columns_have_statistics(properties: dict[str, str], expected: set[str]) -> None:
+def test_the_tables_owner_says_which_columns_have_statistics(properties: dict[str, str], expected: list[str]) -> None:
     data = pa.table({"s": [{"A": 1, "b`c": 2}], "x": [3]})
     nulls = told(data, shape_of(*WIDE, partition_by=("p",), **properties))["nullCount"]
     found = {f"s.{name}" for name in nulls.get("s", {})} | (nulls.keys() - {"s"})
-    assert found == expected
+    assert sorted(found) == expected
 
 
 def test_by_default_the_first_32_columns_have_statistics() -> None:
