@@ -24,7 +24,7 @@ from airflow_epochs.testing import run_epoch
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.figures import RUNS, Figure, figure, stopwatch
-from tests.perf.spark_figures import SameSession, warm_session
+from tests.perf.spark_figures import SameSpark, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ class _Lab:
             transform=Transform(path=str(APP), function=name),
             event_time=event_time,
         )
-        ledger, env = Ledger(LocalStore(self.folder / "ledger"), name), SameSession(self.spark, self.bootstrap)
+        ledger, env = Ledger(LocalStore(self.folder / "ledger"), name), SameSpark(self.spark, self.bootstrap)
         run_epoch(Coordinator(TaskTry(pipeline=pipeline, ledger=ledger, env=env)), Run("b", f"run{next(self.runs)}"))
 
     def _produce(self) -> None:

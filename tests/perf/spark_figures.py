@@ -126,7 +126,7 @@ def epoch(
                 transform=transform,
             ),
             ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
-            env=SameSession(spark, bootstrap),
+            env=SameSpark(spark, bootstrap),
         )
     )
     done = run_epoch(coordinator, Run("bench", "run"))
@@ -134,7 +134,7 @@ def epoch(
 
 
 @dataclass
-class SameSession:
+class SameSpark:
     """An environment whose jobs run in this process's Spark, each in a session of its own, as behind a Connect server.
 
     So the settings of a stage job do not hold for the streaming query that it is compared with.
@@ -144,7 +144,7 @@ class SameSession:
     bootstrap: str
 
     @property
-    def spark(self) -> SameSession:
+    def spark(self) -> SameSpark:
         return self
 
     def connection(self, conn_id: str) -> Connection:

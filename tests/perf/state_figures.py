@@ -26,7 +26,7 @@ from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.apps.state import STATE
 from tests.perf.figures import Figure, figure, stopwatch
-from tests.perf.spark_figures import PARTITIONS, TOPIC, SameSession, create_topic, warm_session
+from tests.perf.spark_figures import PARTITIONS, TOPIC, SameSpark, create_topic, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ class _Lab:
                     transform=Transform(path=str(APP), function=name),
                 ),
                 ledger=Ledger(LocalStore(self.folder / "ledger"), name),
-                env=SameSession(self.spark, self.bootstrap),
+                env=SameSpark(self.spark, self.bootstrap),
             )
         )
         return run_epoch(coordinator, Run("bench", f"run{next(self.runs)}"))

@@ -38,6 +38,8 @@ _TYPES = re.compile(
 """The types of Delta's protocol that are not nested."""
 _NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.checkpointPolicy")
 _NESTED = {"elementType": "element", "keyType": "key", "valueType": "value"}
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+"""The key in a field's metadata by which files, statistics and partition values call the field."""
 CONSTRAINTS = "delta.constraints."
 """How the property of a CHECK constraint begins."""
 _RULES = (CONSTRAINTS, "delta.columnMapping.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import checked_stats, rows_of
-from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
 from airflow_epochs.staged import footers
@@ -80,4 +80,4 @@ def _partition_names(shape: TableShape) -> set[str]:
 def physical_names(shape: TableShape) -> dict[str, str]:
     """What statistics and partition values call each column."""
     metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
-    return {name.lower(): known.get("delta.columnMapping.physicalName", name) for name, known in metadata.items()}
+    return {name.lower(): known.get(PHYSICAL_NAME, name) for name, known in metadata.items()}

@@ -21,7 +21,7 @@ from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
-from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.model import JsonDict
 
 INDEXED, INDEXED_DEFAULT = "delta.dataSkippingNumIndexedCols", 32
@@ -31,7 +31,7 @@ NAMED = "delta.dataSkippingStatsColumns"
 TEXT_LENGTH = 32
 """Characters of a text that are kept."""
 _LAST_CHARACTER = "\U0010ffff"
-_PHYSICAL, _COLLATIONS = "delta.columnMapping.physicalName", "__COLLATIONS"
+_COLLATIONS = "__COLLATIONS"
 _DAY_0, _INSTANT_0 = date(1970, 1, 1), datetime(1970, 1, 1)
 _EXACT = Context(prec=80)
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,]+?))\s*([.,]|$)")
@@ -93,7 +93,7 @@ def indexed(shape: TableShape) -> list[Leaf]:
 
 def _leaves(fields: Iterable[JsonDict], name: Path = (), path: Path = ()) -> Iterator[Leaf]:
     for field in fields:
-        here = (*name, field["name"]), (*path, field.get("metadata", {}).get(_PHYSICAL, field["name"]))
+        here = (*name, field["name"]), (*path, field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]))
         kind = field["type"]
         if isinstance(kind, dict) and kind["type"] == "struct":
             yield from _leaves(kind["fields"], *here)

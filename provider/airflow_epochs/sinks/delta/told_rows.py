@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import codes
 from airflow_epochs.contracts import Row, SinkAttempt, StagedSample
 from airflow_epochs.delta.log import StagedFile, actions_of, log_entry, user_metadata_of
+from airflow_epochs.delta.shape import PHYSICAL_NAME
 from airflow_epochs.delta.table import TableLocation, first_line
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Receipt, TransactionId
@@ -25,7 +26,7 @@ from airflow_epochs.staged.staging import Staging, read_staging
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PHYSICAL, _IDENTITY = "delta.columnMapping.physicalName", "delta.identity.start"
+_IDENTITY = "delta.identity.start"
 
 
 def of_commit(at: Whereabouts, receipt: Receipt) -> Iterator[Row]:
@@ -84,7 +85,7 @@ def _made_by_the_table(at: Whereabouts, location: TableLocation, pipeline: str) 
     shape = at.look(location, pipeline).shape
     fields = shape.schema["fields"] if shape else []
     known: dict[str, Mapping[str, Any]] = {field["name"]: field.get("metadata") or {} for field in fields}
-    if any(_PHYSICAL in metadata for metadata in known.values()):
+    if any(PHYSICAL_NAME in metadata for metadata in known.values()):
         raise _untold(at, "its files call columns otherwise than the table does (column mapping)")
     return {name for name, metadata in known.items() if GENERATED in metadata or _IDENTITY in metadata}
 

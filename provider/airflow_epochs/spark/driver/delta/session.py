@@ -40,7 +40,7 @@ ROWS_IN_GROUP = 2**20
 ten million narrow rows. Files get 2 % larger; with groups of 131,072 rows they get 12 to 19 % larger."""
 OF_PARQUET = {
     "parquet.block.row.count.limit": str(ROWS_IN_GROUP),
-    # Parquet's default, 3, takes more processor time for bytes that are as many to a hundredth.
+    # Parquet's default, 3, takes more processor time for files that are as large to 3 %.
     "parquet.compression.codec.zstd.level": "1",
 }
 STATISTICS = "spark.databricks.delta.stats.collect"
