@@ -52,7 +52,7 @@ def outcome(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     # With the fixtures of the unit tests, and without those of tests/conftest.py, which start servers.
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no"]
     # To load all plugins takes half of the time.
-    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout"]
+    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "tests.mutation.no_luck"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder),

@@ -130,6 +130,8 @@ def test_bounds_are_those_of_all_row_groups_and_are_left_out_if_one_has_none() -
         Decimal("0.1"),
     )
     assert bounds("string", ["b", None, "a"], pa.string(), row_group_size=1) == ("a", "b")
+    too_long_to_keep = "z" * 10_000
+    assert bounds("string", ["b", None, too_long_to_keep], pa.string(), row_group_size=1) == NEITHER
     data = pa.table({"c": [1, 2]})
     assert told(data, shape_of(field("c", "long")), write_statistics=False) == {
         "numRecords": 2,
