@@ -122,6 +122,36 @@ def test_wherever_a_long_number_or_many_brackets_are_the_record_is_left_and_its_
         assert left == [True, False, True, False, True, True, False, False], shift
 
 
+def test_many_numbers_are_not_taken_for_a_long_one() -> None:
+    digits = b"".join(b'"a%03d":"%s%s",' % (number, b"x" * 10, b"7" * 80) for number in range(30))
+    for shift in range(100):
+        record = b'{"s":"%s",' % (b"x" * shift) + digits + b'"n":1}'
+        assert values([b"{}", record, record], N) == [{"n": None}, {"n": 1}, {"n": 1}], shift
+
+
+TIMES = [
+    *("2024-02-29T23:59:59Z", "2024-02-30T00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01T00:60:00Z"),
+    *("0024-01-01T00:00:00Z", "2024-01-01T00:00:60Z", "2024-01-01 00:00:00Z", "2024-01-01T00:00:00z"),
+    *("2024-01-01T00:00:00.5Z", "2024-01-01T00:00:0:.5Z", "2024-01-01T00:00:00,5Z", "2024-01-01T00:00:/0Z"),
+    *("2024-01-01T00:00:00.123456Z", "2024-01-01T00:00:00.1234567Z", "2024-01-01T00:00:00", "2024-01-01", "", "Z"),
+    *("2024-01-01T00:00:00+17:59", "2024-01-01T00:00:00+18:30", "2024-01-01T00:00:00-0100", "2024-01-01T00:00Z"),
+    *("2024-01-01T00:00:00+0Z", "2024-01-01T00:00:0\u0660", "0001-01-01", "2024-13-01", "12024-01-01", r"2024-01-01\n"),
+]
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
+def test_times_of_one_form_are_decoded_like_those_of_many(kind: str) -> None:
+    schema = struct(at=kind)
+    records = {text: f'{{"at":"{text}"}}'.encode() for text in TIMES}
+    of_many = values([b'{"at":"no time"}', *records.values()], schema)[1:]
+    for expected, record in zip(of_many, records.values(), strict=True):
+        assert values([record] * 2, schema) == [expected] * 2
+    for first, expected in zip(records.values(), of_many, strict=True):
+        for other, expected_of_other in zip(records.values(), of_many, strict=True):
+            assert values([first, other], schema) == [expected, expected_of_other]
+    assert any(of_many)
+
+
 def test_types_that_the_reader_does_not_have_are_not_supported() -> None:
     plain = ("string", "boolean", "byte", "short", "integer", "long", "double", "date", "timestamp", "timestamp_ntz")
     assert all(supported(struct(a=kind)) for kind in (*plain, "decimal(38,10)", N))
