@@ -127,6 +127,16 @@ def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
     assert shown(session, table) == shown_by_others(table) == [(2, 1, "b")]
 
 
+def test_deleted_keys_stay_deleted_in_a_folder_whose_name_is_like_a_pattern(
+    session: Any, world: Environment, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "orders [1] {a} *")
+    epochs = Epochs(DeltaSink("silver", table, **DELETING), world)
+    for row in ("(1L, 1L, 'a')", "(1L, 5L, CAST(NULL AS STRING))", "(1L, 4L, 'too late')"):
+        epochs.run(values(session, "id, v, name", row))
+    assert shown(session, table) == shown_by_others(table) == []
+
+
 def test_a_table_that_was_created_for_a_merge_that_was_cut_off_gets_its_rows_once(
     session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,11 +307,12 @@ def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(
 
 
 def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
-    session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
+    session: Any, world: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_epochs.spark.driver.delta import jobs as delta_jobs
     from airflow_epochs.spark.driver.delta.plans import FoundMarker, MarkerPlan
 
+    table = str(tmp_path / "orders [1]")
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark")
     txn = transaction(1)

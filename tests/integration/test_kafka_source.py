@@ -555,9 +555,10 @@ def test_a_group_of_version_0_1_which_has_no_metadata_goes_on(
 def test_a_group_with_real_consumers_is_left_alone_with_an_error(topic: Topic, env: KafkaEnv, broker: Broker) -> None:
     topic.create().produce(5)
     group = f"g-{topic.name}"
-    # by default, a consumer that joins before it is told of the new topic asks again only after minutes
-    soon = {"metadata_max_age_ms": 500}
-    with closing(KafkaConsumer(topic.name, bootstrap_servers=broker.bootstrap, group_id=group, **soon)) as consumer:
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group)) as consumer:
+        # One that joins before it is told of the new topic gets no partition, and asks again only after minutes.
+        wait_until(lambda: consumer.partitions_for_topic(topic.name))
+        consumer.subscribe([topic.name])
         wait_until(lambda: consumer.poll(timeout_ms=200) is not None and bool(consumer.assignment()))
         with pytest.raises(NotApplied, match=rf"rejected offsets of the consumer group {group}: {topic.name}\[0\]"):
             source(topic, group_id=group).acknowledge("p", ranges_of(topic, (0, 5)), env)

@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.files import exists
+from airflow_epochs.spark.driver.delta.files import entries, exists
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
 from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier
@@ -47,7 +47,7 @@ def remember(rows: DataFrame, how: How, place: str) -> None:
 
 def are_noted(spark: SparkSession, place: str) -> bool:
     """Whether there are notes at ``place``."""
-    return exists(spark, f"{for_spark(place)}/_delta_log/*.json")
+    return exists(spark, entries(place, "*.json"))
 
 
 def without_older(rows: DataFrame, how: How, places: list[str]) -> DataFrame:

@@ -25,6 +25,11 @@ def rows_in(spark: SparkSession, schema: StructType, location: str, files: Colle
     return spark.read.schema(schema).options(**STRICT).parquet(*(path_of(location, file) for file in files))
 
 
+def entries(location: str, names: str) -> str:
+    """A pattern of files in the log of the table at ``location``. ``names``: the pattern of their names."""
+    return f"{path_of(location, '_delta_log')}/{names}"
+
+
 def exists(spark: SparkSession, pattern: str) -> bool:
     """Whether a file matches ``pattern``."""
     try:

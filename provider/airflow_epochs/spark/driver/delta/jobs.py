@@ -16,7 +16,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import session, staged, types
-from airflow_epochs.spark.driver.delta.files import exists, is_missing
+from airflow_epochs.spark.driver.delta.files import entries, exists, is_missing
 from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
     CommitPlan,
@@ -257,11 +257,10 @@ def _in_log(spark: SparkSession, location: str, app: str) -> int | None:
     """The epoch from the log's ``txn`` actions. Epochs only grow, so the highest is the newest."""
     from pyspark.sql import functions as F
 
-    log = f"{location}/_delta_log"
     schema = "txn struct<appId: string, version: bigint>"
-    frames = [spark.read.schema(schema).json(f"{log}/*.json")]
-    if exists(spark, f"{log}/*.checkpoint*.parquet"):
-        frames.append(spark.read.schema(schema).parquet(f"{log}/*.checkpoint*.parquet"))
+    frames = [spark.read.schema(schema).json(entries(location, "*.json"))]
+    if exists(spark, checkpoints := entries(location, "*.checkpoint*.parquet")):
+        frames.append(spark.read.schema(schema).parquet(checkpoints))
     epochs = [frame.where(F.col("txn.appId") == app).agg(F.max("txn.version")).collect()[0][0] for frame in frames]
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
