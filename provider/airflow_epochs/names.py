@@ -8,6 +8,12 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_UNCLEAR = r"[\^|\\\x00-\x1f]|%[0-9A-Fa-f]{2}"
+_UNCLEAR_IN_PATH, _UNCLEAR_IN_URL = re.compile(_UNCLEAR), re.compile(rf"[][#?]|{_UNCLEAR}")
+CLEAR_RULE = (
+    "without '^', '|', '\\', control characters, and '%' before two hexadecimal digits; and if it is a URL, also "
+    "without '#', '?', '[' and ']'"
+)
 DRY_RUN = "dry-"
 """How the name of a dry run begins that stands in place of a ledger's id: no ledger has such an id."""
 PAGE = "/epochs"
@@ -53,6 +59,16 @@ def normalised(url: str) -> str:
     if url.startswith("/"):
         return "/" + "/".join(part for part in url.split("/") if part not in ("", "."))
     return url.rstrip("/") or url[:1]
+
+
+def unclear_in(location: str) -> str | None:
+    """The first part of a location that deltalake and Spark read differently, or not at all; None if there is none.
+
+    The one would look for files where the other has not put them. More parts of a URL are unclear than of a path.
+    """
+    place = normalised(location)
+    found = (_UNCLEAR_IN_URL if "://" in place else _UNCLEAR_IN_PATH).search(place)
+    return found and found[0]
 
 
 def resolved(location: str) -> str:

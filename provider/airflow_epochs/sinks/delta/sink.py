@@ -18,7 +18,7 @@ from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import call_of, is_template, normalised, resolved
 from airflow_epochs.sinks.delta.modes import Mode
-from airflow_epochs.sinks.logins import require_no_login
+from airflow_epochs.sinks.locations import require_usable
 from airflow_epochs.spark.driver.delta.layout import (
     CODECS,
     DEFAULT,
@@ -171,11 +171,11 @@ class DeltaSink:
         """The table with symbolic links resolved; None while it is a template.
 
         Raises:
-            Refused: ``table`` is neither an absolute path, nor a URL, nor a catalog name, or it holds a login.
+            Refused: ``table`` is neither an absolute path, nor a URL, nor a catalog name, or its URL is not usable.
         """
         if is_template(self.table):
             return None
-        require_no_login("table", self.target, self.name)
+        require_usable("table", self.target, self.name)
         return resolved(self.target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:

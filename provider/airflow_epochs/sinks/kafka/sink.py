@@ -16,7 +16,7 @@ from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.kafka.topics import require_topic_name
 from airflow_epochs.names import call_of, is_template
 from airflow_epochs.sinks.kafka.value_options import KINDS, flaw_of
-from airflow_epochs.sinks.logins import require_no_login
+from airflow_epochs.sinks.locations import require_usable
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Dataset, Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
@@ -114,8 +114,8 @@ class KafkaSink:
         return f"kafka://{self.conn_id}/{self.topic}"
 
     def destination(self) -> str | None:
-        """Connection and topic; None while they hold a template. Raises Refused if ``staging`` holds a login."""
-        require_no_login("staging", self.staging, self.name)
+        """Connection and topic; None while they hold a template. Raises Refused if ``staging`` is not usable."""
+        require_usable("staging", self.staging, self.name)
         return None if self._is_template() else f"kafka://{self.conn_id}/{self.topic}"
 
     def spec(self) -> JsonDict:

@@ -14,7 +14,7 @@ from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import call_of, is_template
-from airflow_epochs.sinks.logins import require_no_login
+from airflow_epochs.sinks.locations import require_usable
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Dataset, Disagreement, Environment, LastEpoch, SinkAttempt, StagedSample
@@ -122,7 +122,7 @@ class SqlSink:
 
     def destination(self) -> str | None:
         """Connection and table; None for a template. Raises Refused for an invalid table, or a login in ``staging``."""
-        require_no_login("staging", self.staging, self.name)
+        require_usable("staging", self.staging, self.name)
         if is_template([self.conn_id, self.table]):
             return None
         schema, table = self.table_name

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.names import normalised
+from airflow_epochs.names import CLEAR_RULE, normalised, unclear_in
 from airflow_epochs.sources.delta.bounds import Bounds
 from airflow_epochs.sources.sizes import FORMS, bytes_in
 
@@ -27,7 +27,6 @@ DEFAULTS: Mapping[str, Any] = {
     "max_bytes": None,
 }
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){0,2}")
-_LOGIN = re.compile(r"[a-z0-9+.-]+://[^/]*@", re.IGNORECASE)
 _WAIT_S_MAX = 86_400
 _DIGITS_MAX = 18
 """Of a version. Delta counts in 64 bits."""
@@ -121,8 +120,12 @@ def _table(value: object) -> str:
         )
     if not table.startswith("/") and "://" not in table:
         raise bad(f"`table` is {value!r}. It must be an absolute path, or a URL such as s3://bucket/folder.")
-    if _LOGIN.match(table):
+    if secrecy.has_login(table):
         raise bad("`table` is a URL with a login. Put the login into the connection that `storage_conn_id` names.")
+    if unclear := unclear_in(table):
+        raise bad(
+            f"`table` contains {unclear!r}, which Spark and deltalake read differently. Give a location {CLEAR_RULE}."
+        )
     return table
 
 

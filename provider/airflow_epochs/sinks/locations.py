@@ -1,0 +1,29 @@
+"""Which locations a sink's table and staging folder can have. Imports little: DAG files need this module."""
+
+from __future__ import annotations
+
+from airflow_epochs import codes, secrecy
+from airflow_epochs.errors import Refused
+from airflow_epochs.names import CLEAR_RULE, is_template, unclear_in
+from airflow_epochs.secrecy import shown
+
+
+def require_usable(what: str, url: str, sink: str) -> None:
+    """Raise Refused if the location of a sink's table or staging folder contains a login, or is not read alike by all.
+
+    A login is a user, with or without a password.
+    """
+    if secrecy.has_login(url):
+        raise Refused(
+            f"The URL of {what} {shown(url)} contains a login. Records and asset events would show it.",
+            code=codes.LOGIN_IN_URL,
+            remedy="Put the login into the connection that `storage_conn_id` names, and take it out of the URL.",
+            sink=sink,
+        )
+    if (unclear := unclear_in(url)) and not is_template(url):
+        raise Refused(
+            f"The location of {what}, {shown(url)}, contains {unclear!r}, which Spark and deltalake read differently.",
+            code=codes.SINK_MISCONFIGURED,
+            remedy=f"Give the sink a location {CLEAR_RULE}. Then clear the failed task.",
+            sink=sink,
+        )
