@@ -37,7 +37,7 @@ def test_a_location_that_is_not_read_alike_by_all_is_refused(location: str) -> N
     for sink in sinks_at(location):
         with pytest.raises(Refused, match="which Spark and deltalake read differently") as refused:
             sink.destination()
-        assert repr(unclear) in str(refused.value) and "Give the sink a location without" in str(refused.value)
+        assert f"has {unclear!r} in it" in str(refused.value) and " a location without '^'" in str(refused.value)
     with pytest.raises(BadArgument, match="which Spark and deltalake read differently"):
         DeltaSource(location)
 

@@ -22,8 +22,8 @@ def require_usable(what: str, url: str, sink: str) -> None:
         )
     if (unclear := unclear_in(url)) and not is_template(url):
         raise Refused(
-            f"The location of {what}, {shown(url)}, contains {unclear!r}, which Spark and deltalake read differently.",
+            f"`{what}` of the sink, {shown(url)}, has {unclear!r} in it, which Spark and deltalake read differently.",
             code=codes.SINK_MISCONFIGURED,
-            remedy=f"Give the sink a location {CLEAR_RULE}. Then clear the failed task.",
+            remedy=f"Give `{what}` a location {CLEAR_RULE}. Then clear the failed task.",
             sink=sink,
         )
