@@ -8,12 +8,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_UNCLEAR = r"[\^|\\\x00-\x1f]|%[0-9A-Fa-f]{2}"
-_UNCLEAR_IN_PATH, _UNCLEAR_IN_URL = re.compile(_UNCLEAR), re.compile(rf"[][#?]|{_UNCLEAR}")
-CLEAR_RULE = (
-    "without '^', '|', '\\', control characters, and '%' before two hexadecimal digits; and if it is a URL, also "
-    "without '#', '?', '[' and ']'"
-)
+_UNCLEAR = re.compile(r"[#?\x00-\x1f]|%[0-9A-Fa-f]{2}")
+CLEAR_RULE = "without '#', '?', control characters, and '%' before two hexadecimal digits"
 DRY_RUN = "dry-"
 """How the name of a dry run begins that stands in place of a ledger's id: no ledger has such an id."""
 PAGE = "/epochs"
@@ -62,12 +58,12 @@ def normalised(url: str) -> str:
 
 
 def unclear_in(location: str) -> str | None:
-    """The first part of a location that deltalake and Spark read differently, or not at all; None if there is none.
+    """The first part of a URL that Spark reads in another way than obstore and deltalake do; None if there is none.
 
-    The one would look for files where the other has not put them. More parts of a URL are unclear than of a path.
+    They would look for files where Spark has not put them. A path has no such part.
     """
-    place = normalised(location)
-    found = (_UNCLEAR_IN_URL if "://" in place else _UNCLEAR_IN_PATH).search(place)
+    url = normalised(location)
+    found = _UNCLEAR.search(url) if "://" in url else None
     return found and found[0]
 
 

@@ -9,7 +9,7 @@ from airflow_epochs.secrecy import shown
 
 
 def require_usable(what: str, url: str, sink: str) -> None:
-    """Raise Refused if the location of a sink's table or staging folder contains a login, or is not read alike by all.
+    """Raise Refused if the URL of a sink's table or staging folder contains a login, or is not read alike by all.
 
     A login is a user, with or without a password.
     """
@@ -24,6 +24,6 @@ def require_usable(what: str, url: str, sink: str) -> None:
         raise Refused(
             f"`{what}` of the sink, {shown(url)}, has {unclear!r} in it, which Spark and deltalake read differently.",
             code=codes.SINK_MISCONFIGURED,
-            remedy=f"Give `{what}` a location {CLEAR_RULE}. Then clear the failed task.",
+            remedy=f"Give `{what}` a URL {CLEAR_RULE}. Then clear the failed task.",
             sink=sink,
         )

@@ -123,9 +123,7 @@ def _table(value: object) -> str:
     if secrecy.has_login(table):
         raise bad("`table` is a URL with a login. Put the login into the connection that `storage_conn_id` names.")
     if unclear := unclear_in(table):
-        raise bad(
-            f"`table` contains {unclear!r}, which Spark and deltalake read differently. Give a location {CLEAR_RULE}."
-        )
+        raise bad(f"`table` contains {unclear!r}, which Spark and deltalake read differently. Give a URL {CLEAR_RULE}.")
     return table
 
 
