@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -142,13 +143,11 @@ TIMES = [
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
 def test_times_of_one_form_are_decoded_like_those_of_many(kind: str) -> None:
     schema = struct(at=kind)
-    records = {text: f'{{"at":"{text}"}}'.encode() for text in TIMES}
-    of_many = values([b'{"at":"no time"}', *records.values()], schema)[1:]
-    for expected, record in zip(of_many, records.values(), strict=True):
-        assert values([record] * 2, schema) == [expected] * 2
-    for first, expected in zip(records.values(), of_many, strict=True):
-        for other, expected_of_other in zip(records.values(), of_many, strict=True):
-            assert values([first, other], schema) == [expected, expected_of_other]
+    records = [f'{{"at":"{text}"}}'.encode() for text in TIMES]
+    of_many = values([b'{"at":"no time"}', *records], schema)[1:]
+    told = list(zip(records, of_many, strict=True))
+    for (first, expected), (other, expected_of_other) in product(told, told):
+        assert values([first, other], schema) == [expected, expected_of_other]
     assert any(of_many)
 
 

@@ -389,6 +389,7 @@ def _are_alike(texts: pa.Array, kind: str) -> bool:
 
     sizes = pc.min_max(pc.binary_length(texts)).as_py()
     first = texts[0].as_py() if sizes["min"] == sizes["max"] and len(texts) and not texts.null_count else ""
+    # From the 20th character on, a time has a fraction of its second, and a zone.
     if not re.search(_TEXTS[kind], first, re.ASCII) or first[19:].strip(".0123456789") not in ("", "Z"):
         return False
     offsets = _offsets(texts)

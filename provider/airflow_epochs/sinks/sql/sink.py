@@ -121,7 +121,7 @@ class SqlSink:
         return f"epochs://{pipeline}/{self.name}"
 
     def destination(self) -> str | None:
-        """Connection and table; None for a template. Raises Refused for an invalid table, or a login in ``staging``."""
+        """Connection and table; None for a template. Raises Refused if the table or ``staging`` is not usable."""
         require_usable("staging", self.staging, self.name)
         if is_template([self.conn_id, self.table]):
             return None
