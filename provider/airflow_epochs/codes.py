@@ -770,6 +770,13 @@ NOTHING_TO_RESTORE = COMMANDS.code(
     "`--restore-tables` finds no table that can go back: no sink is a Delta table that showed an epoch by then.",
     "Type the command without `--restore-tables`, or name a later epoch.",
 )
+RESTORE_LACKS_SINK = COMMANDS.code(
+    "EPOCHS-RESTORE-LACKS-SINK",
+    Refused,
+    "The next epoch brings tables back (`rewind --restore-tables`), and the DAG lacks the sink of one of them. All "
+    "tables go back, or none does. Nothing was opened.",
+    "Put the sink back into the DAG, and clear the failed task. When the epoch is complete, you may remove the sink.",
+)
 SINK_NOT_ADOPTED = COMMANDS.code(
     "EPOCHS-SINK-NOT-ADOPTED",
     Refused,

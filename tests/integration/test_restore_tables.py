@@ -290,6 +290,32 @@ def test_another_command_in_the_same_epoch_keeps_what_was_ordered(world: TopicWo
     assert [world.shown(sink) for sink in LAKES] == ["abcdef", "cdef"], "the new table begins where it was adopted"
 
 
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_run_whose_dag_lacks_one_of_the_tables_brings_none_back(world: TopicWorld, aborted: bool) -> None:
+    """Else that table keeps its rows, and gets them a second time when its sink is back in the DAG."""
+    rewind(world, "--to-epoch", "1", "--restore-tables")
+    if aborted:
+        world.opened(4)
+        world.task().abort(Run("dag", "run 4"), "a task failed")
+    less = world.but(sinks=("lake_a", "rows"))
+    error = less.run(5)
+    assert isinstance(error, Refused) and error.code == codes.RESTORE_LACKS_SINK
+    assert "no sink lake_b" in error.what and shown(world) == ["abcdef"] * 3
+    assert [world.run(number) for number in (5, 6)] == [None, None]
+    assert shown(world)[:2] == ["abcdef", "abcdef"]
+
+
+def test_tables_go_back_without_one_that_is_gone_together_with_its_sink(world: TopicWorld) -> None:
+    rewind(world, "--to-epoch", "1", "--restore-tables")
+    shutil.rmtree(world.folder / "lake_b")
+    less = world.but(sinks=("lake_a", "rows"))
+    error = less.run(4)
+    assert isinstance(error, Refused) and error.code == codes.RESTORE_LACKS_SINK
+    typed(world.ledger_root, error, "adopt-sink")
+    assert [less.run(number) for number in (5, 6)] == [None, None]
+    assert less.shown("lake_a") == "abcdef"
+
+
 def test_the_last_rewind_counts(world: TopicWorld) -> None:
     rewind(world, "--to-epoch", "1", "--restore-tables")
     rewind(world, "--to-epoch", "2")

@@ -22,7 +22,7 @@ from airflow_epochs.contracts import (
 from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData
+from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -60,6 +60,8 @@ def _open_planned(
     before = task.ledger.complete_record(epoch - 1)
     code = code_changes.of_attempt(task, epoch, before, order.restored_to if order else 0)
     adopted = order.adopted if order else {}
+    if order:
+        _require_all_restored(task, epoch, order)
     sinks = sink_plans(task, before, adopted)
     planned, now, watermarks = (
         _restored_input(task, order)
@@ -204,6 +206,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
         return _open_planned(task, view.number, last.ledger_id, run, limits or Limits(), last)
     before = task.ledger.complete_record(view.number - 1)
     code = code_changes.of_attempt(task, view.number, before, last.restored_to)
+    _require_all_restored(task, view.number, last)
     sinks = sink_plans(task, before, last.adopted)
     planned = planned_again(task, last)
     sinks = with_backfill(task, sinks, view.number, planned, moved=last.moved)
@@ -231,6 +234,23 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
             schemas=schemas.again(task, last),
         ),
         run,
+    )
+
+
+def _require_all_restored(task: TaskTry, epoch: int, last: OpenRecord) -> None:
+    """Raise Refused if the DAG lacks a sink whose table goes back: the sink would get its rows twice later."""
+    lacking = sorted(last.restores.keys() - {sink.name for sink in task.pipeline.sinks})
+    if not lacking:
+        return
+    raise Refused(
+        f"The epoch brings the tables of epoch {last.restored_to} back, and the DAG has no sink {', '.join(lacking)}, "
+        "whose table goes back too. All go back, or none does. Nothing was opened.",
+        code=codes.RESTORE_LACKS_SINK,
+        remedy="Put the sink back into the DAG, and clear the failed task. When the epoch is complete, you may remove "
+        "the sink. But if its table is gone, type "
+        f"`airflow epochs adopt-sink {task.pipeline.name} {lacking[0]} --why …`: the other tables go back without it.",
+        pipeline=task.pipeline.name,
+        epoch=epoch,
     )
 
 
