@@ -276,6 +276,14 @@ SINK_EMPTY = AGREEMENT.code(
     "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is possible, "
     "give the sink another name, with `backfill`.",
 )
+ADOPTION_OUTDATED = AGREEMENT.code(
+    "EPOCHS-ADOPTION-OUTDATED",
+    Corrupt,
+    "The command `adopt-sink` took a sink as it was, and the sink shows something else now, before an epoch obeyed the "
+    "command.",
+    "If the DAG should point the sink to another table, correct the DAG. Otherwise type `airflow epochs adopt-sink "
+    "PIPELINE SINK --why …` again: it looks at the table anew. Then clear the failed task.",
+)
 SINK_BEHIND = AGREEMENT.code(
     "EPOCHS-SINK-BEHIND",
     Corrupt,

@@ -60,11 +60,18 @@ class Lab:
         for number, payload in enumerate("abcd"):
             world.produce(payload, at=NINE + number * HOUR)
 
-    def dag(self, schedule: Any, *, deferrable: bool = False, **source: Any) -> Harness:
+    def dag(
+        self,
+        schedule: Any,
+        *,
+        dag_id: str = "",
+        deferrable: bool = False,
+        on_failed_epoch: str | None = None,
+        **source: Any,
+    ) -> Harness:
         options = {"conn_id": "kafka", "max_wait": 0, "bounds": "data_interval", **source}
-        with DAG(
-            f"intervals_{next(_numbers)}", schedule=schedule, start_date=NINE, catchup=False, max_active_runs=1
-        ) as dag:
+        name = dag_id or f"intervals_{next(_numbers)}"
+        with DAG(name, schedule=schedule, start_date=NINE, catchup=False, max_active_runs=1) as dag:
             EpochPipeline(
                 self.world.name,
                 source=KafkaSource([self.world.topic()], **options),
@@ -73,6 +80,7 @@ class Lab:
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
                 wait_for_others=0,
                 deferrable=deferrable,
+                on_failed_epoch=on_failed_epoch,
                 operator_args={"retries": 0},
             )
         return Harness(dag)
@@ -181,6 +189,25 @@ def test_the_asset_events_of_a_partition_carry_its_key_also_when_its_run_is_clea
     assert not {*twice} & {*runs}, "Airflow makes new runs"
     assert [dag.drive(run).tasks["orders.open"] for run in twice] == ["skipped"] * 2
     assert lab.shown() == "ab"
+
+
+def test_after_a_run_took_a_failed_epoch_over_the_next_one_reads_both_intervals_as_the_page_says(lab: Lab) -> None:
+    def dag(on_failed_epoch: str, missed: str) -> Harness:
+        return lab.dag(
+            EVERY_HOUR,
+            dag_id="intervals_taken_over",
+            on_failed_epoch=on_failed_epoch,
+            missed=missed,
+            starting=NINE.isoformat(),
+        )
+
+    first, second, third = dag("block", "refuse").backfill(NINE, NINE + 2 * HOUR)
+    lab.spark.fails = True
+    assert dag("block", "refuse").drive(first).state == "failed"
+    lab.spark.fails = False
+    assert (dag("take_over", "refuse").drive(second).state, lab.shown()) == ("success", "a")
+    assert (dag("block", "refuse").drive(third).state, lab.shown()) == ("failed", "a")
+    assert (dag("block", "read").clear(third).state, lab.shown()) == ("success", "abc")
 
 
 @pytest.mark.parametrize("schedule", [None, "@hourly"], ids=["no schedule", "a cron text"])

@@ -17,6 +17,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
 from airflow_epochs.hooks.rewind_action import RewindToTime
+from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
@@ -444,6 +445,81 @@ def test_a_sink_that_points_to_a_new_table_goes_on_there_under_its_name(world: T
     typed(world.ledger_root, error, "adopt-sink")
     assert world.run(3) is None
     assert (world.shown("lake"), world.but(tables={}).shown("lake")) == ("ef", "abcd")
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_backup_that_is_found_after_adopt_sink_is_taken_by_the_same_command_typed_again(
+    world: TopicWorld, after: int
+) -> None:
+    """The backup shows epoch 1, or all epochs: then the first command is taken back."""
+    table, backup = world.folder / "lake", world.folder / "backup"
+    for number, payloads in ((1, ""), (2, "ef")):
+        if payloads:
+            world.produce(payloads)
+            assert world.run(number) is None
+        if number == after:
+            shutil.copytree(table, backup)
+    shutil.rmtree(table)
+    world.produce("gh")
+    typed(world.ledger_root, stopped(world, 3), "adopt-sink")
+    backup.rename(table)
+    error = stopped(world, 4)
+    assert error.code == codes.ADOPTION_OUTDATED
+    screen = typed(world.ledger_root, error, "adopt-sink")
+    assert "is taken back" in screen if after == 2 else "shows epoch 1, and the ledger expects epoch 2" in screen
+    assert world.run(5) is None
+    assert world.shown("lake") == ("abcdefgh" if after == 2 else "abcdgh")
+    assert world.completed(3).adopted_in == ({} if after == 2 else {"lake": 3})
+
+
+def test_a_new_table_that_the_dag_does_not_point_to_is_told_and_both_remedies_go_on(world: TopicWorld) -> None:
+    world.produce("ef")
+    typing(world, "adopt-sink", "lake", "--new-table")
+    error = stopped(world, 2)
+    assert error.code == codes.ADOPTION_OUTDATED and world.shown("lake") == "abcd"
+    corrected = world.but(tables={"lake": "lake_2"})
+    assert corrected.run(3) is None
+    assert corrected.shown("lake") == "ef"
+    world = corrected
+    typing(world, "adopt-sink", "lake", "--new-table")
+    world.produce("gh")
+    typed(world.ledger_root, stopped(world, 4), "adopt-sink")
+    assert world.run(5) is None
+    assert world.shown("lake") == "efgh"
+
+
+def test_a_sink_that_was_out_of_the_dag_while_its_table_was_lost_is_taken_as_it_is(world: TopicWorld) -> None:
+    wider = world.but(sinks=("lake", "lake_2"))
+    for each, number, payloads in ((wider, 2, "ef"), (world, 3, "gh")):
+        each.produce(payloads)
+        assert each.run(number) is None
+    shutil.rmtree(world.folder / "lake_2")
+    world.produce("ij")
+    error = stopped(wider, 4)
+    assert error.sink == "lake_2"
+    screen = typed(world.ledger_root, error, "adopt-sink")
+    assert "shows no epoch, and the ledger expects epoch 2" in screen
+    assert wider.run(5) is None
+    assert (wider.shown("lake"), wider.shown("lake_2")) == ("abcdefghij", "ij")
+    with pytest.raises(SystemExit, match=r"no sink 'lake_3'\. Its sinks are lake, lake_2"):
+        typing(world, "adopt-sink", "lake_3")
+
+
+def test_a_sink_whose_last_records_were_pruned_while_it_was_out_of_the_dag_needs_a_new_table(world: TopicWorld) -> None:
+    wider = world.but(sinks=("lake", "lake_2"))
+    wider.produce("ef")
+    assert wider.run(2) is None
+    (opened,) = world.ledger_root.rglob(attempt_key(2, 1, "open"))
+    world.produce("gh")
+    assert world.run(3) is None
+    opened.unlink()
+    with pytest.raises(SystemExit, match=r"EPOCHS-SINK-NOT-ADOPTED(.|\n)*were pruned(.|\n)*add --new-table"):
+        typing(world, "adopt-sink", "lake_2")
+    typing(world, "adopt-sink", "lake_2", "--new-table")
+    wider = wider.but(tables={"lake_2": "lake_3"})
+    wider.produce("ij")
+    assert wider.run(4) is None
+    assert wider.shown("lake_2") == "ij"
 
 
 def test_a_database_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: TopicWorld) -> None:

@@ -190,6 +190,17 @@ def test_a_state_that_is_lost_while_its_epoch_is_in_doubt_is_waived_and_begins_a
     assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1)]
 
 
+def test_a_state_that_was_out_of_the_dag_for_an_epoch_begins_anew_as_the_error_says(lab: Lab) -> None:
+    an_epoch(lab, "a")
+    lab.produce((0, "b", 1, 1))
+    lab.run(lab.task("firsts", "stateless", tuple(lab.outputs("firsts")), None))
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED") as skipped:
+        an_epoch(lab, "c")
+    lab.typed(skipped.value, "adopt-sink")
+    lab.run(seen_pages(lab, table=lab.at("seen_2")))
+    assert ("c", 1) in firsts(lab)
+
+
 def test_windows_go_on_as_if_nothing_had_happened_after_their_ledger_was_lost_and_rebuilt(lab: Lab) -> None:
     """The twin, a copy, keeps its ledger. After the loss come a late click, and clicks of one partition, which lags."""
     lab.produce(*((partition, "a", 1, 10 + 200 * partition) for partition in range(PARTITIONS)))

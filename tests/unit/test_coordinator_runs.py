@@ -315,6 +315,23 @@ def test_another_dag_with_the_same_pipeline_name_is_refused_until_a_takeover_is_
         scenario.coordinator().open(run(3))
 
 
+@pytest.mark.parametrize("task", ["stage", "vote"])
+def test_after_a_takeover_no_task_of_the_old_dag_opens_the_aborted_epoch_again(task: str) -> None:
+    """``open`` succeeded before the takeover, so "clear failed tasks" leaves it as it is."""
+    scenario = Scenario()
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+    coordinator = scenario.coordinator()
+    coordinator.open(run(2))
+    coordinator.abort(run(2), "a task failed")
+    scenario.ledger.take_over("other", who="me", why="moved", at="now", writer="w")
+    with pytest.raises(Refused, match="belongs to DAG 'other'"):
+        coordinator.stage(run(2)) if task == "stage" else coordinator.vote(run(2), None)
+    assert scenario.ledger.view(2).epoch.attempt == 1
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, dag_id="other")
+    assert coordinator.open(run(3)).txn.attempt == 2
+
+
 def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anything_is_staged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

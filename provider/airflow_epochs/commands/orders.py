@@ -241,20 +241,35 @@ def _order(
 
 
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
+    if adoption.lacks is None:
+        return _taken_back(at, adoption)
     first, epochs = adoption.lacks[0], described_epochs(*adoption.lacks)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     return [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and the ledger expects epoch "
         f"{adoption.expected.epoch}. It will be taken as it is, and goes on with epoch {at.epoch}.",
-        f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption)}",
+        f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption, adoption.lacks)}",
         "  To read them again, answer no, and give the sink another name with "
         f'backfill={{"<the new name>": {first}}} in the DAG instead.',
     ]
 
 
-def _rows(ledger: Ledger, adoption: Adoption) -> str:
+def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
+    lines = [
+        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows epoch {adoption.expected.epoch}, as the "
+        "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, is taken back.",
+    ]
+    if at.order and at.order.restored_to:
+        lines.append(
+            f"  The next epoch brings the tables of epoch {at.order.restored_to} back, but not that of this sink. To "
+            "bring it back too, type the `rewind` again after this command."
+        )
+    return lines
+
+
+def _rows(ledger: Ledger, adoption: Adoption, lacks: tuple[int, int]) -> str:
     """How many rows these are by their receipts; nothing if there are too many epochs to read them."""
-    first, last = adoption.lacks
+    first, last = lacks
     if last - first >= orders.EPOCHS_COUNTED_MAX:
         return ""
     records = [record for n in range(first, last + 1) if (record := ledger.complete_record(n))]

@@ -49,6 +49,24 @@ def require_marker(
         raise _told(sink, seen, env)
 
 
+def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
+    """Raise Corrupt unless the sink still shows what it showed when ``adopt-sink`` took it as it was."""
+    found = sink.last_committed(pipeline, env)
+    if agree(found, expected):
+        return
+    raise Corrupt(
+        f"The sink shows {_describe(found)}. But the command `adopt-sink`, which the next epoch obeys, expects it to "
+        f"show {_describe(expected)}. Its table was changed since, or the DAG points it to another one. Nothing was "
+        "read or written.",
+        code=codes.ADOPTION_OUTDATED,
+        remedy="If the DAG should point the sink to another table, correct the DAG. Otherwise type "
+        f"`airflow epochs adopt-sink {pipeline} {sink.name} --why …` again: it looks at the table anew. Then clear the "
+        "failed task.",
+        pipeline=pipeline,
+        sink=sink.name,
+    )
+
+
 def shows(
     sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment, receipt: Receipt | None = None
 ) -> bool:

@@ -158,6 +158,7 @@ class Coordinator:
 
         Raises:
             Fenced: Another run is in charge of the epoch. Nothing was staged.
+            Refused: After an abort: another DAG has taken the pipeline over. Nothing was opened.
             NotApplied: Spark failed. No reader sees what was written; it will be swept.
         """
         view = self.task.mine(run)
@@ -165,7 +166,7 @@ class Coordinator:
             return self.checkpoint(view)
         pausing.require_taken(self.task, view, run)
         with self.task.unless_overtaken(view):
-            opened = reopen(self.task, view, run) if view.state is State.ABORTED else view.opened
+            opened = self._reopened(view, run) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)
         report = stage_attempt(self.task, opened)
         complete = self.task.ledger.complete_record(view.number)
@@ -173,6 +174,13 @@ class Coordinator:
             self._sweep(view.number)
             return self.checkpoint(EpochView(number=view.number, complete=complete), stage=report)
         return self.checkpoint(EpochView(number=view.number, open=opened), stage=report)
+
+    def _reopened(self, view: EpochView, run: Run) -> OpenRecord:
+        """The next attempt of an aborted epoch. ``open`` asked for the owner, but that may be long ago."""
+        identity = self.task.ledger.identity()
+        assert identity, "an epoch was opened, so the pipeline is registered"
+        self.task.ledger.require_owned_by(self.task.pipeline.dag_id, identity)
+        return reopen(self.task, view, run)
 
     # -- vote and decide --------------------------------------------------------------------------------------
 

@@ -289,8 +289,11 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
     known = sink.name not in adopted
     previous = previous_of(task, sink, before) if known else adopted[sink.name]
     expected = TransactionId.parse(previous) if previous else None
-    receipt = before.receipts.get(sink.name) if before and known else None
-    agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
+    if known:
+        receipt = before.receipts.get(sink.name) if before else None
+        agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
+    else:
+        agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
     return SinkPlan(spec=sink.spec(), previous=previous)
 
 

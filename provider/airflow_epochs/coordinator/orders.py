@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Stateful
+from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused, located
@@ -189,7 +189,7 @@ def _attempt(
         command=command,
         obeys=number,
         moved=move.moves or bool(restoration.epoch) or (at.order is not None and at.order.moved),
-        adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
+        adopted=adoption.onto(at.adopted) if adoption else dict(at.adopted),
         restored_to=restoration.epoch,
         restores=dict(restoration.points),
         backlog=None,
@@ -202,7 +202,7 @@ def _command(name: str, by: Account, move: Move, adoption: Adoption | None, rest
         lost=move.lost,
         again=move.again,
         left=move.left,
-        lacks={adoption.sink: adoption.lacks} if adoption else {},
+        lacks={adoption.sink: adoption.lacks} if adoption and adoption.lacks else {},
         restores={sink: point.version for sink, point in restoration.points.items()},
         **by.fields,
     )
@@ -334,19 +334,20 @@ class Adoption:
 
     Attributes:
         shown: The transaction that the sink shows; None: it shows no epoch.
-        expected: The transaction that the ledger expects it to show.
-        lacks: The epochs ``[first, last]`` that the ledger says it got and that it does not show.
+        expected: The transaction that the last complete epoch expects it to show.
+        lacks: The epochs ``[first, last]`` that the ledger says it got and that it does not show. None: it lacks none
+            any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
     """
 
     sink: str
     shown: TransactionId | None
     expected: TransactionId
-    lacks: tuple[int, int]
+    lacks: tuple[int, int] | None
 
-    @property
-    def as_adopted(self) -> dict[str, str | None]:
-        """As in ``OpenRecord``."""
-        return {self.sink: str(self.shown) if self.shown else None}
+    def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
+        """``adopted``, as in ``OpenRecord``, by this command too."""
+        others = {name: shown for name, shown in adopted.items() if name != self.sink}
+        return others if self.lacks is None else {**others, self.sink: str(self.shown) if self.shown else None}
 
 
 def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False) -> Adoption | None:
@@ -361,19 +362,21 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             asks it.
 
     Returns:
-        None if the sink shows what the ledger expects.
+        None if the sink shows what the ledger expects, and no ``adopt-sink`` waits that expects something else.
 
     Raises:
         Refused: The ledger does not know the sink, or not what the sink shows; or the sink is a state table that has
             rows.
     """
-    if name not in at.newest.sinks:
-        raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(at.newest.sinks)}.")
-    sink = from_spec(at.newest.sinks[name].spec)
-    found = None if new_table else sink.last_committed(at.newest.txn.pipeline, env)
-    expected = _expected(at, name)
-    if agree(found, expected):
+    sink = _known(ledger, at, name, new_table=new_table)
+    found = sink.last_committed(at.newest.txn.pipeline, env) if sink else None
+    recorded = at.before.markers.get(name) if at.before else None
+    awaited = at.adopted.get(name, recorded)
+    if agree(found, TransactionId.parse(awaited) if awaited else None):
         return None
+    expected = TransactionId.parse(recorded) if recorded else None
+    if expected and agree(found, expected):
+        return Adoption(sink=name, shown=expected, expected=expected, lacks=None)
     if expected is None or compare(found, expected) is Shown.AHEAD:
         raise _not_adopted(
             at,
@@ -395,11 +398,27 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, expected.epoch))
 
 
-def _expected(at: Standing, sink: str) -> TransactionId | None:
-    """The transaction that the sink should show before the next epoch."""
-    markers = at.before.markers if at.before else {}
-    recorded = at.adopted[sink] if sink in at.adopted else markers.get(sink)
-    return TransactionId.parse(recorded) if recorded else None
+def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink | None:
+    """The sink as its last epoch described it, in the DAG or removed from it; None if it need not be asked.
+
+    Raises Refused if the ledger does not describe it.
+    """
+    recorded = at.before.markers.get(name) if at.before else None
+    if name not in at.newest.sinks and recorded is None:
+        known = sorted({*at.newest.sinks, *(at.before.markers if at.before else ())})
+        raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(known)}.")
+    if new_table:
+        return None
+    txn = TransactionId.parse(recorded) if recorded else at.newest.txn
+    last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
+    if last is None or name not in last.sinks:
+        raise _not_adopted(
+            at,
+            name,
+            f"The sink is not in the DAG since epoch {txn.epoch}. The records that say where it is were pruned.",
+            "Point the sink to a new table in the DAG, and add --new-table to the command.",
+        )
+    return from_spec(last.sinks[name].spec)
 
 
 def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> TransactionId:
