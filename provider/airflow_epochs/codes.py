@@ -281,8 +281,8 @@ ADOPTION_OUTDATED = AGREEMENT.code(
     Corrupt,
     "The command `adopt-sink` took a sink as it was, and the sink shows something else now, before an epoch obeyed the "
     "command.",
-    "If the DAG should point the sink to another table, correct the DAG. Otherwise type `airflow epochs adopt-sink "
-    "PIPELINE SINK --why …` again: it looks at the table anew. Then clear the failed task.",
+    "Correct the DAG if it should point the sink to another table. Otherwise type `airflow epochs adopt-sink PIPELINE "
+    "SINK --why …` again: it looks at the table anew. Then clear the failed task.",
 )
 SINK_BEHIND = AGREEMENT.code(
     "EPOCHS-SINK-BEHIND",

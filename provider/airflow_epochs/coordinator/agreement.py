@@ -59,7 +59,7 @@ def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, e
         f"show {_describe(expected)}. Its table was changed since, or the DAG points it to another one. Nothing was "
         "read or written.",
         code=codes.ADOPTION_OUTDATED,
-        remedy="If the DAG should point the sink to another table, correct the DAG. Otherwise type "
+        remedy="Correct the DAG if it should point the sink to another table. Otherwise type "
         f"`airflow epochs adopt-sink {pipeline} {sink.name} --why …` again: it looks at the table anew. Then clear the "
         "failed task.",
         pipeline=pipeline,
