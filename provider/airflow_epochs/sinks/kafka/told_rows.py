@@ -24,6 +24,7 @@ def of_epoch(cluster: Cluster, topic: str, receipt: Receipt, source: str) -> Ite
         raise _untold(topic, "it is not the topic any more that got them")
     if "offsets" not in receipt.detail:
         raise _untold(topic, "the receipt does not say where they are")
+    told = 0
     for partition, (start, end) in sorted(receipt.detail["offsets"].items()):
         log = PartitionLog(cluster=cluster, topic=topic, partition=int(partition))
         beginning, _ = log.bounds()
@@ -32,7 +33,10 @@ def of_epoch(cluster: Cluster, topic: str, receipt: Receipt, source: str) -> Ite
         for message in log.between(start, end):
             headers = message.headers() or []
             if (dict(headers).get(HEADER) or b"").startswith(f"{source}/".encode()):
+                told += 1
                 yield _row(message.key(), message.value(), headers)
+    if facts.is_compacted and told < receipt.rows:
+        raise _untold(topic, "the topic is compacted, and newer records have taken the place of some of them")
 
 
 def of_records(records: Iterator[Record]) -> Iterator[Row]:
