@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from kafka.codec import has_zstd
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval
@@ -121,6 +123,80 @@ def test_killed_at_any_moment_a_rerun_reads_the_same_records_though_late_ones_ha
         expected += "" if planned is None else letters[1]
     assert hour(world, len(moments)).run(99) is None
     assert world.shown("lake") == expected
+
+
+@contextmanager
+def transactional(world: TopicWorld) -> Iterator[Callable[..., None]]:
+    """Sends records in a transaction, which is committed or aborted."""
+    producer = Producer({"bootstrap.servers": world.broker.bootstrap, "transactional.id": world.topic()})
+    producer.init_transactions(20)
+
+    def sent(payloads: str, of: datetime, *, commit: bool = True) -> None:
+        producer.begin_transaction()
+        for payload in payloads:
+            value = json.dumps({"source": world.topic(), "payload": payload})
+            producer.produce(world.topic(), value, partition=0, timestamp=int(of.timestamp() * 1000))
+        producer.commit_transaction(20) if commit else producer.abort_transaction(20)
+
+    yield sent
+
+
+@pytest.mark.parametrize("missed", ["read", "refuse"])
+def test_history_that_transactions_have_written_is_in_the_epochs_of_its_own_intervals(
+    world: TopicWorld, missed: str
+) -> None:
+    """The markers that end transactions have today's time, and no reader sees them."""
+    with transactional(world) as send_in_transaction:
+        for number, payloads in ((9, "ab"), (10, "cd"), (11, "ef")):
+            send_in_transaction(payloads, at(number + 0.5))
+    for number, shown in ((9, "ab"), (10, "abcd"), (11, "abcdef")):
+        assert hour(world, number, missed=missed).run(number) is None
+        assert world.shown("lake") == shown
+
+
+def test_aborted_records_do_not_end_an_interval_and_committed_ones_in_their_batch_of_time_do(world: TopicWorld) -> None:
+    send(world, ("a", at(9.2)))
+    with transactional(world) as send_in_transaction:
+        send_in_transaction("xyz", at(23.5), commit=False)
+        send(world, ("b", at(9.3)))
+        send_in_transaction("c", at(9.4))
+        send_in_transaction("xyz", at(23.5), commit=False)
+        send_in_transaction("d", at(10.3))
+    for number, shown in ((9, "abc"), (10, "abcd")):
+        assert hour(world, number).run(number) is None
+        assert world.shown("lake") == shown
+
+
+def test_a_record_of_the_future_that_was_read_before_the_intervals_began_does_not_end_them(world: TopicWorld) -> None:
+    world.set_option("message.timestamp.after.max.ms", str(10**12))
+    send(world, ("a", at(9.5)), ("x", at(24 + 200)))
+    assert world.but(options={}).run(1) is None
+    for number, payload in ((10, "b"), (11, "c")):
+        send(world, (payload, at(number + 0.5)))
+    for number, shown in ((10, "abx"), (11, "abcx")):
+        assert hour(world, number).run(number) is None
+        assert world.shown("lake") == shown
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_within_a_batch_that_transactions_have_written_the_epoch_ends_at_the_record(
+    world: TopicWorld, codec: str
+) -> None:
+    """The batch lies behind a marker with a later time, so this process reads it; a codec that it lacks ends before."""
+    with transactional(world) as send_in_transaction:
+        send_in_transaction("a", at(9.1))
+    options = {"bootstrap.servers": world.broker.bootstrap, "compression.type": codec, "linger.ms": 500}
+    producer = Producer({**options, "transactional.id": f"{world.topic()}-2"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for payload, time_of_it in (("b", at(9.2)), ("c", at(9.9)), ("d", at(10.1))):
+        value = json.dumps({"source": world.topic(), "payload": payload})
+        producer.produce(world.topic(), value, partition=0, timestamp=int(time_of_it.timestamp() * 1000))
+    producer.commit_transaction(20)
+    assert hour(world, 9).run(9) is None
+    assert world.shown("lake") in (["abc"] if codec != "zstd" or has_zstd() else ["a"])
+    assert hour(world, 10).run(10) is None
+    assert world.shown("lake") == "abcd"
 
 
 # --- runs that do not follow one another ----------------------------------------------------------------------

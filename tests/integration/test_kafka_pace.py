@@ -72,6 +72,19 @@ def test_few_records_wait_until_the_oldest_is_older_than_max_delay_and_a_rerun_t
     assert "pace" not in waits.completed(2).source_state
 
 
+@pytest.mark.parametrize("read", [timedelta(minutes=50), timedelta(seconds=-10)])
+def test_an_old_record_is_not_hidden_by_a_newer_one_that_was_read_before_it(world: TopicWorld, read: timedelta) -> None:
+    """The brokers find the one that was read, because they search the log from its beginning."""
+    world.produce("a", partitions=[0], at=NOW + read)
+    assert world.run(1) is None
+    waits = world.but(options={"min_records": 10, "max_delay": "1h"})
+    waits.produce("b", partitions=[0], at=NOW - timedelta(minutes=59))
+    with pytest.raises(NoNewData, match="1 offsets are there"):
+        waits.opened(2)
+    opened = waits.but(clock=after(2)).opened(3)
+    assert "is older than max_delay (3600 s)" in told(opened)[0]
+
+
 def test_records_with_times_to_come_wait_since_the_last_epoch_ended(world: TopicWorld) -> None:
     world.produce("ab")
     assert world.run(1) is None

@@ -14,6 +14,7 @@ from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sources.kafka.group_requests import committed, members
 from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes, open_producers, transactions_of
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
+from airflow_epochs.sources.kafka.record_times import first_records
 from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
 
 if TYPE_CHECKING:
@@ -130,6 +131,22 @@ class Brokers:
         """Per partition, the first readable offset at or after a time in ms since 1970; None if there is none yet."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
+
+    def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Per partition, the first record at or after a time and an offset that readers of committed records see.
+
+        None if there is none yet. ``ms``: the time in ms since 1970. ``begins``: the offsets.
+        """
+        told = {at: offset for at, offset in self.offsets_at(ms, begins).items() if offset is not None}
+        offsets = {at: max(offset, begins[at]) for at, offset in told.items()}
+        exact = {at for at, offset in told.items() if offset >= begins[at]}
+        found = self._client.ask("look up times", lambda admin: first_records(admin, ms, offsets, exact))
+        return {at: found.get(at) for at in begins}
+
+    def times(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Per partition, the time of the batch that has the offset, in ms since 1970. Leaves out very large batches."""
+        found = self._client.ask("read the first batches", lambda admin: batches(admin, offsets))
+        return {at: batch.ms for at, batch in found.items() if batch.ms >= 0}
 
     def group(self, group: str, partitions: Iterable[Partition] = ()) -> dict[Partition, tuple[int, str]]:
         """A consumer group's committed offsets with their metadata. Empty if the group does not exist.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.sources.kafka.logs import Batch, Partition
@@ -23,7 +24,7 @@ ANSWER_BYTES_MAX = 16 << 20
 # Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
 _HEADER = struct.Struct(">qiibIhiqq14xi")
-_MAGIC = 2
+MAGIC = 2
 _LOG_APPEND_TIME, _DELETE_HORIZON = 0x08, 0x40
 """The attribute that compaction sets in a batch with tombstones or transaction markers (KIP-534)."""
 
@@ -59,10 +60,10 @@ def batches(admin: KafkaAdminClient, offsets: Mapping[Partition, int]) -> dict[P
     missing = dict(offsets)
     for bytes_max in BATCH_BYTES_MAX:
         left_out: dict[Partition, int] = {}
-        for partition, records in _fetched(admin, missing, bytes_max):
-            if batch := _batch_with(offsets[partition], records):
+        for partition, answer in fetched(admin, missing, bytes_max):
+            if batch := _batch_with(offsets[partition], answer.records):
                 found[partition] = batch
-            elif not records:
+            elif not answer.records:
                 left_out[partition] = offsets[partition]
         missing = left_out
     return found
@@ -114,9 +115,26 @@ def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dic
     return {each.producer_id: (name, each.transaction_start_time_ms) for name, each in described.items()}
 
 
-def _fetched(
-    admin: KafkaAdminClient, offsets: Mapping[Partition, int], bytes_max: int
-) -> Iterator[tuple[Partition, bytes]]:
+@dataclass(frozen=True)
+class Fetched:
+    """What a broker sent of a partition's log, from a batch on that has the offset.
+
+    Attributes:
+        records: Batches; the last one may be cut off.
+        aborted: Producer id and first offset of each aborted transaction there, if only committed ones were wanted.
+    """
+
+    records: bytes
+    aborted: tuple[tuple[int, int], ...]
+
+
+def fetched(
+    admin: KafkaAdminClient, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool = False
+) -> Iterator[tuple[Partition, Fetched]]:
+    """Per partition, what is in its log from the offset on; nothing of a partition whose log does not have the offset.
+
+    ``committed``: only up to the last stable offset. It has aborted records too, and names their transactions.
+    """
     from kafka.errors import OffsetOutOfRangeError, for_code
     from kafka.protocol.consumer import FetchRequest
 
@@ -137,7 +155,7 @@ def _fetched(
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=ANSWER_BYTES_MAX,
-            isolation_level=0,
+            isolation_level=int(committed),
             session_id=0,
             session_epoch=-1,  # no fetch session
             topics=_by_topic(partitions, topic_of, asked),
@@ -152,14 +170,15 @@ def _fetched(
             for at in topic.partitions:
                 if for_code(at.error_code) is not OffsetOutOfRangeError:  # deleted or truncated a moment ago
                     _raise(at.error_code, topic.topic)
-                    yield (topic.topic, at.partition_index), bytes(at.records or b"")
+                    aborted = tuple((each.producer_id, each.first_offset) for each in at.aborted_transactions or ())
+                    yield (topic.topic, at.partition_index), Fetched(bytes(at.records or b""), aborted)
 
 
 def _batch_with(offset: int, records: bytes) -> Batch | None:
     if len(records) < _HEADER.size:
         return None
     base, _, _, magic, crc, attributes, last_delta, first_ms, last_ms, count = _HEADER.unpack_from(records)
-    if magic != _MAGIC or not base <= offset <= base + last_delta:
+    if magic != MAGIC or not base <= offset <= base + last_delta:
         return None  # a format from before Kafka 0.11, or compaction has removed the offset
     is_whole = count == last_delta + 1 and not attributes & _DELETE_HORIZON
     return Batch(crc, is_whole, ms=last_ms if attributes & _LOG_APPEND_TIME else first_ms)

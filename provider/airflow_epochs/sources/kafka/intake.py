@@ -109,8 +109,12 @@ def _overdue(brokers: Brokers, ranges: Ranges, config: KafkaConfig, max_delay_s:
 
 def older_than(brokers: Brokers, begins: dict[Partition, int], at: datetime) -> list[Partition]:
     """The partitions whose first unread record has a timestamp before ``at``."""
-    found = brokers.offsets_at(max(0, micros(at) // 1000), begins)
-    return sorted(each for each, start in begins.items() if (first := found[each]) is None or first > start)
+    ms = max(0, micros(at) // 1000)
+    found = brokers.offsets_at(ms, begins)
+    # The brokers search the whole log. Where they find a record that was read, they say nothing of the unread ones.
+    read = {each: start for each, start in begins.items() if (first := found[each]) is not None and first < start}
+    old = {each for each, time_of_first in brokers.times(read).items() if time_of_first < ms}
+    return sorted(old | {each for each, start in begins.items() if (first := found[each]) is None or first > start})
 
 
 def _ended_before(past: Past, at: datetime) -> bool:

@@ -12,7 +12,7 @@ from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.intake import POLL_S, Found, time_index
-from airflow_epochs.sources.kafka.logs import Partition
+from airflow_epochs.sources.kafka.logs import Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import epochs_of
 from airflow_epochs.sources.kafka.plan import available
 from airflow_epochs.sources.kafka.starting import AtTime, Starting, ms_of
@@ -35,7 +35,7 @@ def find_interval(
     interval.require_unread(at, covered, past.epochs())
     _wait_until_over(at, config, past, defers)
     deadline = time.monotonic() + config.max_wait_s
-    while held := told(brokers.waiting(_uncut(brokers, config, at))):
+    while held := told(brokers.waiting(_uncut(brokers, config, position, at))):
         if (left := deadline - time.monotonic()) <= 0:
             raise NotApplied(f"Records of {at} may wait: {held}.", code=codes.INTERVAL_HELD)
         time.sleep(min(POLL_S, left))
@@ -62,11 +62,17 @@ def _wait_until_over(at: Interval, config: KafkaConfig, past: Past, defers: bool
     time.sleep(max(0.0, left))
 
 
-def _uncut(brokers: Brokers, config: KafkaConfig, at: Interval) -> dict[Partition, int]:
-    """The last stable offsets of the partitions that have no record at or after the interval's end yet."""
-    stable = brokers.look(list(config.topics)).ends()
+def _uncut(brokers: Brokers, config: KafkaConfig, position: Position | None, at: Interval) -> dict[Partition, int]:
+    """The last stable offsets of the partitions that have no unread record at or after the interval's end yet."""
+    cluster = brokers.look(list(config.topics))
+    stable, read = cluster.ends(), offsets_at_ends(position.ranges if position else {})
+    begins = {
+        (topic, p): max(log.start, min(log.end, read.get(topic, {}).get(p, log.start)))
+        for topic, of in cluster.topics.items()
+        for p, log in of.partitions.items()
+    }
     _, end = interval.instants(at)
-    return {each: stable[each] for each, first in brokers.offsets_at(end, stable).items() if first is None}
+    return {each: stable[each] for each, first in brokers.seen_offsets_at(end, begins).items() if first is None}
 
 
 def _of_interval(
@@ -75,9 +81,11 @@ def _of_interval(
     cluster = brokers.look(list(config.topics), epochs_of(position.state) if position else {})
     begin = config.starting if isinstance(config.starting, AtTime) else AtTime(ms_of(at.start))
     index = time_index(brokers, cluster, begin, position)
-    # the ends are newer than the logs: so what is not cut off there has no record that is too new
-    starts, ends = (brokers.offsets_at(ms, cluster.ends()) for ms in interval.instants(at))
     full = available(position, list(config.topics), cluster, begin, index)
+    start, end = interval.instants(at)
+    starts = brokers.offsets_at(start, cluster.ends())
+    # the ends are newer than the logs: so what is not cut off there has no record that is too new
+    ends = brokers.seen_offsets_at(end, {(topic, r.partition): r.start for topic in full for r in full[topic]})
     ranges, why = interval.plan(at, covered, full, starts, ends, refuse_missed=config.refuses_missed)
     new = [topic for topic in config.topics if not position or topic not in position.ranges]
     if gone := interval.cut_off(ranges, cluster, new):
