@@ -372,7 +372,7 @@ def test_a_killed_command_leaves_what_the_next_one_clears_away(lab: Lab, db: Db)
     now = typed(lab, "--epoch", "1", "--transform", f"{code(lab, NOW)}", "--sample", "1", "--output", "json")
     assert now.returncode == 0, now.stderr
     assert everything(lab, db) == before
-    told = json.loads(now.stdout[now.stdout.index("{\n") :])
+    told = json.loads(now.stdout)
     assert (told["epoch"], told["decision"], told["code_then"] != told["code_now"]) == (1, "GLOBAL_COMMIT", True)
     lake = next(each for each in told["sinks"] if each["sink"] == "lake")
     assert {"rows_then": 5, "rows_now": 5, "only_then": 3, "only_now": 3, "vote": "VOTE_COMMIT"}.items() <= lake.items()
@@ -395,7 +395,7 @@ def test_a_transform_that_raises_is_corrected_and_the_command_run_again(lab: Lab
     file.write_text(right)
     again = typed(lab, *words)
     assert again.returncode == 0, again.stderr
-    told = json.loads(again.stdout[again.stdout.index("{\n") :])
+    told = json.loads(again.stdout)
     assert [(each["rows_then"], each["rows_now"]) for each in told["sinks"] if each["sink"] == "lake"] == [(5, 5)]
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
-from airflow_epochs.commands.printing import DOCUMENTS, print_document, print_rows
+from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
 from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.task import TaskTry
@@ -60,19 +60,23 @@ def count(text: str) -> int:
 @tells_refusals
 def show_dry_run(args: Namespace) -> None:
     """Stage the epoch's input again, compare, and clear away what was staged. It changes nothing, so does not ask."""
-    found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="stage")
-    task = found.task()
-    if args.transform:
-        task = with_transform(task, args.transform)
-    with ended_in_order(), worded():
-        told = dry_run(task, args.epoch, args.sample)
+    with answer_alone():
+        task = todays_task(args)
+        with ended_in_order(), worded():
+            told = dry_run(task, args.epoch, args.sample)
     if args.output in DOCUMENTS:
         print_document(_as_json(told), args.output)
     else:
         _print(told, args.output)
 
 
-def with_transform(task: TaskTry, text: str) -> TaskTry:
+def todays_task(args: Namespace) -> TaskTry:
+    """A task of the pipeline as its DAG defines it today, with the code of ``--transform`` if that is given."""
+    task = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="stage").task()
+    return _with_transform(task, args.transform) if args.transform else task
+
+
+def _with_transform(task: TaskTry, text: str) -> TaskTry:
     """The task with the code in another file; its function has the name of today's if ``text`` names none."""
     named = text if ":" in Path(text).name else f"{text}:{task.pipeline.transform.function}"
     transform: Transform = find_transform(named, [Path.cwd()])

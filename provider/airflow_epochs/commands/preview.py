@@ -1,6 +1,6 @@
 """``airflow epochs preview``: run today's code on the next records, and show what each sink would get.
 
-``operators.definitions`` finds the pipeline in today's DAGs. ``coordinator.preview`` does the work.
+``commands.dry_run.todays_task`` finds the pipeline in today's DAGs. ``coordinator.preview`` does the work.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
-from airflow_epochs.commands.dry_run import SAMPLE, count, ended_in_order, with_transform, worded
-from airflow_epochs.commands.printing import DOCUMENTS, print_document, print_rows
+from airflow_epochs.commands.dry_run import SAMPLE, count, ended_in_order, todays_task, worded
+from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
 from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
 from airflow_epochs.model import records_upper_bound
-from airflow_epochs.operators import definitions
 
 RECORDS = 100
 
@@ -46,11 +45,10 @@ def preview_command() -> ActionCommand:
 @tells_refusals
 def show_preview(args: Namespace) -> None:
     """Stage the next records, show the rows, and clear them away. It changes nothing, so does not ask."""
-    task = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="stage").task()
-    if args.transform:
-        task = with_transform(task, args.transform)
-    with ended_in_order(), worded():
-        told = preview(task, max(1, args.records), args.sample)
+    with answer_alone():
+        task = todays_task(args)
+        with ended_in_order(), worded():
+            told = preview(task, max(1, args.records), args.sample)
     if args.output in DOCUMENTS:
         print_document(_as_json(told), args.output)
     else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -11,6 +13,24 @@ from airflow.cli.simple_table import AirflowConsole
 
 Row = Mapping[str, Any]
 DOCUMENTS = ("json", "yaml")
+
+
+@contextmanager
+def answer_alone() -> Iterator[None]:
+    """What is printed or logged meanwhile goes to stderr, so that stdout has the command's answer alone.
+
+    DAG files and transforms may print, and so may a child process. Airflow's log holds on to stdout, and so is moved
+    with its file descriptor only.
+    """
+    print(end="", flush=True)
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        print(end="", flush=True)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def print_rows(rows: Iterable[Row], output: str) -> None:

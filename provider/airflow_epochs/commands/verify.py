@@ -15,7 +15,7 @@ from rich.progress import Progress
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
 from airflow_epochs.commands.dry_run import count
-from airflow_epochs.commands.printing import DOCUMENTS, print_rows
+from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_rows
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
 from airflow_epochs.errors import Refused
@@ -44,9 +44,10 @@ def verify_command() -> ActionCommand:
 @tells_refusals
 def show_verification(args: Namespace) -> None:
     """Check, print a row for each check, and exit with 1 if something is wrong or a sink did not answer."""
-    task = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id).task()
-    _require_complete_epoch(task)
-    found = _found(task, max(1, args.epochs))
+    with answer_alone():
+        task = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id).task()
+        _require_complete_epoch(task)
+        found = _found(task, max(1, args.epochs))
     print_rows([_printed(each) for each in found], args.output)
     faults = [each for each in found if each.verdict in FAULTS]
     if args.output not in DOCUMENTS:

@@ -1,0 +1,64 @@
+"""What commands print: the answer alone on stdout, and text as it stands."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.commands.dry_run import show_dry_run
+from airflow_epochs.commands.preview import show_preview
+from airflow_epochs.commands.verify import show_verification
+from airflow_epochs.operators import definitions
+from tests.support.faults_world import DiskWorld, start
+from tests.support.rebuilt import Found
+
+NOISE = ("from a DAG file", "from Airflow's log", "from a child process")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """One complete epoch in two tables, and records that no epoch has read."""
+    world = start(DiskWorld(tmp_path))
+    world.produce(2)
+    return world
+
+
+@contextmanager
+def real_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    """Stdout as a process has it, with its file descriptor; and a log that holds on to it, as Airflow's does."""
+    with open(1, "w", closefd=False) as stdout, monkeypatch.context() as context:
+        context.setattr(sys, "stdout", stdout)
+        log = logging.Logger("of Airflow")  # without a parent, whose handlers pytest has
+        log.addHandler(logging.StreamHandler(stdout))
+        yield log
+
+
+@pytest.mark.parametrize("command", [show_verification, show_dry_run, show_preview])
+def test_stdout_has_the_json_alone_whatever_is_printed_while_dag_files_are_read(
+    world: DiskWorld,
+    command: Callable[[Namespace], None],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = {"epochs": 10, "epoch": 1, "records": 10, "sample": 1, "transform": None}
+    with real_stdout(monkeypatch) as log:
+
+        def find(*_: object, **__: object) -> Found:
+            print(NOISE[0])
+            log.warning(NOISE[1])
+            subprocess.run(["echo", NOISE[2]], check=True)
+            return Found(lambda: world.coordinator().task)
+
+        monkeypatch.setattr(definitions, "find", find)
+        command(Namespace(pipeline="orders", dag_id=None, ledger_conn_id=None, output="json", **usual))
+    out, err = capfd.readouterr()
+    assert json.loads(out)
+    assert all(line in err for line in NOISE)
