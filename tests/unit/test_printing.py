@@ -15,6 +15,7 @@ import pytest
 
 from airflow_epochs.commands.dry_run import show_dry_run
 from airflow_epochs.commands.preview import show_preview
+from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.operators import definitions
 from tests.support.faults_world import DiskWorld, start
@@ -62,3 +63,11 @@ def test_stdout_has_the_json_alone_whatever_is_printed_while_dag_files_are_read(
     out, err = capfd.readouterr()
     assert json.loads(out)
     assert all(line in err for line in NOISE)
+
+
+@pytest.mark.parametrize("text", ["disk [/lake] full", "columns [id, amount] are new", "a [b] c", ":warning:", "\\"])
+@pytest.mark.parametrize("output", ["table", "plain", "json", "yaml"])
+def test_text_is_printed_as_it_stands(text: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"why": text}], output)
+    told = capsys.readouterr().out
+    assert (json.dumps(text) if output == "json" else text) in told

@@ -40,7 +40,8 @@ def print_rows(rows: Iterable[Row], output: str) -> None:
         print_document(found, output)
     else:
         cells = [{name: _cell(value) for name, value in row.items()} for row in found]
-        AirflowConsole().print_as(data=cells, output=output)
+        # Reasons and names are text of users: [id] is no style, and [/lake] ends none.
+        AirflowConsole(markup=False, emoji=False).print_as(data=cells, output=output)
 
 
 def print_document(value: Any, output: str) -> None:
