@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Move, Position
-from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator import orders, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import position_of_next
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, OpenRecord, TransactionId
 from airflow_epochs.protocol import State
@@ -116,6 +119,54 @@ def test_an_epoch_obeys_the_newest_of_two_moves_and_both_stay_on_record(scenario
     complete = scenario.ledger.complete_record(2)
     assert complete and complete.ranges == {"orders": (OffsetRange(0, 5, 7), OffsetRange(1, 6, 7))}
     assert len(complete.commands) == 3
+
+
+@pytest.mark.parametrize("after_an_abort", [False, True])
+@pytest.mark.parametrize("offset", [3, 6])
+def test_a_preview_shows_the_records_that_the_run_reads_after_a_command(
+    scenario: Scenario, offset: int, after_an_abort: bool
+) -> None:
+    moved(scenario, 0, offset)
+    if after_an_abort:
+        aborted(scenario, 2)
+    told = preview(scenario.coordinator().task, 100, 1)
+    assert (told.epoch, told.ranges) == (2, {"orders": (OffsetRange(0, offset, 7), OffsetRange(1, 5, 7))})
+    _, position = position_of_next(scenario.ledger)
+    assert position and position.ranges["orders"][0].end == offset
+    assert scenario.airflow_run(run(3)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and complete.ranges == told.ranges
+
+
+def test_a_preview_says_that_the_next_epoch_only_brings_tables_back(scenario: Scenario) -> None:
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    orders.put(
+        scenario.ledger,
+        at,
+        "rewind",
+        ME,
+        Move(position=at.position(source)),
+        restoration=orders.Restoration(epoch=1, points={}),
+    )
+    with pytest.raises(
+        Refused, match="The next epoch brings the tables of epoch 1 back, and reads no input"
+    ) as refused:
+        preview(scenario.coordinator().task, 100, 1)
+    assert refused.value.code is codes.DRY_RUN_UNSUITABLE
+
+
+def test_a_preview_lets_a_state_begin_anew_that_a_command_takes_as_it_is(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before) and at.before
+    adoption = orders.Adoption(sink="orders", shown=None, expected=at.before.txn, lacks=(1, 1))
+    orders.put(scenario.ledger, at, "adopt-sink", ME, Move(position=at.position(source)), adoption=adoption)
+    asked = Mock(wraps=state_tables.pins)
+    monkeypatch.setattr(state_tables, "pins", asked)
+    preview(scenario.coordinator().task, 100, 1)
+    assert asked.call_args.args[2] == {"orders": None}
 
 
 def test_without_new_data_the_command_waits_for_the_next_run(scenario: Scenario) -> None:

@@ -19,7 +19,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import newest_opened
+from airflow_epochs.ledger.queries import newest_opened, order_in_force
 from airflow_epochs.model import (
     Command,
     CompleteRecord,
@@ -100,7 +100,7 @@ def standing(ledger: Ledger, pipeline: str) -> Standing:
         attempt=view.epoch.attempt,
         newest=newest,
         before=ledger.complete_record(view.number - 1),
-        order=ledger.open_record(view.number, view.open.obeys) if view.open and view.open.obeys else None,
+        order=order_in_force(ledger, view),
     )
 
 

@@ -1,7 +1,7 @@
 """A preview: runs today's code on the next records of the source, and shows what each sink would get.
 
-Nothing is opened, decided or committed, so the next epoch takes the same records. The rows are staged as
-``coordinator.unpublished`` says. The sinks' tables and topics need not exist yet.
+Nothing is opened, decided or committed, so the next epoch takes the same records, from where a command has moved it.
+The rows are staged as ``coordinator.unpublished`` says. The sinks' tables and topics need not exist yet.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Limits, Position, Sampling, SinkAttempt, StagedSample
 from airflow_epochs.coordinator import opening, schemas, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.unpublished import clear_away, staged
-from airflow_epochs.errors import NoNewData, NotApplied
+from airflow_epochs.errors import NoNewData, NotApplied, Refused
+from airflow_epochs.ledger.queries import order_in_force
 from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, StageReport, TransactionId, seed_of
 from airflow_epochs.names import DRY_RUN
 
@@ -54,7 +56,7 @@ def preview(task: TaskTry, records: int, sample: int) -> Preview:
 
     Raises:
         NoNewData: The source has no record that no epoch has read.
-        Refused: The transform, or the pipeline's definition, is wrong.
+        Refused: The transform, or the pipeline's definition, is wrong; or the next epoch only brings tables back.
         NotApplied: Spark failed, or the source does not answer.
     """
     clear_away(task)
@@ -71,20 +73,22 @@ def preview(task: TaskTry, records: int, sample: int) -> Preview:
 
 def _played(task: TaskTry, records: int) -> OpenRecord:
     """An attempt at the next epoch, which belongs to no ledger."""
-    name, newest = task.pipeline.name, task.ledger.newest_complete()
-    before = task.ledger.complete_record(newest)
+    name, view = task.pipeline.name, task.ledger.view_of_next()
+    before, order = task.ledger.complete_record(view.number - 1), order_in_force(task.ledger, view)
+    if order and order.restored_to:
+        raise _brings_back(order)
     limits = Limits(max_records=records, min_records=1, wait_at_most=0)
     try:
-        planned, now, watermarks = opening.next_input(task, before, Position.after(before), limits)
+        planned, now, watermarks = opening.next_input(task, before, Position.after(order or before), limits)
     except NoNewData as nothing:
         nothing.remedy = (
             f"Send records to the source. Or play a complete epoch: `airflow epochs dry-run {name} --epoch N`."
         )
         raise
     ledger_id = f"{DRY_RUN}{task.draw_id()}"
-    pins = state_tables.pins(task, before, {})
+    pins = state_tables.pins(task, before, order.adopted if order else {})
     return OpenRecord(
-        txn_id=str(TransactionId(name, newest + 1, 1, task.draw_id())),
+        txn_id=str(TransactionId(name, view.number, 1, task.draw_id())),
         ledger_id=ledger_id,
         ranges=planned.ranges,
         source=task.pipeline.source.spec(),
@@ -95,13 +99,24 @@ def _played(task: TaskTry, records: int) -> OpenRecord:
         dag_id=task.pipeline.dag_id,
         run_id="preview",
         now=now,
-        seed=seed_of(name, newest + 1, ledger_id),
+        seed=seed_of(name, view.number, ledger_id),
         opened_at=now,
         writer=task.writer,
         ledger=task.ledger.root,
         watermarks=watermarks,
         state={sink: replace(pin, fold=False) for sink, pin in pins.items()},
         schemas=schemas.asked(task),
+    )
+
+
+def _brings_back(order: OpenRecord) -> Refused:
+    return Refused(
+        f"The next epoch brings the tables of epoch {order.restored_to} back, and reads no input. So there is nothing "
+        "to preview.",
+        code=codes.DRY_RUN_UNSUITABLE,
+        remedy="Let a run obey the command: start one. When that epoch is complete, type the command again.",
+        pipeline=order.txn.pipeline,
+        epoch=order.txn.epoch,
     )
 
 

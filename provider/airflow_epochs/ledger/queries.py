@@ -176,8 +176,15 @@ def newest_opened(ledger: Ledger) -> OpenRecord | None:
 def position_of_next(ledger: Ledger) -> tuple[int, Position | None]:
     """The newest complete epoch, 0 if there is none, and where the next one begins; None: as the source says."""
     view = ledger.view_of_next()
-    commanded = view.open if view.open and view.open.command else None
-    return view.number - 1, Position.after(commanded or ledger.complete_record(view.number - 1))
+    return view.number - 1, Position.after(order_in_force(ledger, view) or ledger.complete_record(view.number - 1))
+
+
+def order_in_force(ledger: Ledger, view: EpochView) -> OpenRecord | None:
+    """The attempt that holds the newest command of this epoch, also if a run has obeyed it since; None: there is none.
+
+    ``view``: that of the next epoch.
+    """
+    return ledger.open_record(view.number, view.open.obeys) if view.open and view.open.obeys else None
 
 
 def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:
