@@ -15,12 +15,13 @@ from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, key_of, run_key, signing_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
-from airflow_epochs.model import DecisionKind, PipelineRecord, Run, RunIndex, SigningRecord
+from airflow_epochs.model import DecisionKind, DryRunRecord, PipelineRecord, Run, RunIndex, SigningRecord, TryRecord
+from airflow_epochs.names import DRY_RUN
 from airflow_epochs.testing import DictStore, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.faults_golden import resealed
 from tests.support.records import RUN, complete, decision, open_record, receipt, whole_epoch
 
-KEY, NEWER = "the key of this ledger's owner", "a newer key of the same owner"
+KEY, NEWER, NEWEST = "the key of this ledger's owner", "a newer key of the same owner", "the owner's newest key"
 OPEN, DECISION = attempt_key(1, 1, "open"), attempt_key(1, 1, "decision")
 
 
@@ -36,6 +37,13 @@ def claimed(store: DictStore, password: str = KEY, ledger_id: str = "l") -> Ledg
     del store.values[f"p/{PIPELINE_KEY}"]
     keyed(store, password)._records.put(replace(value, ledger_id=ledger_id))
     return keyed(store, password)
+
+
+def killed_dry_run() -> DryRunRecord:
+    """What a dry run of epoch 1 has put."""
+    opened = replace(open_record(), ledger_id=f"{DRY_RUN}1")
+    tried = TryRecord(txn_id=opened.txn_id, try_id="1" * 32, places={}, session={}, started_at="now")
+    return DryRunRecord(pipeline="p", opened=opened, tried=tried, writer="w")
 
 
 @pytest.fixture
@@ -220,6 +228,27 @@ def test_after_one_open_with_both_keys_the_old_one_can_be_dropped(store: DictSto
     assert keyed(store, NEWER).view(2).open
     assert keyed(store, NEWER).complete_record(1)
     assert sorted(key for key in store.values if "signing" in key) == [f"p/{signing_key(1)}"]
+
+
+def test_what_a_killed_dry_run_left_is_believed_after_a_change_of_keys(store: DictStore) -> None:
+    left = keyed(store).put_dry_run(killed_dry_run())
+    begun(store, f"{NEWER},{KEY}")
+    assert [each.tried for each in begun(store, NEWER).dry_runs()] == [left.tried]
+
+
+def test_what_a_dry_run_of_a_dropped_key_left_stops_no_epoch_and_is_believed_once_an_operator_says_so(
+    store: DictStore,
+) -> None:
+    begun(store, f"{NEWER},{KEY}")
+    left = keyed(store).put_dry_run(killed_dry_run())
+    assert begun(store, f"{NEWEST},{NEWER}").view(1).decision
+    ledger = keyed(store, NEWEST)
+    with pytest.raises(Corrupt, match="its signature does not match a key"):
+        ledger.dry_runs()
+    assert ledger.signing.unsigned() == [key_of(left)]
+    ledger.signing.sign(why="it was mine", at="now", writer="cli", who="me")
+    assert [each.tried for each in keyed(store, NEWEST).dry_runs()] == [left.tried]
+    assert keyed(store, NEWEST).signing.unsigned() == []
 
 
 def test_a_key_that_was_dropped_signs_nothing_any_more(store: DictStore) -> None:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import (
     ACKNOWLEDGED_FOLDER,
+    DRY_RUNS_FOLDER,
     PAUSES_FOLDER,
     PIPELINE_KEY,
     REBUILT_FOLDER,
@@ -49,8 +50,12 @@ class Signing:
             return self._records.trust.signing() if self.has_keys else None
 
     def unsigned(self) -> list[str]:
-        """The keys of the records that the next epoch rests on, and that today's signing keys do not confirm."""
-        return [key for key, value in self._needed_next().items() if not self._is_believed(key, value)]
+        """The keys of the records that today's signing keys do not confirm, though the next epoch rests on them.
+
+        Also those of dry runs that were killed: the next dry run reads them.
+        """
+        needed = {**self._needed_next(), **self._dry_runs()}
+        return [key for key, value in needed.items() if not self._is_believed(key, value)]
 
     def sign(self, *, why: str, at: str, writer: str, who: str = "", host: str = "", login: str = "") -> SigningRecord:
         """Put a signing record: today's records count, whoever wrote them; later ones count only if they are signed.
@@ -60,7 +65,8 @@ class Signing:
         """
         if not self.has_keys:
             raise self._records.lacks_key("The ledger cannot be signed without a key")
-        return self._put_signing(self._needed_next(), why=why, at=at, writer=writer, who=who, host=host, login=login)
+        needed = {**self._needed_next(), **self._dry_runs()}
+        return self._put_signing(needed, why=why, at=at, writer=writer, who=who, host=host, login=login)
 
     def sign_from_here(self, at: str, writer: str) -> None:
         """Put a signing record with the newest key, unless that key confirms the ledger already. Idempotent.
@@ -74,6 +80,8 @@ class Signing:
         needed = self._needed_next()
         for key, value in needed.items():
             self._records.require_believed(key, value)
+        # No epoch rests on the record of a dry run, so one that is not believed does not stop the pipeline.
+        needed |= {key: value for key, value in self._dry_runs().items() if self._is_believed(key, value)}
         why = "the password of the ledger's connection was set, or changed"
         self._put_signing(needed, why=why, at=at, writer=writer)
 
@@ -125,6 +133,13 @@ class Signing:
             *self._records.keys_in(epoch_folder(newest + 1)),
         ]
         keys += [run_key(run) for run in self._openers(newest + 1)]
+        return self._stored(keys)
+
+    def _dry_runs(self) -> dict[str, bytes]:
+        """Key -> stored bytes of what dry runs have put that are at work, or were killed."""
+        return self._stored(self._records.keys_in(DRY_RUNS_FOLDER))
+
+    def _stored(self, keys: Iterable[str]) -> dict[str, bytes]:
         return {key: value for key in keys if (value := self._records.read(key)) is not None}
 
     def _openers(self, number: int) -> Iterator[Run]:
