@@ -230,7 +230,7 @@ def show_epoch(args: Namespace) -> None:
     view = next(newest_epochs(ledger, 2), None) if args.epoch is None else ledger.view(args.epoch)
     if view is None or not (view.open or view.complete):
         raise Refused(
-            f"The pipeline has no epoch {args.epoch or 'yet'}.",
+            f"The pipeline has no epoch {'yet' if args.epoch is None else args.epoch}.",
             code=codes.EPOCH_UNKNOWN,
             remedy=f"Choose an epoch that `airflow epochs list {args.pipeline}` prints.",
         )

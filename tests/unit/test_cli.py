@@ -14,6 +14,8 @@ from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
 from airflow_epochs.commands import asking, history, looking
+from airflow_epochs.commands.code import acknowledge_code
+from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
@@ -115,6 +117,12 @@ def test_show_of_an_epoch_that_is_not_there_says_where_to_look(world: MemoryWorl
         cli.show_epoch(_args(epoch=9))
 
 
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_show_names_the_number_that_no_epoch_has(world: MemoryWorld, epoch: int) -> None:
+    with pytest.raises(SystemExit, match=f"The pipeline has no epoch {epoch}\\."):
+        cli.show_epoch(_args(epoch=epoch))
+
+
 @pytest.mark.parametrize("command", [cli.list_epochs, cli.show_epoch, cli.show_in_doubt, cli.waive])
 def test_a_name_that_no_pipeline_can_have_is_refused_without_a_traceback(
     world: MemoryWorld, command: Callable[[Namespace], None]
@@ -141,6 +149,24 @@ def test_takeover_of_an_unknown_pipeline_is_refused_and_creates_nothing(
         cli.take_over(_args(pipeline="orderz", dag_id="new", why="moved"))
     assert "nothing to take over" in capsys.readouterr().err
     assert not (tmp_path / "orderz").exists()
+
+
+@pytest.mark.parametrize("dag_id", ["", " ", "new dag", "new/dag", "n" * 251])
+def test_takeover_to_an_id_that_no_dag_can_have_is_refused(world: MemoryWorld, tmp_path: Path, dag_id: str) -> None:
+    with pytest.raises(SystemExit, match=f"EPOCHS-COMMAND-OPTIONS: No DAG can have the id {dag_id!r}"):
+        cli.take_over(_args(dag_id=dag_id, why="moved"))
+    assert admin.owner_of(Ledger(LocalStore(tmp_path), "orders"), "orders") == "dag"
+
+
+def test_code_of_a_misspelled_pipeline_is_not_acknowledged(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        acknowledge_code(_args(pipeline="orderz", code="a" * 64, dag_id=None, why="w", ledger_conn_id=None))
+    assert "has no pipeline 'orderz'. It has: orders." in capsys.readouterr().err
+    assert not (tmp_path / "orderz").exists()
+    acknowledge_code(_args(code="a" * 64, dag_id=None, why="w", ledger_conn_id=None))
+    assert "The next run opens an epoch with it." in capsys.readouterr().out
 
 
 def test_a_waived_sink_is_not_waited_for_any_more(

@@ -95,14 +95,19 @@ def ledger_of(args: Namespace) -> Ledger:
 
 def known_ledger_of(args: Namespace) -> Ledger:
     """As ``ledger_of``. Raises Refused if there is no such pipeline, and names those that there are."""
-    ledger = ledger_of(args)
+    return known_ledger(args.ledger_conn_id, args.pipeline)
+
+
+def known_ledger(conn_id: str, pipeline: str) -> Ledger:
+    """As ``known_ledger_of``, for a command whose connection may come from a DAG."""
+    hook = EpochsHook(conn_id)
+    ledger = hook.ledger(pipeline)
     if ledger.identity() is None and not ledger.newest_complete():
-        known = ", ".join(EpochsHook(args.ledger_conn_id).pipelines())
+        known = ", ".join(hook.pipelines())
         raise Refused(
-            f"The ledger of connection {args.ledger_conn_id} has no pipeline {args.pipeline!r}. It has: "
-            f"{known or 'none'}.",
+            f"The ledger of connection {conn_id} has no pipeline {pipeline!r}. It has: {known or 'none'}.",
             code=codes.PIPELINE_UNKNOWN,
-            pipeline=args.pipeline,
+            pipeline=pipeline,
         )
     return ledger
 

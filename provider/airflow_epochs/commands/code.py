@@ -11,7 +11,7 @@ from argparse import Namespace
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, known_ledger, tells_refusals
 from airflow_epochs.coordinator import code_changes
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.audit import caller, logged
@@ -71,4 +71,4 @@ def _ledger_and_code(args: Namespace) -> tuple[Ledger, str]:
             code=codes.COMMAND_OPTIONS,
             remedy="Give the digest that the error of `open` names, or leave --code out.",
         )
-    return EpochsHook(args.ledger_conn_id or EpochsHook.default_conn_name).ledger(args.pipeline), args.code
+    return known_ledger(args.ledger_conn_id or EpochsHook.default_conn_name, args.pipeline), args.code

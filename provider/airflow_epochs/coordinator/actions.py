@@ -6,6 +6,7 @@ has moved on meanwhile, it is refused. ``coordinator.orders`` has the commands t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,9 @@ from airflow_epochs.ledger.queries import in_words, unfinished
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import DecisionKind, DecisionRecord, attempt_fields, records_upper_bound
 from airflow_epochs.protocol import State
+
+_DAG_ID = re.compile(r"[\w.-]{1,250}")
+"""Airflow's own rule."""
 
 
 class Action(Protocol):
@@ -88,6 +92,7 @@ class TakeOver:
 
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
+        _require_dag_id(self.dag_id)
         admin.require_owner(ledger, self.pipeline, self.owner)
         view = unfinished(ledger)
         return [
@@ -102,6 +107,17 @@ class TakeOver:
         """As ``Action.do``."""
         admin.take_over(ledger, self.pipeline, self.dag_id, owner=self.owner, by=by)
         return f"Pipeline {self.pipeline} now belongs to DAG {self.dag_id}."
+
+
+def _require_dag_id(dag_id: str) -> None:
+    """Raise Refused if no DAG can have this id, for example of a shell variable that is not set."""
+    if not _DAG_ID.fullmatch(dag_id):
+        raise Refused(
+            f"No DAG can have the id {dag_id!r}. Nothing was changed.",
+            code=codes.COMMAND_OPTIONS,
+            remedy="Give the id of the DAG that runs the pipeline from now on. It has letters, digits, dashes, dots "
+            "and underscores.",
+        )
 
 
 @dataclass(frozen=True)
