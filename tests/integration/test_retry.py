@@ -58,13 +58,99 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     lab.behind = "epochs" if layout else "complete"
     in_doubt(lab)
     told = Retry.of(fresh(lab), "orders").told(fresh(lab))
-    assert "The failed tasks of run r1 of DAG" in told[0] and "It is rolled forward" in told[1]
+    assert told[0].startswith("Of run r1 of DAG") and "It is rolled forward" in told[1]
     assert retried(lab).run_id == "r1"
     assert short(lab.harness.drive("r1")).state == "success"
     assert fresh(lab).newest_complete() == 1
     assert lab.shown() == [["a", "b"], ["a", "b"]]
     [deed] = deeds(fresh(lab), 5)
     assert (deed.what, deed.epoch, deed.who) == ("retry: run r1 tasks cleared", 1, "ana")
+
+
+def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
+    """The tasks that failed were to be tried again, when somebody marks the run as failed, or its time is over."""
+    from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.utils.session import create_session
+
+    dag = lab.harness.dag
+    with create_session() as session:
+        session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one().set_state("running")
+        tasks = session.query(TaskInstance).filter_by(dag_id=dag.dag_id, run_id=run_id)
+        tasks.filter_by(state="failed").update({"state": "up_for_retry"})
+        tasks.filter_by(state="upstream_failed").update({"state": None})
+    with create_session() as session:
+        if by_hand:
+            stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+            set_dag_run_state_to_failed(dag=stored, run_id=run_id, commit=True, session=session)
+        else:  # as SchedulerJobRunner does at the end of dagrun_timeout
+            session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one().set_state("failed")
+            tasks = session.query(TaskInstance).filter_by(dag_id=dag.dag_id, run_id=run_id)
+            waiting = tasks.filter((TaskInstance.state == "up_for_retry") | TaskInstance.state.is_(None))
+            waiting.update({"state": "skipped"})
+
+
+def tries(lab: Lab, run_id: str) -> dict[str, int]:
+    """Task -> how often Airflow has started it in this run."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(TaskInstance.task_id, TaskInstance.try_number)
+        found = rows.filter_by(dag_id=lab.harness.dag.dag_id, run_id=run_id).all()
+        return {task_id.removeprefix("orders."): number for task_id, number in found}
+
+
+@pytest.mark.parametrize(
+    "layout, by_hand",
+    [({}, True), ({}, False), ({"layout": "single"}, True)],
+    ids=["marked as failed", "timed out", "marked as failed, single"],
+)
+def test_tasks_that_airflow_skipped_when_it_ended_the_run_run_again_and_those_that_are_green_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], by_hand: bool
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    in_doubt(lab)
+    stopped_by_airflow(lab, "r1", by_hand=by_hand)
+    before = tries(lab, "r1")
+    assert "the tasks that failed or were skipped are cleared" in Retry.of(fresh(lab), "orders").told(fresh(lab))[0]
+    assert retried(lab).run_id == "r1"
+    outcome = short(lab.harness.drive("r1"))
+    assert outcome.state == "success" and outcome.tasks["mine"] == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    again = {"epochs", "mine"} if layout else {"commit.audit", "complete", "mine"}
+    assert {task for task, number in tries(lab, "r1").items() if number > before[task]} == again
+
+
+def test_a_run_that_was_stopped_while_it_staged_aborts_the_attempt_if_it_fails_once_more(lab: Lab) -> None:
+    lab.produce("a")
+    lab.spark.failures = 2
+    assert lab.run("r1").state == "failed"
+    stopped_by_airflow(lab, "r1", by_hand=True)
+    retried(lab)
+    assert short(lab.harness.drive("r1")).tasks["abort"] == "failed", "as a task that found something to abort"
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_all_tasks_run_again_of_a_failed_run_whose_tasks_are_all_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    lab = Lab(tmp_path, monkeypatch, layout="single")
+    lab.produce("a")
+    assert lab.run("r1").state == "success"
+    with create_session() as session:
+        session.query(DagRun).filter_by(dag_id=lab.harness.dag.dag_id, run_id="r1").one().set_state("failed")
+    assert Retry.of(fresh(lab), "orders").told(fresh(lab))[0].startswith("All tasks of run r1")
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.after == [1, 1] and fresh(lab).newest_complete() == 1
 
 
 def test_an_aborted_epoch_takes_the_same_input_again(lab: Lab) -> None:
@@ -129,7 +215,7 @@ def test_what_airflow_has_paused_or_does_not_know_is_said(lab: Lab) -> None:
 def test_the_command_does_the_same(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     in_doubt(lab)
     cli.retry(Namespace(pipeline="orders", ledger_conn_id="epochs_default", why="room again", yes=True))
-    assert "The failed tasks of run r1" in capsys.readouterr().out
+    assert "Of run r1 of DAG" in capsys.readouterr().out
     assert short(lab.harness.drive("r1")).state == "success"
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ACTIVE = ("running", "queued")
 FAILED = "failed"
+NOT_GREEN = ("failed", "upstream_failed", "skipped")
 _BECOMES = {
     State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
     State.ABORTED: "The same offsets are taken again.",
@@ -81,8 +82,9 @@ class Retry:
     def _what(self) -> str:
         if not self.run_id:
             return f"A new run of DAG {self.dag_id} is started."
-        which = "The failed tasks" if _state_of(Run(self.dag_id, self.run_id)) == FAILED else "All tasks"
-        return f"{which} of run {self.run_id} of DAG {self.dag_id} are cleared, and Airflow runs them again."
+        run = Run(self.dag_id, self.run_id)
+        which = f"Of {run}, the tasks that failed or were skipped" if _not_green(run) else f"All tasks of {run}"
+        return f"{which} are cleared, and Airflow goes on with the run."
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""
@@ -183,17 +185,34 @@ def _dag(pipeline: str, dag_id: str) -> DagModel:
     return found
 
 
+def _not_green(run: Run) -> list[tuple[str, int]]:
+    """The tasks of a failed run that failed or were skipped: id and map index. None of a run that did not fail.
+
+    If somebody marks a run as failed, or it has lasted longer than ``dagrun_timeout``, Airflow skips what has not
+    finished. Tasks that a green run skips too, such as ``abort``, are among them: cleared, they are skipped again by
+    their trigger rules, or run if the tasks before them now fail.
+    """
+    from airflow.models.taskinstance import TaskInstance as Task
+    from airflow.utils.session import create_session
+
+    if _state_of(run) != FAILED:
+        return []
+    with create_session() as session:
+        rows = session.query(Task.task_id, Task.map_index).filter_by(dag_id=run.dag_id, run_id=run.run_id)
+        return [(task_id, index) for task_id, index in rows.filter(Task.state.in_(NOT_GREEN))]
+
+
 def _clear(pipeline: str, run: Run) -> None:
-    """Clear the failed tasks of a run; all of one that did not fail: somebody has marked it."""
+    """Clear the tasks of a run that failed or were skipped; all of one that has none, or did not fail."""
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
-    failed = _state_of(run) == FAILED
+    tasks = _not_green(run)
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
         if dag is None:
             raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
-        dag.clear(run_id=run.run_id, only_failed=failed, session=session)
+        dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session)
 
 
 def _start(pipeline: str, run: Run, by: Account) -> None:
