@@ -7,6 +7,7 @@ import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
@@ -15,12 +16,17 @@ from airflow.triggers.base import TriggerEvent
 from airflow_epochs import DeltaSink, KafkaSource
 from airflow_epochs.contracts import Past
 from airflow_epochs.coordinator import opening
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import NotApplied
+from airflow_epochs.hooks.retrying import Retry
+from airflow_epochs.ledger.overview import pipeline_row
+from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.pipeline import EpochPipeline
 from stack.broker import Broker
 from tests.support.airflow_harness import Harness
 from tests.support.deferred_world import deferred, submit, trigger_of
 from tests.support.kafka_staging import TopicSpark
+from tests.support.page_lab import Browser
 from tests.support.remedies import in_the_environment, ordered
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
@@ -139,6 +145,46 @@ def test_a_run_waits_in_the_triggerer_for_the_end_of_the_grace_and_takes_what_ca
 
     assert dag.drive(run, triggerer).state == "success"
     assert not list(waits) and lab.shown() == "de"
+
+
+def test_a_run_that_is_read_again_is_retried_shown_and_named_as_airflow_knows_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    dag, name = lab.dag(EVERY_HOUR), lab.world.name
+    for run in dag.backfill(NINE, NINE + HOUR):
+        assert dag.drive(run).state == "success"
+    ordered(lab.world.ledger_root, "epochs", "rewind", name, "--to-timestamp", NINE.isoformat(), "--why", "x")
+    first, second = dag.backfill(NINE, NINE + HOUR, again=True)
+    conditions = seen_while_it_stages(lab, monkeypatch)
+    lab.spark.fails = True
+    assert dag.drive(first).state == "failed"
+    assert conditions[0] == ("running", "")
+    assert dag.drive(second).tasks["orders.open"] == "failed"
+    assert f"skipped tasks of run {first} of DAG" in capsys.readouterr().out
+    retry = Retry.of(lab.world.ledger, name)
+    assert retry.run_id == first
+    retry.do(lab.world.ledger, Account(who="ana", why="Spark has room again"))
+    lab.spark.fails = False
+    assert dag.drive(first).state == "success"
+    assert dag.clear(second).state == "success" and lab.shown() == "aabb"
+    with (browser := Browser("VIEWER")).client:
+        tab = browser.text(f"/epochs/dags/{dag.dag.dag_id}/runs/{quote(first)}")
+    assert f"{name}, epoch 1" in tab and f"{name}, epoch 3" in tab
+
+
+def seen_while_it_stages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What the page says of the pipeline each time that Spark is asked for."""
+    seen: list[tuple[str, str]] = []
+    stage = FailingSpark.runner
+
+    def runner(spark: FailingSpark, env: Any) -> TopicSpark:
+        row = pipeline_row(lab.world.name, lab.world.ledger)
+        seen.append(AirflowRuns.of([row]).condition(row))
+        return stage(spark, env)
+
+    monkeypatch.setattr(FailingSpark, "runner", runner)
+    return seen
 
 
 def test_deleted_runs_and_a_failed_one_are_read_again_after_a_rewind_too(lab: Lab) -> None:

@@ -14,6 +14,7 @@ from airflow.sdk import Context
 from airflow_epochs.coordinator import code_changes, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.hooks.epochs import AirflowEnvironment
+from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import Run
 from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.testing import Crash
@@ -271,7 +272,7 @@ def test_the_newest_epoch_of_a_run_is_found_among_many(lab: Lab) -> None:
     run = Run("dag", "r1")
     assert series.newest(lab.ledger, run) == 1
     for number in range(1, 8):
-        lab.ledger.put_run(series.nth(run, number), number)
+        lab.ledger.put_run(run_ids.nth(run, number), number)
         assert series.newest(lab.ledger, run) == number
         assert not series.has_ended(lab.ledger, run, number)
     series.put_end(lab.ledger, run, 7, 7)

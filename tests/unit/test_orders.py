@@ -16,10 +16,11 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
+from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import position_of_next
 from airflow_epochs.ledger.signing import Keys
-from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, OpenRecord, TransactionId
+from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, OpenRecord, Run, TransactionId
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Observed, memory_coordinator
 from tests.support.scenario import Scenario, abort, crashes, moments, observed_run, run
@@ -95,6 +96,29 @@ def test_a_command_is_an_attempt_that_counts_as_aborted_and_the_next_one_obeys_i
     complete = scenario.ledger.complete_record(2)
     assert complete and [command.why for command in complete.commands] == ["the cluster is too small"]
     scenario.settle()
+
+
+def test_airflow_knows_a_run_that_is_read_again_by_its_old_id(scenario: Scenario) -> None:
+    ledger, first = scenario.ledger, run_ids.again(run(1), 2)
+    assert run_ids.read_again(ledger, run(1)) == []
+    moved(scenario, 0, 3)
+    assert run_ids.read_again(ledger, run(1)) == [first], "while the command waits"
+    assert scenario.airflow_run(first) is None
+    moved(scenario, 0, 3)
+    second = run_ids.again(run(1), 3)
+    assert scenario.airflow_run(second) is None
+    assert run_ids.read_again(ledger, run(1)) == [second, first]
+    for known in (run(1), run_ids.nth(run(1), 2), first, second, run_ids.nth(second, 3)):
+        assert run_ids.airflow_run(ledger, known) == run(1)
+
+
+@pytest.mark.parametrize("users", [Run("dag", "by hand~2"), run_ids.again(run(1), 1)])
+def test_a_run_id_of_the_user_s_that_ends_like_one_that_is_read_again_is_left_as_it_is(
+    scenario: Scenario, users: Run
+) -> None:
+    moved(scenario, 0, 3)
+    assert scenario.airflow_run(users) is None
+    assert run_ids.airflow_run(scenario.ledger, users) == users
 
 
 def test_a_command_that_moves_the_input_stays_in_force_when_its_attempt_is_aborted(scenario: Scenario) -> None:

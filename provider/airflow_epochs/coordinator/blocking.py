@@ -8,6 +8,7 @@ from airflow_epochs.contracts import ByInterval
 from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run, attempt_fields
 from airflow_epochs.protocol import State
@@ -26,11 +27,13 @@ def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
         return False
     if view.state is not State.ABORTED and leave_alone(task, view, run):
         return True
+    owner = airflow_run(task.ledger, view.opened.run)
     raise Refused(
-        f"The epoch is {view.state.value}, and belongs to {view.opened.run}.",
+        f"The epoch is {view.state.value}, and belongs to {owner}.",
         code=codes.EPOCH_BLOCKED,
-        remedy=f"Clear the failed tasks of {view.opened.run}. When it is green, clear this task. If Airflow no longer "
-        "has that run, see docs/intervals.md#when-a-run-fails.",
+        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`, or clear the failed and the skipped tasks "
+        f"of {owner}. When that run is green, clear this task. If Airflow no longer has it, see "
+        "docs/intervals.md#when-a-run-fails.",
         **attempt_fields(view.opened.txn),
     )
 

@@ -7,13 +7,10 @@ the records of the run's epoch since, the ledger knows the run by another id, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from airflow_epochs.contracts import ByInterval
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import Command, CompleteRecord, Ranges, Run, ends_of, records_upper_bound, starts_of
+from airflow_epochs.ledger import run_ids
+from airflow_epochs.model import CompleteRecord, Ranges, Run, ends_of, records_upper_bound, starts_of
 
 
 def as_known(task: TaskTry, run: Run) -> Run:
@@ -23,35 +20,16 @@ def as_known(task: TaskTry, run: Run) -> Run:
         return run
     number = task.ledger.epoch_of(run)
     record = task.ledger.complete_record(number) if number else None
-    again = _read_again_by(task, record) if record else None
-    return replace(run, run_id=f"{run.run_id}~{again}") if again else run
+    moved_in = _read_again_by(task, record) if record else None
+    return run_ids.again(run, moved_in) if moved_in else run
 
 
 def _read_again_by(task: TaskTry, record: CompleteRecord) -> int | None:
     """The newest epoch whose command lets records of ``record`` be read once more; None if there is none."""
-    for number, commands in _moves_since(task, record.txn.epoch):
+    for number, commands in run_ids.moves_since(task.ledger, record.txn.epoch):
         if any(_overlap(command.again, record.ranges) for command in commands):
             return number
     return None
-
-
-def _moves_since(task: TaskTry, epoch: int) -> Iterator[tuple[int, list[Command]]]:
-    """The epochs after ``epoch`` whose input was moved, newest first, each with its commands."""
-    ledger, view = task.ledger, task.ledger.view_of_next()
-    if found := _standing(task, view):
-        yield view.number, found
-    record = ledger.complete_record(view.number - 1)
-    while record and record.moved_in > epoch:
-        moved = ledger.complete_record(record.moved_in)
-        yield record.moved_in, list(moved.commands) if moved else []
-        record = ledger.complete_record(record.moved_in - 1)
-
-
-def _standing(task: TaskTry, view: EpochView) -> list[Command]:
-    """The commands that the next epoch obeys."""
-    obeys = view.open.obeys if view.open else 0
-    attempts = (task.ledger.open_record(view.number, number) for number in range(1, obeys + 1))
-    return [each.command for each in attempts if each and each.command]
 
 
 def _overlap(again: Ranges, ranges: Ranges) -> bool:

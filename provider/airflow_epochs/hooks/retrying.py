@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import admin, pausing, series
+from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, unfinished
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import RetriedRecord, Run
 from airflow_epochs.protocol import State
@@ -57,7 +58,7 @@ class Retry:
         """The action as it stands now. Raises Refused if a run is at work, or Airflow cannot run the DAG."""
         dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
         _dag(pipeline, dag_id)
-        run = _known_run_of(view, dag_id)
+        run = _known_run_of(ledger, view, dag_id)
         if newest := run or _newest_run(dag_id):
             _require_ended(pipeline, *newest)
         return cls(
@@ -145,11 +146,11 @@ def _require_ended(pipeline: str, run: Run, state: str) -> None:
 # -- Airflow's database ---------------------------------------------------------------------------------------------
 
 
-def _known_run_of(view: EpochView | None, dag_id: str) -> tuple[Run, str] | None:
+def _known_run_of(ledger: Ledger, view: EpochView | None, dag_id: str) -> tuple[Run, str] | None:
     """The run in charge of the unfinished epoch, and its state; None if there is none that can be cleared."""
     if view is None or view.opened.command or view.opened.dag_id != dag_id:
         return None
-    run = series.airflow_run(view.opened.run)
+    run = airflow_run(ledger, view.opened.run)
     state = _state_of(run)
     return (run, state) if state else None
 

@@ -11,6 +11,7 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.keys import PIPELINE_KEY
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import unfinished, waits_for
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, PauseRecord, Run
@@ -58,7 +59,7 @@ class PipelineRow:
         seconds: How long its steps took, together; None if that was not measured.
         unfinished: The number of the unfinished epoch; None if there is none.
         waits_for: The sinks that an epoch in doubt waits for.
-        run: The run that is in charge of the unfinished epoch.
+        run: The run that is in charge of the unfinished epoch, as Airflow knows it.
         problem: Why the ledger cannot be read, or why the newest attempt was aborted; else empty.
         pause: The pause in force, whatever the condition; None if new epochs are taken.
     """
@@ -122,7 +123,7 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
         seconds=sum(steps.values()) if steps else None,
         unfinished=view.number if view else None,
         waits_for=waits_for(view) if view else (),
-        run=view.opened.run if view and not view.opened.command else None,
+        run=airflow_run(ledger, view.opened.run) if view and not view.opened.command else None,
         problem=_problem(view),
         pause=pause,
     )

@@ -75,12 +75,13 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""
         from airflow_epochs.coordinator import series
+        from airflow_epochs.ledger import run_ids
         from airflow_epochs.operators import phases
 
         ledger, bounds = coordinator.task.ledger, _Bounds.of(self, context["params"])
         phases.require_free_name(coordinator, run, context["params"])
         number = series.newest(ledger, run)
-        checkpoint = self._epoch(coordinator, series.nth(run, number), bounds, context)
+        checkpoint = self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
         first, ended = checkpoint.epoch, series.has_ended(ledger, run, number)
         while not ended and not self._stopping:
             number += 1
@@ -100,13 +101,13 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         self, number: int, run: Run, bounds: _Bounds, context: Context
     ) -> tuple[Coordinator, Checkpoint] | None:
         """One more epoch, with a coordinator that has read nothing yet; None if the run has ended."""
-        from airflow_epochs.coordinator import series
+        from airflow_epochs.ledger import run_ids
 
         if bounds.reached(number):
             return None
         coordinator = self._coordinator(context)
         try:
-            return coordinator, self._epoch(coordinator, series.nth(run, number), bounds, context)
+            return coordinator, self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
         except NoNewData as caught_up:
             log.info("%s", caught_up)
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from airflow_epochs.coordinator.series import airflow_run
 from airflow_epochs.hooks.retrying import ACTIVE, FAILED
 from airflow_epochs.ledger.overview import Condition, PipelineRow
 from airflow_epochs.model import Run
@@ -25,7 +24,7 @@ class AirflowRuns:
         from airflow.utils.session import create_session
         from sqlalchemy import func, tuple_
 
-        asked = {(airflow_run(row.run).dag_id, airflow_run(row.run).run_id) for row in rows if row.run}
+        asked = {(row.run.dag_id, row.run.run_id) for row in rows if row.run}
         dags = {row.dag_id for row in rows if row.dag_id}
         with create_session() as session:
             last = session.query(func.max(DagRun.id)).filter(DagRun.dag_id.in_(dags)).group_by(DagRun.dag_id)
@@ -42,14 +41,8 @@ class AirflowRuns:
         newest = self.newest.get(row.dag_id)
         newest_failed = newest is not None and self.states.get(newest) == FAILED
         if row.run and row.condition in (Condition.RUNNING, Condition.IN_DOUBT):
-            return self._unfinished(row, airflow_run(row.run))
-        if (
-            newest_failed
-            and newest
-            and row.condition is Condition.FAILED
-            and row.run
-            and newest != airflow_run(row.run)
-        ):
+            return self._unfinished(row, row.run)
+        if newest_failed and newest and row.condition is Condition.FAILED and row.run and newest != row.run:
             return (
                 "blocked",
                 f"epoch {row.unfinished} belongs to run {row.run.run_id}, and the later run {newest.run_id} failed",

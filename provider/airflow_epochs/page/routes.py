@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Request, Response, status
 from fastapi.responses import RedirectResponse
 
 from airflow_epochs.coordinator import series
+from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
@@ -66,8 +68,14 @@ def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) 
 
 
 def _epochs_of(ledger: Ledger, run: Run) -> list[int]:
-    epochs = (ledger.epoch_of(series.nth(run, number)) for number in range(1, series.newest(ledger, run) + 1))
+    epochs = (ledger.epoch_of(known) for known in _ids_of(ledger, run))
     return sorted({epoch for epoch in epochs if epoch is not None})
+
+
+def _ids_of(ledger: Ledger, run: Run) -> Iterator[Run]:
+    """A run of Airflow by each id that the ledger may know it by."""
+    for each in (run, *run_ids.read_again(ledger, run)):
+        yield from (run_ids.nth(each, number) for number in range(1, series.newest(ledger, each) + 1))
 
 
 @router.get("/pipelines/{conn_id}/{pipeline}")
@@ -125,10 +133,10 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         row=EpochRow.of(view, ledger.complete_record(number - 1)),
         accounts=accounts(records.complete) if records.complete else {},
         has_next=number <= ledger.newest_complete(),
-        run_of=series.airflow_run,
+        run_of=partial(run_ids.airflow_run, ledger),
         application=Application.of,
         uis=uis(records),
-        logs=task_logs(user, pipeline, records),
+        logs=task_logs(user, ledger, pipeline, records),
     )
 
 

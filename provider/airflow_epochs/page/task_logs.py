@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from airflow_epochs.coordinator.series import airflow_run
 from airflow_epochs.ledger.epoch_records import EpochRecords
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.model import Run
 from airflow_epochs.page.access import GetUserDep, readable_dags
 
@@ -27,9 +28,9 @@ class TaskLog:
     path: str
 
 
-def task_logs(user: GetUserDep, pipeline: str, records: EpochRecords) -> dict[Run, list[TaskLog]]:
+def task_logs(user: GetUserDep, ledger: Ledger, pipeline: str, records: EpochRecords) -> dict[Run, list[TaskLog]]:
     """Run -> its tasks in the order in which they began. Only runs of DAGs that the user may read."""
-    runs = dict.fromkeys(airflow_run(run) for run in _runs(records))
+    runs = dict.fromkeys(airflow_run(ledger, run) for run in _runs(records))
     readable = readable_dags(user, {run.dag_id for run in runs})
     found: dict[Run, list[TaskLog]] = {run: [] for run in runs if run.dag_id in readable}
     for run, task_id, map_index, state in _begun(found):

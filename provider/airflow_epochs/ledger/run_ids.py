@@ -1,0 +1,64 @@
+"""The ids by which the ledger knows an Airflow run. Each names one epoch, and a run may have several.
+
+The n-th epoch of a run that works on several has ``<run id> #n`` (``coordinator.series``). One that reads the records
+of a data interval once more has ``<run id>~<epoch of the command>`` (``coordinator.rereading``). Both may come
+together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import Command, Run
+
+_NTH = " #"
+_AGAIN = "~"
+_READ_AGAIN = re.compile(rf"{_AGAIN}\d+$")
+
+
+def nth(run: Run, number: int) -> Run:
+    """The run of the n-th epoch, from 1.
+
+    Airflow allows neither a blank nor ``#`` in a run id, unless its setting ``allowed_run_id_pattern`` does.
+    """
+    return run if number == 1 else Run(run.dag_id, f"{run.run_id}{_NTH}{number}")
+
+
+def again(run: Run, epoch: int) -> Run:
+    """The run whose records are read once more, because the epoch with this number obeyed a command."""
+    return Run(run.dag_id, f"{run.run_id}{_AGAIN}{epoch}")
+
+
+def read_again(ledger: Ledger, run: Run) -> list[Run]:
+    """The ids that ``again`` may have made of the run since its epoch, newest first."""
+    epoch = ledger.epoch_of(run)
+    return [again(run, number) for number, _ in moves_since(ledger, epoch)] if epoch else []
+
+
+def airflow_run(ledger: Ledger, run: Run) -> Run:
+    """The run as Airflow knows it: the inverse of ``nth`` and ``again``. A user's own run id may end like theirs."""
+    first = Run(run.dag_id, run.run_id.partition(_NTH)[0])
+    bare = Run(run.dag_id, _READ_AGAIN.sub("", first.run_id))
+    return bare if bare != first and first in read_again(ledger, bare) else first
+
+
+def moves_since(ledger: Ledger, epoch: int) -> Iterator[tuple[int, list[Command]]]:
+    """The epochs after ``epoch`` whose input was moved, newest first, each with its commands."""
+    view = ledger.view_of_next()
+    if found := _standing(ledger, view):
+        yield view.number, found
+    record = ledger.complete_record(view.number - 1)
+    while record and record.moved_in > epoch:
+        moved = ledger.complete_record(record.moved_in)
+        yield record.moved_in, list(moved.commands) if moved else []
+        record = ledger.complete_record(record.moved_in - 1)
+
+
+def _standing(ledger: Ledger, view: EpochView) -> list[Command]:
+    """The commands that the next epoch obeys."""
+    obeys = view.open.obeys if view.open else 0
+    attempts = (ledger.open_record(view.number, number) for number in range(1, obeys + 1))
+    return [each.command for each in attempts if each and each.command]
