@@ -74,10 +74,11 @@ def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
     from airflow.models.taskinstance import TaskInstance
     from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
 
     dag = lab.harness.dag
     with create_session() as session:
-        session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one().set_state("running")
+        session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one().set_state(DagRunState.RUNNING)
         tasks = session.query(TaskInstance).filter_by(dag_id=dag.dag_id, run_id=run_id)
         tasks.filter_by(state="failed").update({"state": "up_for_retry"})
         tasks.filter_by(state="upstream_failed").update({"state": None})
@@ -86,7 +87,7 @@ def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
             stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
             set_dag_run_state_to_failed(dag=stored, run_id=run_id, commit=True, session=session)
         else:  # as SchedulerJobRunner does at the end of dagrun_timeout
-            session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one().set_state("failed")
+            session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one().set_state(DagRunState.FAILED)
             tasks = session.query(TaskInstance).filter_by(dag_id=dag.dag_id, run_id=run_id)
             waiting = tasks.filter((TaskInstance.state == "up_for_retry") | TaskInstance.state.is_(None))
             waiting.update({"state": "skipped"})
@@ -141,12 +142,13 @@ def test_all_tasks_run_again_of_a_failed_run_whose_tasks_are_all_green(
 ) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
 
     lab = Lab(tmp_path, monkeypatch, layout="single")
     lab.produce("a")
     assert lab.run("r1").state == "success"
     with create_session() as session:
-        session.query(DagRun).filter_by(dag_id=lab.harness.dag.dag_id, run_id="r1").one().set_state("failed")
+        session.query(DagRun).filter_by(dag_id=lab.harness.dag.dag_id, run_id="r1").one().set_state(DagRunState.FAILED)
     assert Retry.of(fresh(lab), "orders").told(fresh(lab))[0].startswith("All tasks of run r1")
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
@@ -194,6 +196,27 @@ def test_a_run_at_work_is_left_alone_and_two_operators_do_not_retry_at_once(lab:
         his.do(fresh(lab), ME)
     assert refused.value.code is codes.COMMAND_RACE
     assert len(fresh(lab).retries()) == 1
+
+
+def test_nothing_is_retried_while_another_run_is_at_work(lab: Lab) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+
+    lab.produce("before")
+    assert lab.run("r0").state == "success"
+    in_doubt(lab)
+
+    def other(state: DagRunState) -> None:
+        with create_session() as session:
+            session.query(DagRun).filter_by(dag_id=lab.harness.dag.dag_id, run_id="r0").one().set_state(state)
+
+    other(DagRunState.RUNNING)
+    with pytest.raises(Refused, match=r"run r0 of DAG .* is running") as refused:
+        Retry.of(fresh(lab), "orders")
+    assert refused.value.code is codes.RUN_AT_WORK
+    other(DagRunState.QUEUED)
+    assert Retry.of(fresh(lab), "orders").run_id == "r1", "a run that waits for its turn comes after it"
 
 
 def test_what_airflow_has_paused_or_does_not_know_is_said(lab: Lab) -> None:

@@ -25,7 +25,8 @@ from airflow_epochs.protocol import State
 if TYPE_CHECKING:
     from airflow.models.dag import DagModel
 
-ACTIVE = ("running", "queued")
+RUNNING = "running"
+ACTIVE = (RUNNING, "queued")
 FAILED = "failed"
 NOT_GREEN = ("failed", "upstream_failed", "skipped")
 _BECOMES = {
@@ -59,8 +60,8 @@ class Retry:
         dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
         _dag(pipeline, dag_id)
         run = _known_run_of(ledger, view, dag_id)
-        if newest := run or _newest_run(dag_id):
-            _require_ended(pipeline, *newest)
+        newest = run or _newest_run(dag_id)
+        _require_ended(pipeline, newest, _newest_run(dag_id, RUNNING))
         return cls(
             pipeline,
             ledger.newest_retry() + 1,
@@ -138,9 +139,10 @@ def _paused_dag(dag_id: str) -> str:
     )
 
 
-def _require_ended(pipeline: str, run: Run, state: str) -> None:
-    if state in ACTIVE:
-        raise Refused(f"{run} is {state}. Nothing was changed.", code=codes.RUN_AT_WORK, pipeline=pipeline)
+def _require_ended(pipeline: str, *runs: tuple[Run, str] | None) -> None:
+    for run, state in filter(None, runs):
+        if state in ACTIVE:
+            raise Refused(f"{run} is {state}. Nothing was changed.", code=codes.RUN_AT_WORK, pipeline=pipeline)
 
 
 # -- Airflow's database ---------------------------------------------------------------------------------------------
@@ -164,13 +166,14 @@ def _state_of(run: Run) -> str | None:
     return str(found[0]) if found else None
 
 
-def _newest_run(dag_id: str) -> tuple[Run, str] | None:
+def _newest_run(dag_id: str, *states: str) -> tuple[Run, str] | None:
+    """The newest run in one of these states, and its state; without states: of all runs."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id).order_by(DagRun.id.desc())
-        found = rows.first()
+        rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id)
+        found = (rows.filter(DagRun.state.in_(states)) if states else rows).order_by(DagRun.id.desc()).first()
     return (Run(dag_id, found[0]), str(found[1])) if found else None
 
 
