@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 
 _TIMEOUT_S = 60.0
 _MAIN, _OUT = "main.proto", "out"
+_LOGGED = re.compile(r"WARNING: All log messages before|[IWEF]\d{4} ")
 
 
 def compiled(proto_text: str, references: Mapping[str, str]) -> bytes:
@@ -63,8 +65,9 @@ def _run(sources: Path, main: str, out: Path) -> bytes:
         done = subprocess.run(command, check=False, capture_output=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise NotApplied(f"protoc did not end within {_TIMEOUT_S:.0f} s.", code=codes.PROTOC_FAILED) from error
-    # A reason must be the same in each try: no name of a folder.
-    said = done.stderr.decode("utf-8", "replace").replace(f"{sources}/", "").strip()
+    # A reason must be the same in each try: no name of a folder, and no line of a log with its time.
+    told = done.stderr.decode("utf-8", "replace").replace(f"{sources}/", "").splitlines()
+    said = "\n".join(line for line in told if not _LOGGED.match(line)).strip()
     if done.returncode == 0:
         return out.read_bytes()
     if done.returncode != 1 or "Traceback" in said:

@@ -26,19 +26,19 @@ _PROMOTED = {
     "bytes": ("string",),
 }
 """Type of the writer -> other types as which it may be read."""
-_UNITS = (
-    "date",
-    "time-millis",
-    "time-micros",
-    "timestamp-millis",
-    "timestamp-micros",
-    "timestamp-nanos",
-    "local-timestamp-millis",
-    "local-timestamp-micros",
-    "local-timestamp-nanos",
-    "duration",
-)
-"""Logical types that say what a number means."""
+_UNITS = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    "timestamp-millis": "long",
+    "timestamp-micros": "long",
+    "timestamp-nanos": "long",
+    "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long",
+    "local-timestamp-nanos": "long",
+    "duration": "fixed",
+}
+"""Logical types that say what a number means -> the type that a number with it has."""
 _PRECISION_MAX = 38
 """Of Spark's decimals."""
 
@@ -268,6 +268,8 @@ class _Resolution:
 def _of_meaning(written: Schema, wanted: Schema) -> str | None:
     """Why a value means something else to the reader, though both have it as the same number or bytes."""
     mine, theirs = _logical(written), _logical(wanted)
+    if "decimal" in (mine, theirs) and "string" in (_type(written), _type(wanted)):
+        return f"{_told(written)} is not {_told(wanted)}"  # the digits' text, and the number's bytes
     if "decimal" in (mine, theirs) and mine == theirs:
         if written.get("scale", 0) != wanted.get("scale", 0) or written["precision"] > wanted["precision"]:
             return f"{_told(written)} is not {_told(wanted)}"
@@ -281,7 +283,17 @@ def _type(schema: Schema) -> str:
 
 
 def _logical(schema: Schema) -> str | None:
-    return schema.get("logicalType") if isinstance(schema, dict) else None
+    """The logical type. Avro takes no notice of one that does not fit its type, or of a decimal without precision."""
+    told = schema.get("logicalType") if isinstance(schema, dict) else None
+    if told == "decimal":
+        return told if _is_decimal(schema) else None
+    return None if told in _UNITS and _UNITS[told] != _type(schema) else told
+
+
+def _is_decimal(schema: Schema) -> bool:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    whole = isinstance(precision, int) and isinstance(scale, int)
+    return _type(schema) in ("bytes", "fixed") and whole and 0 <= scale <= precision and precision > 0
 
 
 def _told(schema: Schema) -> str:
