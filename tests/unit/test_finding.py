@@ -74,6 +74,20 @@ def test_after_a_move_back_a_record_is_found_in_every_epoch_that_read_it(
     assert [record.txn.epoch for record in epochs_that_read(ledger, "orders", 0, offset)] == [39, 38]
 
 
+def test_after_a_rebuilding_every_record_is_found_whose_epoch_the_ledger_has(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger came back as of epoch 11, and was rebuilt up to epoch 30."""
+    ledger = Ledger(LocalStore(root), "orders")
+    real = ledger.complete_record
+    monkeypatch.setattr(Ledger, "rebuilt_to", 30)
+    monkeypatch.setattr(ledger, "complete_record", lambda number: None if 11 < number < 30 else real(number))
+    for epoch in range(1, EPOCHS + 1):
+        for offset in (sum(range(epoch)), sum(range(epoch + 1)) - 1):
+            found = [record.txn.epoch for record in epochs_that_read(ledger, "orders", 0, offset)]
+            assert found == ([] if 11 < epoch < 30 else [epoch])
+
+
 def test_a_version_of_a_table_leads_to_the_epoch_that_made_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(LocalStore(root), "orders")
     real = newest_opened(ledger)
@@ -86,6 +100,20 @@ def test_a_version_of_a_table_leads_to_the_epoch_that_made_it(root: Path, monkey
         assert (sink, record.txn.epoch) == ("gold", version + 1)
     assert list(epochs_that_made(ledger, f"{root}/gold", EPOCHS)) == [], "of a compaction"
     assert list(epochs_that_made(ledger, f"{root}/silver", 0)) == []
+
+
+def test_a_version_leads_to_its_epoch_after_its_sink_left_the_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = start(DiskWorld(tmp_path))
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    first = world.ledger.complete_record(1)
+    assert first
+    replace(world, sinks=("orders",)).one_more_epoch(2)
+    finding.find(typed(table=str(world.table("audit")), version=first.receipts["audit"].version))
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["sink"], row["epoch"]) == ("audit", 1)
 
 
 def typed(**given: object) -> Namespace:

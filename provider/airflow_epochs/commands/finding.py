@@ -43,6 +43,8 @@ def find(args: Namespace) -> None:
     _require_one_question(args)
     chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
     found = [row for conn_id in chosen for row in _of_connection(conn_id, args)]
+    if args.table is not None and not found:
+        found = [row for conn_id in chosen for row in _of_connection(conn_id, args, removed=True)]
     if not found:
         raise Refused(
             "No complete epoch of any pipeline has it.",
@@ -64,10 +66,10 @@ def _require_one_question(args: Namespace) -> None:
         )
 
 
-def _of_connection(conn_id: str, args: Namespace) -> Iterator[dict[str, object]]:
+def _of_connection(conn_id: str, args: Namespace, *, removed: bool = False) -> Iterator[dict[str, object]]:
     hook = EpochsHook(conn_id)
     for name in hook.pipelines():
-        for sink, record in _found(hook.ledger(name), args):
+        for sink, record in _found(hook.ledger(name), args, removed):
             yield {
                 "pipeline": name,
                 "epoch": record.txn.epoch,
@@ -80,12 +82,12 @@ def _of_connection(conn_id: str, args: Namespace) -> Iterator[dict[str, object]]
             }
 
 
-def _found(ledger: Ledger, args: Namespace) -> Iterator[tuple[str | None, CompleteRecord]]:
+def _found(ledger: Ledger, args: Namespace, removed: bool) -> Iterator[tuple[str | None, CompleteRecord]]:
     if args.row_file is not None:
         if found := epoch_that_wrote(ledger, args.row_file):
             yield found
     elif args.table is not None:
-        yield from epochs_that_made(ledger, args.table, args.version)
+        yield from epochs_that_made(ledger, args.table, args.version, removed=removed)
     else:
         for record in epochs_that_read(ledger, args.topic, args.partition, args.offset):
             yield None, record

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
-from airflow_epochs.model import CompleteRecord
+from airflow_epochs.model import CompleteRecord, Receipt
 from airflow_epochs.names import normalised, resolved
 
 
@@ -15,7 +15,7 @@ def epochs_that_read(ledger: Ledger, topic: str, partition: int, offset: int) ->
     """The complete epochs whose input has the offset, newest first.
 
     There may be several if a command moved the pipeline back. If none ever did, the epoch is found by halving: an epoch
-    begins where the one before ended.
+    begins where the one before ended. Before a rebuilding, records may be missing, so there each one is looked at.
     """
     newest = ledger.complete_record(ledger.newest_complete())
     if newest is None:
@@ -23,27 +23,49 @@ def epochs_that_read(ledger: Ledger, topic: str, partition: int, offset: int) ->
     if newest.moved_in:
         yield from (record for record in _newest_first(ledger) if _has(record, topic, partition, offset))
         return
-    low, high = 0, newest.txn.epoch
+    rebuilt = ledger.rebuilt_to
+    if found := _halved(ledger, max(0, rebuilt - 1), newest.txn.epoch, (topic, partition, offset)):
+        yield found
+    else:
+        yield from (record for record in _newest_first(ledger, rebuilt - 1) if _has(record, topic, partition, offset))
+
+
+def _halved(ledger: Ledger, low: int, high: int, of: tuple[str, int, int]) -> CompleteRecord | None:
+    """The epoch after ``low``, up to ``high``, whose input has the offset of a partition of a topic."""
+    topic, partition, offset = of
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _end(ledger.complete_record(middle), topic, partition) > offset else (middle, high)
     found = ledger.complete_record(high)
-    if found and _has(found, topic, partition, offset):
-        yield found
+    return found if found and _has(found, topic, partition, offset) else None
 
 
-def epochs_that_made(ledger: Ledger, table: str, version: int) -> Iterator[tuple[str, CompleteRecord]]:
-    """The sinks that write to the table, each with the epoch that this version shows. Later epochs have later versions.
+def epochs_that_made(
+    ledger: Ledger, table: str, version: int, *, removed: bool = False
+) -> Iterator[tuple[str, CompleteRecord]]:
+    """The sink that made this version of the table, with the epoch that it shows. Later epochs have later versions.
 
     A version that a compaction or another writer made shows no epoch of its own.
+
+    ``removed``: look for sinks, too, that the DAG does not have any more. That may take as long as the history.
     """
-    for sink in _sinks_of(ledger, table):
-        for record in _newest_first(ledger):
-            receipt = record.receipts.get(sink)
-            if receipt and receipt.version is not None and receipt.version <= version:
-                if receipt.version == version:
-                    yield sink, record
-                break
+    place = resolved(normalised(table))
+    today = _sinks_of(ledger, place)
+    for record in _newest_first(ledger) if today or removed else ():
+        versions = {
+            sink: receipt.version
+            for sink, receipt in record.receipts.items()
+            if receipt.version is not None and _is_of(receipt, place, known=sink in today)
+        }
+        yield from ((sink, record) for sink, made in versions.items() if made == version)
+        if versions and min(versions.values()) <= version:
+            return
+
+
+def _is_of(receipt: Receipt, place: str, *, known: bool) -> bool:
+    """Whether the receipt is of this table. ``known``: what to answer if it does not say of which one it is."""
+    table = receipt.detail.get("table")
+    return resolved(normalised(str(table))) == place if table else known
 
 
 def epoch_that_wrote(ledger: Ledger, file: str) -> tuple[str, CompleteRecord] | None:
@@ -60,15 +82,16 @@ def epoch_that_wrote(ledger: Ledger, file: str) -> tuple[str, CompleteRecord] | 
     return None
 
 
-def _sinks_of(ledger: Ledger, table: str) -> list[str]:
-    opened, place = newest_opened(ledger), resolved(normalised(table))
+def _sinks_of(ledger: Ledger, place: str) -> list[str]:
+    opened = newest_opened(ledger)
     if opened is None:
         return []
     return [name for name, plan in opened.sinks.items() if resolved(normalised(str(plan.spec.get("table")))) == place]
 
 
-def _newest_first(ledger: Ledger) -> Iterator[CompleteRecord]:
-    for number in range(ledger.newest_complete(), 0, -1):
+def _newest_first(ledger: Ledger, newest: int | None = None) -> Iterator[CompleteRecord]:
+    """The completion records that are there. ``newest``: where to begin; else with the newest one."""
+    for number in range(ledger.newest_complete() if newest is None else newest, 0, -1):
         if record := ledger.complete_record(number):
             yield record
 
@@ -78,5 +101,5 @@ def _has(record: CompleteRecord, topic: str, partition: int, offset: int) -> boo
 
 
 def _end(record: CompleteRecord | None, topic: str, partition: int) -> int:
-    """Where the epoch's input ends; -1 before the topic or partition was there, or if a rebuilding left no record."""
+    """Where the epoch's input ends; -1 before the topic or partition was there."""
     return next((r.end for r in (record.ranges.get(topic, ()) if record else ()) if r.partition == partition), -1)
