@@ -145,6 +145,26 @@ def test_a_value_that_postgresql_does_not_take_is_named_with_its_record(
     assert_named(pg, bad, expected, **options)
 
 
+@pytest.mark.parametrize("first", ["a", "a\nb", "a\nb\nc\nd\ne", "a\rb", "a\r\nb\r\nc"])
+@pytest.mark.parametrize("bad", [0, 1, 10])
+def test_a_row_that_postgresql_refuses_is_named_whatever_line_ends_the_first_row_has(
+    pg: SqlWorld, first: str, bad: int
+) -> None:
+    make(pg, "uuid")
+    notes = [first, *["two\nlines\r"] * 10]
+    data = pa.table(
+        {
+            "topic": ["clicks"] * 11,
+            "partition": pa.array([4] * 11, pa.int32()),
+            "offset": range(100, 111),
+            "note": notes,
+            "s": pa.array(["no uuid" if row == bad else None for row in range(11)]),
+        }
+    )
+    reason = pg.reason_against(pg.sink("v"), data)
+    assert f"the record at topic 'clicks', partition 4, offset {100 + bad}." in reason
+
+
 def test_a_row_that_breaks_a_rule_is_named_with_its_record(world: SqlWorld) -> None:
     make(world, "bigint CHECK (s > 0)")
     assert_named(world, one(-1, pa.int64()), "v_s_check" if world.db.kind == "postgres" else "CHECK constraint failed")

@@ -23,7 +23,7 @@ class RowRefused(Refused):
 
     Attributes:
         row: The row's batch, and its number there; None if unknown.
-        line: The row's last line in the CSV of all rows, from 1; 0 if unknown.
+        line: The row's last line in the CSV of all rows, from 1, as COPY counts; 0 if unknown.
     """
 
     row: tuple[pa.RecordBatch, int] | None = None

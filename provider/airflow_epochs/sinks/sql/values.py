@@ -56,9 +56,11 @@ def csv_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> bytes:
 def row_at_line(
     batches: Iterable[pa.RecordBatch], fields: Sequence[JsonDict], line: int
 ) -> tuple[pa.RecordBatch, int] | None:
-    """The row whose CSV ends at this line of all batches' CSV, from 1: its batch, and its number there."""
+    """The row whose CSV ends at this line, from 1, as COPY counts lines: its batch, and its number there."""
     before = 0
     for batch in batches:
+        if before == 0 and batch.num_rows:
+            line += _uncounted(csv_of(batch.slice(0, 1), fields))
         lines = csv_of(batch, fields).count(b"\n")
         if before + lines >= line:
             for row in range(batch.num_rows):
@@ -67,6 +69,14 @@ def row_at_line(
                     return batch, row
         before += lines
     return None
+
+
+def _uncounted(first: bytes) -> int:
+    """How many of the line ends in the first row's CSV COPY does not count.
+
+    Until it has seen the end of a row, COPY takes carriage returns for line ends within a value.
+    """
+    return first.count(b"\n") - 1 - first.count(b"\r")
 
 
 def _converted(batch: pa.RecordBatch, fields: Sequence[JsonDict], convert: Callable[[pa.Array, Any], Any]) -> list[Any]:
