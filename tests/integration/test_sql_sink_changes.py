@@ -110,6 +110,38 @@ def test_an_older_row_neither_replaces_nor_deletes_a_newer_one(world: SqlWorld) 
     assert shown(world)[0] == (1, "as new", 10)
 
 
+LOWER = {
+    "postgres": (
+        "CREATE FUNCTION low() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.name = lower(NEW.name); RETURN NEW; END'",
+        "CREATE TRIGGER low BEFORE INSERT OR UPDATE ON customers FOR EACH ROW EXECUTE FUNCTION low()",
+    ),
+    "sqlite": (
+        "CREATE TRIGGER low AFTER INSERT ON customers"
+        " BEGIN UPDATE customers SET name = lower(name) WHERE id = NEW.id; END",
+    ),
+}
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_an_older_row_counts_also_in_a_table_whose_trigger_changes_values(world: SqlWorld, rehearse: bool) -> None:
+    world.db.run(*LOWER[world.db.kind])
+    epoch = Epochs(world, world.sink("customers", **CHANGES, rehearse=rehearse))
+    epoch((1, "Ann", 10), (2, "Bob", 10))
+    epoch((1, "Late", 9), (2, None, 9), (3, "Cy", 1))
+    assert shown(world) == [(1, "ann", 10), (2, "bob", 10), (3, "cy", 1)]
+
+
+def test_a_row_that_a_trigger_drops_is_missed_also_beside_an_older_row(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE FUNCTION drop_bob() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN NEW.lsn = NEW.lsn + 1; RETURN CASE NEW.name WHEN ''Bob'' THEN NULL ELSE NEW END; END'",
+        "INSERT INTO customers VALUES (1, 'Ann', 10)",
+        "CREATE TRIGGER drops BEFORE INSERT OR UPDATE ON customers FOR EACH ROW EXECUTE FUNCTION drop_bob()",
+    )
+    reason = pg.reason_against(pg.sink("customers", **CHANGES), changes((1, "Late", 9), (2, "Bob", 1), (3, "Cy", 1)))
+    assert "The sink sent 3 rows to table customers, and the database wrote 2" in reason
+
+
 def test_a_row_without_a_sequence_in_the_table_is_older_than_any_other(world: SqlWorld) -> None:
     world.db.run("INSERT INTO customers VALUES (1, 'Ann', NULL), (2, 'Bob', NULL)")
     Epochs(world, world.sink("customers", **CHANGES))((1, "new", 1), (2, None, 1))

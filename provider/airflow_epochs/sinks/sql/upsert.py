@@ -59,6 +59,7 @@ class Upsert:
         sent = self._fill(fields, rows)
         self._require_keys()
         done = self._delete() if self.by.deleted else 0
+        done += self._take_older()
         done += self._insert(sent - done)
         self.session.execute(f"DROP TABLE {self._batch}")
         return done
@@ -141,7 +142,7 @@ class Upsert:
             f"{self.table.insert} INTO {self._target} AS t ({columns}) SELECT {columns} FROM {self._batch} WHERE 1 = 1"
             f" ORDER BY {keys} ON CONFLICT ({keys}) DO {self._update()}"
         )
-        if taken < rows:  # an older row changes nothing, and the database may not count rows that existed already
+        if taken < rows:  # the database may not count rows that existed already
             taken = self._found()
         return taken
 
@@ -158,6 +159,17 @@ class Upsert:
             return "1 = 1"
         mine, other = (self._names.ordered(self.by.sequence, each) for each in (row, than))
         return f"({other} IS NULL OR {mine} >= {other})"
+
+    def _take_older(self) -> int:
+        """Take away the batch's rows that change nothing, because the table has a newer row. Returns how many.
+
+        A trigger may change values, so what the table shows in the end would not tell such a row from one that the
+        trigger drops.
+        """
+        if self.by.sequence is None:
+            return 0
+        newer = f"SELECT 1 FROM {self._target} t WHERE {self._same_keys} AND NOT {self._not_older('b', 't')}"
+        return self.session.change(f"DELETE FROM {self._batch} AS b WHERE EXISTS ({newer})")
 
     def _found(self) -> int:
         """How many of the batch's rows the table has, equal in all columns, or has a newer row in place of.
