@@ -1906,6 +1906,14 @@ BAD_RECORD = SQL.code(
     "Change the transform: let it send such records to a sink for rejected records, as spark_apps/orders.py does. See "
     "docs/sql.md, 'Records that no table takes'. Then clear the failed task: it stages the same offsets again.",
 )
+SQL_NOTES_UNFIT = SQL.code(
+    "EPOCHS-SQL-NOTES-UNFIT",
+    Refused,
+    "A column of the table got another type, and the sink cannot compare it with the keys and sequences that earlier "
+    "epochs noted of their deletions.",
+    "Give the column of the notes that type too, or drop the notes, if no row can come any more that is older than one "
+    "of the deletions. Then clear the failed task.",
+)
 SQL_ROWS_DROPPED = SQL.code(
     "EPOCHS-SQL-ROWS-DROPPED",
     Refused,

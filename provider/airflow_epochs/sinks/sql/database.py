@@ -105,6 +105,17 @@ class Session(Protocol):
         """Whether a table of exactly this name exists."""
         ...
 
+    def names(self, schema: str, prefix: str) -> list[str]:
+        """The names of the schema's tables that begin with ``prefix``, in order."""
+        ...
+
+    def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
+        """The column ``was``, for a comparison with ``now``, which has its values in the type that it got later.
+
+        None if such values may not be compared.
+        """
+        ...
+
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
         """Sequences that the rows will draw numbers from, if they have these columns, and the numbers left in each."""
         ...

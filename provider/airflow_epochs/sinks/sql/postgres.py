@@ -23,7 +23,13 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql.types import is_postgres_text, postgres_sorts, postgres_takes, postgres_type
+from airflow_epochs.sinks.sql.types import (
+    is_postgres_text,
+    postgres_retyped,
+    postgres_sorts,
+    postgres_takes,
+    postgres_type,
+)
 from airflow_epochs.sinks.sql.values import csv_of, postgres_check
 
 if TYPE_CHECKING:
@@ -105,6 +111,12 @@ _COLUMNS = """
            a.attnotnull OR t.typnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_NAMES = """
+    SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relkind IN ('r', 'p')
+          AND pg_catalog.left(c.relname::text, pg_catalog.length(%s::text)) = %s::text
+    ORDER BY c.relname
 """
 _UNIQUE = """
     SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, n)
@@ -380,6 +392,14 @@ class PostgresSession:
         """Asks ``to_regclass`` for the quoted name."""
         found = self.execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", (_regclass(schema, name),))
         return bool(found[0][0])
+
+    def names(self, schema: str, prefix: str) -> list[str]:
+        """Asks the catalog, without regard to rights."""
+        return [name for (name,) in self.execute(_NAMES, (schema, prefix, prefix))]
+
+    def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
+        """As ``types.postgres_retyped`` says."""
+        return postgres_retyped(self.quoted(was.name), was.kind, now.kind)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
         """Sequences of the columns that are not ``given``; without those that cycle or that the user may not read."""

@@ -17,7 +17,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql.database import RowRefused, Session
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql.types import sqlite_sorts, sqlite_type
+from airflow_epochs.sinks.sql.types import sqlite_retyped, sqlite_sorts, sqlite_type
 from airflow_epochs.sinks.sql.values import tuples_of
 
 if TYPE_CHECKING:
@@ -196,6 +196,18 @@ class SqliteSession:
     def exists(self, schema: str, name: str) -> bool:
         """Whether there is a table or view of this name, in any case."""
         return self.table(schema, name) is not None
+
+    def names(self, schema: str, prefix: str) -> list[str]:
+        """Asks the schema table."""
+        statement = (
+            f"SELECT name FROM {self.quoted(schema)}.sqlite_master WHERE type = 'table'"
+            " AND substr(name, 1, length(?)) = ? ORDER BY name"
+        )
+        return [name for (name,) in self.execute(statement, (prefix, prefix))]
+
+    def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
+        """As ``types.sqlite_retyped`` says."""
+        return sqlite_retyped(self.quoted(was.name), was.kind, now.kind)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
         """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""

@@ -47,6 +47,9 @@ _CUT = re.compile(r"\"char\"|name|money|interval( \w.*)?\([0-5]\)|interval \w.*"
 """Types that silently keep only a part of a text: bytes, cents, hours."""
 _CUT_WITHIN = re.compile(r"numeric\(.*|(character|character varying)\(.*")
 """Inside an array or a row type, these cut a value to size in silence. In a column of its own, ``values`` checks it."""
+_NUMBERS = {*_WHOLE, "real", "double precision"}
+_SPELLED_ALIKE = {*_WHOLE, "uuid"}
+"""Types whose values have one spelling, whatever the settings."""
 _TEXTS = ("text", "character varying", "character", "bpchar")
 _SQLITE_TEXT = re.compile("CHAR|CLOB|TEXT", re.IGNORECASE)
 NESTED = ("struct", "array", "map")
@@ -98,7 +101,7 @@ def sqlite_sorts(column: str, kind: Any) -> bool:
     A column's affinity (https://www.sqlite.org/datatype3.html, 3.1) may make texts of numbers, and numbers of texts.
     NaN becomes NULL, and decimals are texts.
     """
-    text = not re.search("INT", column, re.IGNORECASE) and bool(_SQLITE_TEXT.search(column))
+    text = _is_sqlite_text(column)
     match family(kind):
         case "string":
             return text or not column
@@ -148,3 +151,27 @@ def sqlite_type(kind: Any) -> str | None:
     if postgres_type(kind) is None:
         return None
     return _SQLITE.get(family(kind), "TEXT")
+
+
+def postgres_retyped(value: str, was: str, now: str) -> str | None:
+    """``value``, of PostgreSQL's type ``was``, for a comparison with what ALTER makes of it in type ``now``.
+
+    None if ALTER depends on settings, or if PostgreSQL compares the two types in another way than two values of one.
+    """
+    old, new = (" ".join(re.sub(r"\([^)]*\)", "", kind).split()) for kind in (was, now))
+    if old == new or {old, new} <= _NUMBERS:
+        return value
+    if is_postgres_text(now) and (is_postgres_text(was) or old in _SPELLED_ALIKE):
+        return f"CAST({value} AS {'bpchar' if new in ('character', 'bpchar') else 'text'})"
+    return None
+
+
+def sqlite_retyped(value: str, was: str, now: str) -> str:
+    """Like ``postgres_retyped``. SQLite itself makes numbers of texts for a comparison with a column of numbers."""
+    if _is_sqlite_text(now) and not _is_sqlite_text(was):
+        return f"CAST({value} AS TEXT)"
+    return value
+
+
+def _is_sqlite_text(column: str) -> bool:
+    return not re.search("INT", column, re.IGNORECASE) and bool(_SQLITE_TEXT.search(column))

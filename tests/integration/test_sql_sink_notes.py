@@ -1,0 +1,223 @@
+"""Notes about deleted keys count whatever becomes of the table and of the sinks: a deleted key stays deleted."""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver.delta.keys import DELETED
+from tests.support.delta_world import attempt_of, transaction
+from tests.support.environment import Environment
+from tests.support.sql_world import DEADLINE_S, Db, SqlWorld
+from tests.support.waiting import wait_until
+
+CHANGES: dict[str, Any] = {"mode": "upsert", "sequence_by": "lsn", "delete_when": "op = 'd'"}
+FIRST, SECOND, THIRD = (transaction(number) for number in (1, 2, 3))
+
+MEMBERS = "CREATE TABLE members (id varchar(20) PRIMARY KEY, name text, lsn bigint)"
+PAIRS = "CREATE TABLE pairs (id bigint, part integer, name text, lsn bigint, PRIMARY KEY (id, part))"
+LONG = "a_name_of_more_than_forty_bytes_of_which_the_last"
+
+
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    return SqlWorld(db, tmp_path)
+
+
+def change(name: str | None, lsn: int, **keys: Any) -> pa.Table:
+    """One row as Spark stages it; without a name it deletes its keys."""
+    return (
+        pa.table({**{key: [value] for key, value in keys.items()}, "name": pa.array([name], pa.string())})
+        .append_column("lsn", pa.array([lsn], pa.int64()))
+        .append_column(DELETED, pa.array([name is None]))
+    )
+
+
+def delete(world: SqlWorld, table: str, lsn: int = 20, **keys: Any) -> None:
+    """Two epochs: one inserts the keys, the other deletes them."""
+    sink = world.sink(table, keys=list(keys), **CHANGES)
+    world.epoch(sink, FIRST, None, change("Ann", 10, **keys))
+    world.epoch(sink, SECOND, FIRST, change(None, lsn, **keys))
+
+
+def comes_back(world: SqlWorld, table: str, lsn: int = 15, **keys: Any) -> bool:
+    """Whether a row of the next epoch is in the table."""
+    world.epoch(world.sink(table, keys=list(keys), **CHANGES), THIRD, SECOND, change("Ann, late", lsn, **keys))
+    return bool(world.db.run(f'SELECT 1 FROM "{table}"'))
+
+
+@pytest.mark.parametrize("lsn", [15, 20])
+@pytest.mark.parametrize(
+    "alter",
+    [
+        *("id TYPE varchar(40)", "id TYPE text", "id TYPE char(20)", "id TYPE varchar(5)"),
+        *("lsn TYPE numeric", "lsn TYPE numeric(20)", "lsn TYPE integer"),
+    ],
+)
+def test_notes_count_after_a_column_got_another_type(pg: SqlWorld, alter: str, lsn: int) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    pg.db.run(f"ALTER TABLE members ALTER {alter}")
+    late = pa.int32() if "integer" in alter else pa.int64()
+    data = change("Ann, late", lsn, id="a")
+    data = data.set_column(data.schema.get_field_index("lsn"), "lsn", pa.array([lsn], late))
+    pg.epoch(pg.sink("members", keys=["id"], **CHANGES), THIRD, SECOND, data)
+    assert bool(pg.db.run("SELECT 1 FROM members")) == (lsn == 20)
+
+
+def test_notes_about_numbers_count_after_the_key_became_a_text(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE members (id bigint PRIMARY KEY, name text, lsn bigint)")
+    delete(pg, "members", id=7)
+    pg.db.run("ALTER TABLE members ALTER id TYPE text")
+    assert not comes_back(pg, "members", id="7")
+
+
+def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_another_type(sqlite: SqlWorld) -> None:
+    sqlite.db.run("CREATE TABLE members (id INTEGER PRIMARY KEY, name text, lsn bigint)")
+    delete(sqlite, "members", id=7)
+    sqlite.db.run("DROP TABLE members", MEMBERS)
+    assert not comes_back(sqlite, "members", id="7")
+
+
+def test_notes_that_cannot_be_compared_are_a_vote_against_until_the_remedy_is_done(pg: SqlWorld) -> None:
+    key = "0e02b2c3-d479-4000-8000-000000000000"
+    pg.db.run("CREATE TABLE members (id text PRIMARY KEY, name text, lsn bigint)")
+    delete(pg, "members", id=key)
+    pg.db.run("ALTER TABLE members ALTER id TYPE uuid USING id::uuid")
+    attempt, late = attempt_of(THIRD, SECOND), change("Ann, late", 15, id=key)
+    reason = pg.voted(pg.sink("members", keys=["id"], **CHANGES), attempt, late).reason
+    assert reason and "EPOCHS-SQL-NOTES-UNFIT: Column 'id' of table 'members' is uuid. It was text" in reason
+    pg.db.run(*re.findall("`(ALTER [^`]+)`", reason))
+    assert not comes_back(pg, "members", id=key)
+
+
+@pytest.mark.parametrize("type_of_id", ["character varying(20)", "varchar(20)"])
+def test_notes_that_earlier_versions_made_count_after_the_type_changed(world: SqlWorld, type_of_id: str) -> None:
+    """The name is that of version 0.1 with the key's type as PostgreSQL and SQLite spell it."""
+    notes = {"character varying(20)": "members_deleted_9fae5c64", "varchar(20)": "members_deleted_72d3dec8"}[type_of_id]
+    world.db.run(
+        MEMBERS.replace("varchar(20)", "text"),
+        f'CREATE TABLE "{notes}" (id {type_of_id}, lsn bigint)',
+        f'CREATE UNIQUE INDEX "{notes}_key" ON "{notes}" (id)',
+        f"INSERT INTO \"{notes}\" VALUES ('a', 20)",
+    )
+    sink = world.sink("members", keys=["id"], **CHANGES)
+    world.epoch(sink, FIRST, None, change("Ann, late", 15, id="a"))
+    assert world.db.run("SELECT * FROM members") == []
+    world.epoch(sink, SECOND, FIRST, change("Ann again", 20, id="a"))
+    assert world.db.run("SELECT * FROM members") == [("a", "Ann again", 20)]
+
+
+@pytest.mark.parametrize("keys", [["id", "part"], ["part", "id"]])
+@pytest.mark.parametrize("notes", ["pairs_deleted_9b1da921", "pairs_deleted_ba273dd1"])
+def test_notes_that_earlier_versions_made_count_for_keys_in_any_order(
+    world: SqlWorld, notes: str, keys: list[str]
+) -> None:
+    world.db.run(
+        PAIRS,
+        f'CREATE TABLE "{notes}" AS SELECT id, part, lsn FROM pairs WHERE 1 = 0',
+        f'CREATE UNIQUE INDEX "{notes}_key" ON "{notes}" (id, part)',
+        f'INSERT INTO "{notes}" VALUES (1, 1, 20)',
+    )
+    late = change("Ann, late", 15, id=1, part=pa.scalar(1, pa.int32()))
+    world.epoch(world.sink("pairs", keys=keys, **CHANGES), FIRST, None, late)
+    assert world.db.run("SELECT * FROM pairs") == []
+
+
+def test_sinks_that_name_the_keys_in_another_order_share_their_notes(world: SqlWorld) -> None:
+    world.db.run(PAIRS)
+    part = pa.scalar(1, pa.int32())
+    delete(world, "pairs", id=1, part=part)
+    other = world.sink("pairs", keys=["part", "id"], **CHANGES)
+    world.epoch(other, THIRD, SECOND, change("Ann, late", 15, id=1, part=part))
+    assert world.db.run("SELECT * FROM pairs") == []
+    fourth, fifth = transaction(4), transaction(5)
+    world.epoch(other, fourth, THIRD, change(None, 30, id=1, part=part))
+    world.epoch(world.sink("pairs", keys=["id", "part"], **CHANGES), fifth, fourth, change("late", 25, id=1, part=part))
+    assert world.db.run("SELECT * FROM pairs") == []
+
+
+def test_an_older_row_waits_for_a_deletion_of_a_sink_that_names_the_keys_in_another_order(pg: SqlWorld) -> None:
+    pg.db.run(PAIRS, "INSERT INTO pairs VALUES (1, 1, 'Ann', 10)")
+    part = pa.scalar(1, pa.int32())
+    sinks = {"deletes": pg.sink("pairs", keys=["id", "part"], **CHANGES)}
+    sinks["late"] = pg.sink("pairs", keys=["part", "id"], **CHANGES)
+    pg.epoch(sinks["late"], FIRST, None, change("first", 1, id=9, part=part))  # makes the table of markers
+    attempts = {name: attempt_of(transaction(1, pipeline=name)) for name in sinks}
+    data = {"deletes": change(None, 20, id=1, part=part), "late": change("Ann, late", 15, id=1, part=part)}
+    staged = {name: pg.staged(sinks[name], attempts[name], data[name]) for name in sinks}
+    written, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        written.set()
+        assert goes_on.wait(DEADLINE_S)
+
+    held = Environment(connections=pg.env.connections, at={"sql.copied": hold})
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor(2) as pool:
+        deletes = pool.submit(sinks["deletes"].commit, attempts["deletes"], staged["deletes"], held)
+        assert written.wait(DEADLINE_S)
+        late = pool.submit(sinks["late"].commit, attempts["late"], staged["late"], pg.env)
+        wait_until(lambda: pg.db.run(waiting) == [(1,)], what="the late row waits")
+        goes_on.set()
+        assert (deletes.result(DEADLINE_S).rows, late.result(DEADLINE_S).rows) == (1, 1)
+    assert pg.db.run("SELECT id FROM pairs") == [(9,)]
+
+
+def test_notes_count_when_the_connection_gets_another_search_path(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TYPE region AS ENUM ('eu')", "CREATE TABLE members (id region PRIMARY KEY, name text, lsn bigint)"
+    )
+    delete(pg, "members", id="eu")
+    schema = pg.db.table().partition(".")[0]
+    pg.env.connections["db"] = pg.db.connection(extra={"options": f"-c search_path={schema}"})
+    assert not comes_back(pg, "members", id="eu")
+
+
+@pytest.mark.parametrize("table", ["members", f"{LONG}_1"])
+def test_what_only_looks_like_notes_about_the_table_is_not_read(pg: SqlWorld, table: str) -> None:
+    """A table of the user's own, and the notes about a table whose long name begins as this one's."""
+    pg.db.run(*(MEMBERS.replace("members", f'"{name}"') for name in (table, f"{LONG}_2")))
+    columns = "(id varchar(20) PRIMARY KEY, lsn bigint)"
+    pg.db.run(
+        f"CREATE TABLE {table}_deleted_archive {columns}", f"INSERT INTO {table}_deleted_archive VALUES ('a', 99)"
+    )
+    delete(pg, f"{LONG}_2", id="a", lsn=99)
+    pg.db.run("DROP TABLE epoch_markers")
+    delete(pg, table, id="a")
+    assert comes_back(pg, table, lsn=50, id="a")
+
+
+@pytest.mark.parametrize("alter", ["id TYPE text", "lsn TYPE numeric"])
+def test_notes_about_a_table_with_a_long_name_count_after_a_column_got_another_type(pg: SqlWorld, alter: str) -> None:
+    pg.db.run(MEMBERS.replace("members", LONG))
+    delete(pg, LONG, id="a")
+    pg.db.run(f"ALTER TABLE {LONG} ALTER {alter}")
+    assert not comes_back(pg, LONG, id="a")
+
+
+def test_a_right_that_the_user_lacks_on_another_sinks_notes_is_named_before_the_epoch(pg: SqlWorld) -> None:
+    user = f"u_{pg.db.table().partition('.')[0]}"
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    pg.db.run(
+        "ALTER TABLE members ALTER id TYPE text",
+        f"CREATE ROLE {user} LOGIN PASSWORD 'secret'",
+        f"GRANT USAGE, CREATE ON SCHEMA {pg.db.table().partition('.')[0]} TO {user}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON members, epoch_markers TO {user}",
+    )
+    pg.env.connections["db"] = pg.db.connection(login=user, password="secret")
+    sink = pg.sink("members", keys=["id"], **CHANGES)
+    with pytest.raises(Refused, match=r"the connection's user lacks SELECT on table") as refused:
+        sink.require_ready("orders", SECOND, pg.env)
+    (grant,) = re.findall("`(GRANT [^`]+)`", str(refused.value))
+    pg.db.run(grant.replace("<the user>", user))
+    sink.require_ready("orders", SECOND, pg.env)
+    assert not comes_back(pg, "members", id="a")
