@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.errors import Corrupt, OutcomeUnknown
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.sinks.sql.postgres import Postgres as Database
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
@@ -338,6 +338,20 @@ def test_a_commit_that_waits_for_a_standby_gives_up_and_is_found_once_the_standb
     wait_until(lambda: not behind.db.run(WAITING), what="the first COMMIT is through")
     assert sink.commit(attempt, staged, behind.env).rows == 1
     assert behind.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("given", ["5min", -1, "nan", "inf", [300]])
+def test_a_commit_timeout_that_is_no_number_of_seconds_is_refused_before_an_epoch(pg: SqlWorld, given: Any) -> None:
+    pg.env.connections["db"] = pg.db.connection(extra={"commit_timeout": given})
+    with pytest.raises(Refused, match="EPOCHS-SQL-CONNECTION: `commit_timeout` in the extra of connection 'db' is"):
+        pg.sink().require_ready("orders", None, pg.env)
+
+
+@pytest.mark.parametrize("given", ["300", 0, None, ""])
+def test_a_commit_timeout_may_be_left_empty_or_be_a_text(pg: SqlWorld, given: Any) -> None:
+    pg.env.connections["db"] = pg.db.connection(extra={"commit_timeout": given})
+    pg.db.run("CREATE TABLE orders (id bigint)")
+    pg.sink().require_ready("orders", None, pg.env)
 
 
 @pytest.mark.parametrize("stop", ["pg_cancel_backend", "pg_terminate_backend"])

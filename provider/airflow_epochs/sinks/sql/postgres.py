@@ -8,6 +8,7 @@ session that gives up waiting ends that one.
 
 from __future__ import annotations
 
+import math
 import re
 import selectors
 import time
@@ -209,7 +210,7 @@ class Postgres:
     @contextmanager
     def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:
         """One transaction. If a lock makes it fail, end those sessions of its sinks that are stopped in their COPY."""
-        psycopg = _driver()
+        psycopg, commit_s = _driver(), _commit_s(connection)
         name = f"PostgreSQL at {connection.host or 'localhost'}, database {connection.schema or connection.login}"
         try:
             opened = psycopg.connect(**_parameters(connection, ", ".join(who)))
@@ -220,7 +221,7 @@ class Postgres:
                 remedy=f"Check that the server is up and that connection {connection.conn_id!r} is correct. Then clear "
                 "the failed task.",
             ) from None  # the driver's exception may contain the password
-        session = PostgresSession(name, opened, who, float(connection.extra.get("commit_timeout") or COMMIT_S))
+        session = PostgresSession(name, opened, who, commit_s)
         try:
             session.begin()
             yield session
@@ -525,6 +526,22 @@ def _driver() -> Any:
             code=codes.SQL_DRIVER_MISSING,
         ) from missing
     return psycopg
+
+
+def _commit_s(connection: Connection) -> float:
+    given = connection.extra.get("commit_timeout") or COMMIT_S
+    try:
+        seconds = float(given)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise Refused(
+            f"`commit_timeout` in the extra of connection {connection.conn_id!r} is {given!r}. It must be a number of "
+            "seconds greater than 0.",
+            code=codes.SQL_CONNECTION,
+            remedy='Write it without a unit, for five minutes as {"commit_timeout": 300}. Then clear the failed task.',
+        )
+    return seconds
 
 
 def _parameters(connection: Connection, who: str) -> dict[str, Any]:
