@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.sinks.sql.postgres import Postgres as Database
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
@@ -338,6 +338,17 @@ def test_a_commit_that_waits_for_a_standby_gives_up_and_is_found_once_the_standb
     wait_until(lambda: not behind.db.run(WAITING), what="the first COMMIT is through")
     assert sink.commit(attempt, staged, behind.env).rows == 1
     assert behind.ids() == [1, 2]
+
+
+def test_a_session_that_the_server_ended_because_it_was_idle_is_told_of_with_the_setting_that_helps(
+    pg: SqlWorld,
+) -> None:
+    pg.env.connections["db"] = pg.db.connection(extra={"options": "-c idle_in_transaction_session_timeout=500ms"})
+    with Database().connect(pg.env.connections["db"], ["idle"]) as session:
+        there = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idle'"
+        wait_until(lambda: pg.db.run(there) == [(0,)], what="the server ends the session")
+        with pytest.raises(NotApplied, match="idle_in_transaction_session_timeout=30min"):
+            session.execute("SELECT 1")
 
 
 @pytest.mark.parametrize("given", ["5min", -1, "nan", "inf", [300]])

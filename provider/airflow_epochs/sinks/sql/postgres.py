@@ -76,6 +76,8 @@ be gone. The connection's extra ``commit_timeout`` overrides this."""
 _MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
 """Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
 server that has become a standby."""
+_IDLE = "25P03"
+"""The SQLSTATE of a session that the server ended because it was idle in its transaction."""
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -502,12 +504,13 @@ class PostgresSession:
         state = error.sqlstate or ""
         session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
         if session_ended or state.startswith(_MAY_PASS):
+            longer = "statement_timeout=3h" if state != _IDLE else "idle_in_transaction_session_timeout=30min"
             return NotApplied(
                 f"{self.name} did not complete a statement: {_said(error)}",
                 code=codes.SQL_UNREACHABLE,
                 remedy="Check that the server is up, and which sessions hold locks for a long time (pg_stat_activity). "
-                "If the statement needs more time than the timeout allows, set a longer one in the connection's extra: "
-                '{"options": "-c statement_timeout=3h"}. Then clear the failed task.',
+                "If the task needs more time than the timeout allows, set a longer one in the connection's extra: "
+                f'{{"options": "-c {longer}"}}. Then clear the failed task.',
             )
         refused = RowRefused(
             f"{self.name} refused a row or a statement: {_said(error)}",
