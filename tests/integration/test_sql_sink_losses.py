@@ -224,7 +224,14 @@ def test_an_upsert_into_sqlite_leaves_a_table_of_its_name_alone(sqlite: SqlWorld
         ("varchar(3)[]", '{"a    "}', '{"a  "}'),
         ("cents", "{1.239}", "{1.24}"),
         ("wrapped", "(1.239)", "(1.24)"),
-        ("twice", "a    ", "a  "),
+        ("date[]", '{"2026-01-01 10:11:12"}', "{2026-01-01}"),
+        ("day_of_days", "2026-01-01 10:11:12", "2026-01-01"),
+        ("daterange", "[2026-01-01 10:11:12,2026-02-01)", "[2026-01-01,2026-02-01)"),
+        ("on_a_day", "(2026-01-01 10:11:12)", "(2026-01-01)"),
+        ("timestamp[]", '{"2026-01-01 10:00:00+05"}', '{"2026-01-01 10:00:00"}'),
+        ("tsrange", "[2026-01-01 10:00+05,)", '["2026-01-01 10:00:00",)'),
+        ("time[]", "{10:00:00+05}", "{10:00:00}"),
+        ("timetz[]", '{"2026-01-01 10:00:00+05"}', "{10:00:00+05}"),
     ],
 )
 def test_a_type_that_keeps_only_a_part_of_a_text_is_a_vote_against(
@@ -233,8 +240,9 @@ def test_a_type_that_keeps_only_a_part_of_a_text_is_a_vote_against(
     pg.db.run(
         "CREATE DOMAIN cents AS numeric(8,2)[]",
         "CREATE TYPE wrapped AS (n numeric(8,2))",
-        "CREATE DOMAIN once AS varchar(3)",
-        "CREATE DOMAIN twice AS once",
+        "CREATE DOMAIN day AS date",
+        "CREATE DOMAIN day_of_days AS day",
+        "CREATE TYPE on_a_day AS (d date)",
         f"CREATE TABLE v (c {kind})",
         f"INSERT INTO v VALUES ('{text}')",
     )
@@ -248,13 +256,27 @@ def test_a_type_that_keeps_only_a_part_of_a_text_is_a_vote_against(
         ("varchar(3)", "abc  ", "is too long for character varying(3): 'abc  '"),
         ("char(3)", "abc  ", "is too long for character(3)"),
         ("once", "abc  ", "is too long for character varying(3)"),
+        ("twice", "a    ", "is too long for character varying(3): 'a    '"),
         ("time", "12:00:00.1234567", "has more than six decimals, which time"),
+        ("time", "2026-01-01 10:11:12", "is not only a time of day, and time without time zone would drop the rest"),
+        ("time", "10:11:12+05", "is not only a time of day"),
+        ("time(6)", "10:00 PST", "is not only a time of day, and time(6) without time zone would"),
+        ("timetz", "2026-01-01 10:11:12+05", "is not only a time of day, and time with time zone would"),
+        ("tstzrange", "[2026-01-01 10:00:00.1234567+00,)", "has more than six decimals, which tstzrange"),
         ("interval", "0.1234567 s", "has more than six decimals, which interval"),
     ],
 )
 def test_a_value_of_which_a_part_would_be_lost_is_named(pg: SqlWorld, kind: str, text: str, expected: str) -> None:
-    pg.db.run("CREATE DOMAIN once AS varchar(3)", f"CREATE TABLE v (id bigint, c {kind})")
-    good = {"time": "12:00:00.123456", "interval": "1.123456 s"}.get(kind, "ab ")
+    pg.db.run("CREATE DOMAIN once AS varchar(3)", "CREATE DOMAIN twice AS once")
+    pg.db.run(f"CREATE TABLE v (id bigint, c {kind})")
+    goods = {
+        "timetz": "T101112.5 -05:30",
+        "time(6)": "04:05 PM",
+        "time": "12:00:00.123456",
+        "interval": "1.1 s",
+        "tstzrange": "empty",
+    }
+    good = goods.get(kind, "ab ")
     given = {"topic": ["t"] * 2, "partition": [3] * 2, "offset": [16, 17], "c": [good, text]}
     pg.db.run("ALTER TABLE v ADD topic text, ADD partition int8, ADD offset_ text", 'ALTER TABLE v ADD "offset" int8')
     for rehearse in (True, False):

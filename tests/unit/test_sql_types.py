@@ -65,3 +65,18 @@ def test_a_column_that_is_created_for_a_type_takes_it(kind: Any) -> None:
 
 def test_no_column_is_created_for_what_has_no_type_there() -> None:
     assert [postgres_type(kind) or sqlite_type(kind) for kind in ("void", "variant")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("column", "part"),
+    [
+        ("date[]", "date"),
+        ("daterange", "date"),
+        ("timestamp without time zone[]", "timestamp without time zone"),
+        ("tsrange", "timestamp without time zone"),
+        ("time without time zone[]", "time without time zone"),
+        ("time(6) with time zone[]", "time(6) with time zone"),
+    ],
+)
+def test_no_text_goes_where_its_date_or_its_zone_would_be_dropped(column: str, part: str) -> None:
+    assert not postgres_takes(column, "string", [column, part])

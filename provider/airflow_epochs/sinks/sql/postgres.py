@@ -95,8 +95,13 @@ _TABLE = """
 """
 _COLUMNS = """
     SELECT a.attname,
-           CASE t.typtype WHEN 'd' THEN pg_catalog.format_type(t.typbasetype, t.typtypmod)
-                          ELSE pg_catalog.format_type(a.atttypid, a.atttypmod) END,
+           (WITH RECURSIVE base(typ, mod) AS (
+               SELECT a.atttypid, a.atttypmod
+               UNION ALL
+               SELECT d.typbasetype, d.typtypmod
+               FROM base JOIN pg_catalog.pg_type d ON d.oid = base.typ AND d.typtype = 'd'
+           ) SELECT pg_catalog.format_type(typ, mod) FROM base JOIN pg_catalog.pg_type b ON b.oid = base.typ
+           WHERE b.typtype <> 'd'),
            a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
            a.attgenerated <> '' OR a.attidentity = 'a',
            ARRAY(WITH RECURSIVE part(typ, mod) AS (

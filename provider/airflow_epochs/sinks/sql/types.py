@@ -45,8 +45,12 @@ _ROUNDED_TIME = re.compile(r"(timestamp|time)\([0-5]\)")
 """These types round to less than a microsecond's precision, which Spark's times have."""
 _CUT = re.compile(r"\"char\"|name|money|interval( \w.*)?\([0-5]\)|interval \w.*")
 """Types that silently keep only a part of a text: bytes, cents, hours."""
-_CUT_WITHIN = re.compile(r"numeric\(.*|(character|character varying)\(.*")
-"""Inside an array or a row type, these cut a value to size in silence. In a column of its own, ``values`` checks it."""
+_CUT_WITHIN = re.compile(
+    r"numeric\(.*|(character|character varying)\(.*|"
+    r"date|timestamp(\(6\))? without time zone|time(\(6\))? (with|without) time zone"
+)
+"""Inside an array, a range or a row type, these keep only a part of a text in silence: they cut it to size, or drop its
+date, time of day or zone. In a column of its own, ``values`` checks the text, or the column takes none."""
 _NUMBERS = {*_WHOLE, "real", "double precision"}
 _SPELLED_ALIKE = {*_WHOLE, "uuid"}
 """Types whose values have one spelling, whatever the settings."""

@@ -7,6 +7,7 @@ file does not say that they are instants. Values that cannot be written (``row_f
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,11 @@ from airflow_epochs.sinks.sql.types import NESTED, family, longest_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FINE_TIMES = ("time", "interval")
+_FINE_TIMES = ("time", "interval", "tstz")
 _TOO_FINE = r"\.[0-9]{6}[0-9]*[1-9]"
+_TIME_OF_DAY = re.compile(r"time(\(6\))? (with|without) time zone")
+_OF_DAY = r"^\s*[Tt]?[0-9:]+(\.[0-9]*)?\s*([AaPp][Mm])?\s*"
+_ZONE = r"([+-][0-9:]+|[A-Za-z]+)?\s*"
 
 
 def postgres_check(column: str, kind: Any) -> Check:
@@ -26,6 +30,7 @@ def postgres_check(column: str, kind: Any) -> Check:
     check, size = sound(kind, nul=column == "json" and family(kind) != "string"), longest_text(column)
     if family(kind) != "string":
         return check
+    time_of_day = _time_of_day(column)
 
     def check_text(texts: pa.Array) -> str | None:
         import pyarrow.compute as pc
@@ -36,9 +41,17 @@ def postgres_check(column: str, kind: Any) -> Check:
             return f"is too long for {column}"
         if column.startswith(_FINE_TIMES) and pc.any(pc.match_substring_regex(texts, _TOO_FINE)).as_py():
             return f"has more than six decimals, which {column} cannot store"
+        if time_of_day and not pc.all(pc.match_substring_regex(texts, time_of_day), min_count=0).as_py():
+            return f"is not only a time of day, and {column} would drop the rest"
         return None
 
     return check_text
+
+
+def _time_of_day(column: str) -> str | None:
+    """What a text must match so that a column of this type does not drop its date or zone; None for other types."""
+    found = _TIME_OF_DAY.fullmatch(column)
+    return found and f"{_OF_DAY}{_ZONE if found[2] == 'with' else ''}$"
 
 
 def csv_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> bytes:
