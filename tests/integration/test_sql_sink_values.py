@@ -128,3 +128,41 @@ def test_text_goes_where_postgresql_reads_a_type_from_text(pg: SqlWorld) -> None
     given = pa.table({"a": ["ok"], "b": ["00000000-0000-0000-0000-000000000001"], "c": ["abc"]})
     pg.epoch(pg.sink("v"), transaction(1), None, given)
     assert pg.db.run("SELECT a::text, b::text, c FROM v") == [("ok", "00000000-0000-0000-0000-000000000001", "abc")]
+
+
+@pytest.mark.parametrize("column", ["STRING", "UUID", "DATE", "NUMERIC", "INTEGER"])
+def test_a_column_in_which_sqlite_makes_numbers_of_texts_is_a_vote_against(tmp_path: Path, column: str) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.db.run(f"CREATE TABLE v (sku {column} PRIMARY KEY)")
+    sink, data = world.sink("v", mode="upsert", keys=["sku"]), pa.table({"sku": ["007", "7", "1e5"]})
+    reason = world.reason_against(sink, data)
+    assert f"column 'sku' is string in the rows and {column} in the table" in reason
+    assert "declare in the table: 'sku' TEXT" in reason
+    world.db.run("DROP TABLE v", "CREATE TABLE v (sku TEXT PRIMARY KEY)")
+    world.epoch(sink, transaction(1), None, data)
+    assert sorted(world.db.run("SELECT sku FROM v")) == [("007",), ("1e5",), ("7",)]
+
+
+def test_any_column_of_a_strict_table_of_sqlite_keeps_texts_or_refuses_them(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.db.run("CREATE TABLE v (a ANY, n INTEGER) STRICT")
+    texts = pa.table({"a": ["007"]})
+    assert "column 'n' is string in the rows" in world.reason_against(
+        world.sink("v"), texts.append_column("n", [["7"]])
+    )
+    world.epoch(world.sink("v"), transaction(1), None, texts)
+    assert world.db.run("SELECT a FROM v") == [("007",)]
+
+
+def test_numbers_are_the_same_in_whatever_column_of_sqlite_takes_them(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.db.run("CREATE TABLE v (d DECIMAL(15,2), r REAL, w NUMERIC, f NUMERIC, i DOUBLE, n BIGINT, b BOOLEAN)")
+    money = pa.array([decimal.Decimal("9999999999999.97"), decimal.Decimal("-1.10")], pa.decimal128(15, 2))
+    whole = pa.array([10**18 - 1, -1], pa.decimal128(18, 0))
+    data = pa.table({"d": money, "r": money, "w": whole, "f": [0.1 + 0.2, 2.0], "n": [2**63 - 1, -(2**63)]})
+    data = data.append_column("i", pa.array([2**31 - 1, 1], pa.int32())).append_column("b", [[True, False]])
+    world.epoch(world.sink("v"), transaction(1), None, data)
+    assert world.db.run("SELECT printf('%.2f', d), printf('%.2f', r), w, f, i, n, b FROM v") == [
+        ("9999999999999.97", "9999999999999.97", 10**18 - 1, 0.1 + 0.2, 2**31 - 1, 2**63 - 1, 1),
+        ("-1.10", "-1.10", -1, 2.0, 1, -(2**63), 0),
+    ]

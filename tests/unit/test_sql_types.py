@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type, sqlite_type
+from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type, sqlite_affinity, sqlite_takes, sqlite_type
 
 KINDS: list[Any] = [
     *("byte", "short", "integer", "long", "float", "double", "decimal(10,2)", "boolean", "string", "binary"),
@@ -60,7 +60,9 @@ def test_a_column_that_is_created_for_a_type_takes_it(kind: Any) -> None:
     column = postgres_type(kind)
     assert column is not None
     assert postgres_takes(column, kind)
-    assert sqlite_type(kind) in ("INTEGER", "REAL", "TEXT", "BLOB")
+    declared = sqlite_type(kind)
+    assert declared in ("INTEGER", "REAL", "TEXT", "BLOB")
+    assert sqlite_takes(sqlite_affinity(declared, strict=False), kind)
 
 
 def test_no_column_is_created_for_what_has_no_type_there() -> None:
@@ -80,3 +82,41 @@ def test_no_column_is_created_for_what_has_no_type_there() -> None:
 )
 def test_no_text_goes_where_its_date_or_its_zone_would_be_dropped(column: str, part: str) -> None:
     assert not postgres_takes(column, "string", [column, part])
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "expected"),
+    [
+        *((column, "string", True) for column in ("TEXT", "varchar(10)", "CLOB", "", "BLOB")),
+        *(
+            (column, "string", False)
+            for column in ("STRING", "UUID", "JSON", "DATE", "INTEGER", "POINT", "REAL", "ANY")
+        ),
+        ("DOUBLE", "double", True),
+        ("NUMERIC", "double", True),
+        ("TEXT", "double", False),
+        ("TEXT", "long", True),
+        ("DOUBLE", "long", False),
+        ("DOUBLE", "integer", True),
+        ("INTEGER", "long", True),
+        ("BOOLEAN", "boolean", True),
+        ("DATE", "date", True),
+        ("DATETIME", "timestamp", True),
+        ("JSON", ARRAY, True),
+        ("bytea", "binary", True),
+        ("TEXT", "decimal(38,10)", True),
+        ("DECIMAL(10,2)", "decimal(15,2)", True),
+        ("DECIMAL(20,2)", "decimal(16,2)", False),
+        ("NUMERIC", "decimal(18,0)", True),
+        ("NUMERIC", "decimal(19,0)", False),
+        ("REAL", "decimal(18,0)", False),
+        ("TEXT", "void", False),
+    ],
+)
+def test_a_column_of_sqlite_takes_what_its_affinity_leaves_as_it_is(column: str, kind: Any, expected: bool) -> None:
+    assert sqlite_takes(sqlite_affinity(column, strict=False), kind) == expected
+
+
+def test_any_takes_texts_only_in_a_strict_table() -> None:
+    assert sqlite_takes(sqlite_affinity("any", strict=True), "string")
+    assert not sqlite_takes(sqlite_affinity("INTEGER", strict=True), "string")

@@ -197,7 +197,7 @@ class SqlParticipant:
     def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
         staged = staging.shape.schema["fields"]
         fields = written(table, staged, self.sink.delete_when, kept=(*self.sink.keys, self.sink.sequence_by))
-        columns = columns_for(table, fields, self.database.takes)
+        columns = columns_for(table, fields, self.database.takes, self.database.type_for)
         by = self._by(table, staged, fields, columns) if self.sink.keys else None
         return Load(session=session, table=table, fields=fields, columns=columns, by=by)
 

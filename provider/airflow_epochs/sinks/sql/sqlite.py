@@ -17,7 +17,13 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql.database import RowRefused, Session
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql.types import sqlite_retyped, sqlite_sorts, sqlite_type
+from airflow_epochs.sinks.sql.types import (
+    sqlite_affinity,
+    sqlite_retyped,
+    sqlite_sorts,
+    sqlite_takes,
+    sqlite_type,
+)
 from airflow_epochs.sinks.sql.values import tuples_of
 
 if TYPE_CHECKING:
@@ -30,22 +36,24 @@ _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "r
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _NOT_DONE = ("locked", "busy", "constraint")
 """Words in SQLite's errors after which a COMMIT has certainly not happened."""
+_STRICT_SINCE = (3, 37)
+"""The first version of SQLite that has STRICT tables, and says which are."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 """In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
 
 
 class Sqlite:
-    """``database.Database`` for SQLite. SQLite does not enforce a column's declared type, so that is not compared."""
+    """``database.Database`` for SQLite. A column's declared type only says what SQLite makes of texts and numbers."""
 
     stores_nul = True
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
-        """Whether any column can store it."""
-        return sqlite_type(kind) is not None
+        """As ``types.sqlite_takes`` says."""
+        return sqlite_takes(column.affinity, kind)
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
         """As ``types.sqlite_sorts`` says."""
-        return sqlite_sorts(column.kind, kind)
+        return sqlite_sorts(column.affinity, kind)
 
     def type_for(self, kind: Any) -> str | None:
         """As ``types.sqlite_type`` says."""
@@ -141,6 +149,7 @@ class SqliteSession:
         columns = self.execute(
             'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
         )
+        strict = self._is_strict(its_name)
         return SqlTable(
             schema=schema,
             name=its_name,
@@ -151,6 +160,7 @@ class SqliteSession:
                     required=bool(notnull) and default is None and not hidden and not pk,  # SQLite fills INTEGER keys
                     generated=bool(hidden),
                     not_null=bool(notnull),
+                    affinity=sqlite_affinity(spelled, strict=strict),
                 )
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
@@ -159,6 +169,12 @@ class SqliteSession:
             insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(definition) else "INSERT",
             collations=dict(self._collations(its_name)),
         )
+
+    def _is_strict(self, table: str) -> bool:
+        if sqlite3.sqlite_version_info < _STRICT_SINCE:
+            return False
+        found = self.execute("SELECT strict FROM pragma_table_list(?) WHERE schema = ?", (table, _MAIN))
+        return any(strict for (strict,) in found)
 
     def _collations(self, table: str) -> Iterator[tuple[str, str]]:
         yield from self.execute(
@@ -207,7 +223,7 @@ class SqliteSession:
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
-        return sqlite_retyped(self.quoted(was.name), was.kind, now.kind)
+        return sqlite_retyped(self.quoted(was.name), was.affinity, now.affinity)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
         """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""

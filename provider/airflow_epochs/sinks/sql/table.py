@@ -24,6 +24,7 @@ class SqlColumn:
         required: Whether rows must have it, because it is NOT NULL without a default.
         generated: Whether rows must not have it, because the database computes it.
         not_null: Whether a row's value must not be NULL.
+        affinity: In SQLite, what it makes of texts and numbers in the column, as ``types.sqlite_affinity`` says.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SqlColumn:
     generated: bool
     parts: tuple[str, ...] = ()
     not_null: bool = False
+    affinity: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,10 @@ Takes = Callable[[SqlColumn, Any], bool]
 """Whether a column can store a Delta type."""
 
 
+TypeFor = Callable[[Any], str | None]
+"""The column type to create for a Delta type; None if there is none."""
+
+
 Sorts = Callable[[SqlColumn, Any], bool]
 """Whether a column orders the values of a Delta type as Spark does."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -97,8 +103,8 @@ def written(
     return [field for field in staged if field["name"] != DELETED and not has_done(field["name"])]
 
 
-def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> list[str]:
-    """The table's columns for rows with these fields, in the fields' order.
+def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_for: TypeFor) -> list[str]:
+    """The table's columns for rows with these fields, in the fields' order. ``type_for``: for the remedy.
 
     Raises:
         Refused: The rows do not fit; with every reason.
@@ -118,8 +124,22 @@ def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> li
         raise Refused(
             f"The rows do not fit table {table.name!r}: {'; '.join(found)}.",
             code=codes.SQL_ROWS_UNFIT,
+            remedy=_redeclaring(table, fields, takes, type_for),
         )
     return names
+
+
+def _redeclaring(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_for: TypeFor) -> str | None:
+    """The remedy where columns have other types than the rows; None if none has."""
+    types = [
+        f"{column.name!r} {kind}"
+        for given in fields
+        if (column := table.column_of(given["name"])) and not column.generated
+        if not takes(column, given["type"]) and (kind := type_for(given["type"]))
+    ]
+    if not types:
+        return None
+    return f"Correct the transform, or declare in the table: {', '.join(types)}. Then clear the stage task."
 
 
 def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | None:
@@ -226,9 +246,7 @@ def _unique_index(table: SqlTable, columns: Sequence[str], spelled: str) -> str:
     return f"CREATE UNIQUE INDEX {name} ON {spelled} ({', '.join(quoted)})"
 
 
-def suggestion(
-    table: str, fields: Sequence[JsonDict], keys: Sequence[str], spelled: Callable[[Any], str | None]
-) -> str:
+def suggestion(table: str, fields: Sequence[JsonDict], keys: Sequence[str], spelled: TypeFor) -> str:
     """A statement that creates a table for rows with these fields."""
     lines = [f'"{given["name"]}" {spelled(given["type"]) or "?"}' for given in fields]
     if keys:

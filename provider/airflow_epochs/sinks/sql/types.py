@@ -55,7 +55,8 @@ _NUMBERS = {*_WHOLE, "real", "double precision"}
 _SPELLED_ALIKE = {*_WHOLE, "uuid"}
 """Types whose values have one spelling, whatever the settings."""
 _TEXTS = ("text", "character varying", "character", "bpchar")
-_SQLITE_TEXT = re.compile("CHAR|CLOB|TEXT", re.IGNORECASE)
+_AFFINITIES = {"INT": "INTEGER", "CHAR|CLOB|TEXT": "TEXT", "BLOB": "BLOB", "REAL|FLOA|DOUB": "REAL"}
+"""Words in a column's type -> what SQLite makes of texts and numbers there. The first that matches counts."""
 NESTED = ("struct", "array", "map")
 _SIZED = re.compile(r"character(?: varying)?\((\d+)\)")
 
@@ -99,20 +100,57 @@ def postgres_sorts(column: str, kind: Any) -> bool:
     return is_postgres_text(column) if family(kind) == "string" else family(kind) not in NESTED
 
 
-def sqlite_sorts(column: str, kind: Any) -> bool:
-    """Whether a column of SQLite's type ``column`` orders values of Delta's ``kind`` as Spark does.
+def sqlite_affinity(column: str, *, strict: bool) -> str:
+    """What SQLite makes of texts and numbers in a column: with ``BLOB`` nothing.
 
-    A column's affinity (https://www.sqlite.org/datatype3.html, 3.1) may make texts of numbers, and numbers of texts.
-    NaN becomes NULL, and decimals are texts.
+    See https://www.sqlite.org/datatype3.html, 3.1.
+
+    Args:
+        column: The column's type.
+        strict: Whether its table is STRICT, where ``ANY`` has another meaning.
     """
-    text = _is_sqlite_text(column)
+    name = column.upper()
+    if not name or (strict and name == "ANY"):
+        return "BLOB"
+    return next((affinity for words, affinity in _AFFINITIES.items() if re.search(words, name)), "NUMERIC")
+
+
+def sqlite_takes(affinity: str, kind: Any) -> bool:
+    """Whether a column of SQLite keeps every value of Delta's ``kind``: it makes no number of a text, and rounds none.
+
+    SQLite converts what has the form of a number. Dates, times and JSON never have it.
+    """
     match family(kind):
         case "string":
-            return text or not column
+            return affinity in ("TEXT", "BLOB")
+        case "float" | "double":
+            return affinity != "TEXT"  # which has 15 digits of a number
+        case "long":
+            return affinity != "REAL"
+        case "decimal":
+            return affinity in ("TEXT", "BLOB") or _number_takes(affinity, str(kind))
+        case _:
+            return sqlite_type(kind) is not None
+
+
+def _number_takes(affinity: str, kind: str) -> bool:
+    """A floating-point number of SQLite has 15 digits; a whole number has 18, except where all are floating-point."""
+    decimal = _DECIMAL.fullmatch(kind)
+    return decimal is not None and int(decimal[1]) <= (18 if int(decimal[2]) == 0 and affinity != "REAL" else 15)
+
+
+def sqlite_sorts(affinity: str, kind: Any) -> bool:
+    """Whether a column of SQLite orders values of Delta's ``kind`` as Spark does.
+
+    NaN becomes NULL, and decimals are texts.
+    """
+    match family(kind):
+        case "string":
+            return affinity in ("TEXT", "BLOB")
         case "float" | "double" | "decimal" | "struct" | "array" | "map":
             return False
         case "byte" | "short" | "integer" | "long" | "boolean":
-            return not text
+            return affinity != "TEXT"
         case _:
             return True
 
@@ -171,11 +209,5 @@ def postgres_retyped(value: str, was: str, now: str) -> str | None:
 
 
 def sqlite_retyped(value: str, was: str, now: str) -> str:
-    """Like ``postgres_retyped``. SQLite itself makes numbers of texts for a comparison with a column of numbers."""
-    if _is_sqlite_text(now) and not _is_sqlite_text(was):
-        return f"CAST({value} AS TEXT)"
-    return value
-
-
-def _is_sqlite_text(column: str) -> bool:
-    return not re.search("INT", column, re.IGNORECASE) and bool(_SQLITE_TEXT.search(column))
+    """Like ``postgres_retyped``, by affinities. SQLite itself makes numbers of texts to compare them with numbers."""
+    return f"CAST({value} AS TEXT)" if now == "TEXT" and was != "TEXT" else value
