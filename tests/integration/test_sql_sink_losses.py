@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,20 @@ def test_a_limit_of_the_role_stands(pg: SqlWorld) -> None:
         assert session.execute("SHOW lock_timeout") == [("30s",)]
 
 
+@pytest.mark.parametrize("setting", ["datestyle = German", "datestyle = 'SQL, DMY'", "quote_all_identifiers = on"])
+def test_a_setting_of_the_role_that_the_sink_cannot_do_with_does_not_count(pg: SqlWorld, setting: str) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    user = f"u{pg.db.schema}"
+    pg.db.run(f"CREATE USER {user} SUPERUSER PASSWORD 'x'", f"ALTER ROLE {user} SET {setting}")
+    pg.db.run("CREATE TABLE v (id bigint, day date, x bytea)")
+    pg.env.connections["db"] = pg.db.connection(login=user, password="x")
+    first, day = transaction(1), dt.date(2026, 3, 4)
+    sink, data = pg.sink("v"), rows(1).append_column("day", [[day]]).append_column("x", [[b"x"]])
+    pg.epoch(sink, first, None, data)
+    pg.epoch(sink, transaction(2), first, data)
+    assert pg.db.run("SELECT id, day, x FROM v") == [(1, day, b"x")] * 2
+
+
 # -- a standby that must have the rows ------------------------------------------------------------------------------
 
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -387,9 +402,13 @@ def test_a_commit_timeout_may_be_left_empty_or_be_a_text(pg: SqlWorld, given: An
     pg.sink().require_ready("orders", None, pg.env)
 
 
-@pytest.mark.parametrize("stop", ["pg_cancel_backend", "pg_terminate_backend"])
-def test_no_receipt_is_written_for_rows_that_no_standby_has(behind: SqlWorld, stop: str) -> None:
+@pytest.mark.parametrize(
+    ("stop", "options"),
+    [("pg_cancel_backend", ""), ("pg_cancel_backend", "-c client_min_messages=error"), ("pg_terminate_backend", "")],
+)
+def test_no_receipt_is_written_for_rows_that_no_standby_has(behind: SqlWorld, stop: str, options: str) -> None:
     sink = behind.sink()
+    behind.env.connections["db"] = behind.db.connection(extra={"options": options})
     attempt = behind.second_epoch(sink)
     staged = behind.staged(sink, attempt, rows(2))
     standby(behind, "gone")

@@ -69,6 +69,14 @@ _SETTINGS = """
     JOIN pg_catalog.pg_settings AS s ON s.name = ours.name
     WHERE s.source NOT IN ('client', 'user', 'database', 'database user')
 """
+_OWN_SETTINGS = """
+    SELECT pg_catalog.set_config('client_min_messages', 'warning', true),
+           pg_catalog.set_config('datestyle', 'ISO', true),
+           pg_catalog.set_config('quote_all_identifiers', 'off', true)
+"""
+"""Set in every transaction, whatever the connection, the role or the database has set: this module relies on them.
+Without the first, a COMMIT whose wait for a standby was cancelled looks like any other. psycopg reads a time with its
+zone in no other style. The third would quote the names of types, by which ``types`` compares columns."""
 COMMIT_S = 120.0
 """Seconds to wait for the answer to a COMMIT. The server's timeouts do not apply while it waits for a standby that may
 be gone. The connection's extra ``commit_timeout`` overrides this."""
@@ -261,11 +269,12 @@ class PostgresSession:
         self._warnings: list[str] = []
 
     def begin(self) -> None:
-        """Set isolation and timeouts, and make the session visible to other sessions of its sinks."""
+        """Set isolation, timeouts and other settings, and make the session visible to other sessions of its sinks."""
         import psycopg
 
         self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self.execute(_SETTINGS, (list(SERVER), list(SERVER.values())))
+        self.execute(_OWN_SETTINGS)
         # A commit that the server acknowledges must survive a crash: the receipt says that the rows are there.
         self.execute(
             "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
