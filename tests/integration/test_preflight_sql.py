@@ -110,6 +110,21 @@ def test_rights_that_the_errors_name_are_all_that_an_epoch_needs(pg: SqlWorld, o
     assert pg.ids() == [1]
 
 
+@pytest.mark.parametrize("changes", [{}, {"sequence_by": "lsn", "delete_when": "op = 'd'"}], ids=["markers", "notes"])
+def test_rights_on_a_schema_with_capitals_can_be_granted_as_the_error_says(
+    pg: SqlWorld, changes: dict[str, Any]
+) -> None:
+    user, table = Granting(pg), f'"My-{pg.db.table().partition(".")[0][:8]}"."V"'
+    schema = table.partition(".")[0]
+    pg.db.run(f"CREATE SCHEMA {schema}", f"CREATE TABLE {table} (id bigint PRIMARY KEY, lsn bigint)")
+    pg.db.run(f"GRANT USAGE ON SCHEMA {schema} TO {user.user}", f"GRANT ALL ON {table} TO {user.user}")
+    sink = SqlSink("orders", "db", table, staging=str(pg.folder / "staging"), **UPSERT, **changes)
+    refused = refusal(pg, sink)
+    assert f"lacks CREATE on schema {schema}" in refused.what
+    user.obey(refused)
+    ready(pg, sink)
+
+
 def test_rights_on_a_marker_table_that_another_user_has_made_are_looked_at(pg: SqlWorld) -> None:
     pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
     pg.epoch(pg.sink(), transaction(1, pipeline="others"), None, rows(1))

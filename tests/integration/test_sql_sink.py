@@ -129,6 +129,26 @@ def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(world: Sq
 
 
 @pytest.mark.parametrize(
+    ("table", "column", "key"),
+    [
+        ("v", "orderId", "orderId"),
+        ("v", "orderId", "ORDERID"),
+        ("v", "order", "order"),
+        ("v", 'an "id"', 'an "id"'),
+        ("Ärzte", "id", "id"),
+    ],
+)
+def test_the_sink_finds_the_table_and_the_keys_that_the_statement_in_the_error_makes(
+    world: SqlWorld, table: str, column: str, key: str
+) -> None:
+    sink, data = world.sink(table, mode="upsert", keys=[key]), pa.table({column: pa.array([1], pa.int64())})
+    (statement,) = re.findall(r"`(CREATE TABLE [^`]*)`", world.reason_against(sink, data))
+    world.db.run(statement)
+    world.epoch(sink, transaction(1), None, data)
+    assert world.db.run(f"SELECT * FROM {table}") == [(1,)]
+
+
+@pytest.mark.parametrize(
     ("data", "expected"),
     [
         (orders(1).append_column("extra", [["x"]]), r"column 'extra' \(string\) is not in the table"),
@@ -232,6 +252,17 @@ def test_the_index_that_the_error_of_an_upsert_creates_will_do(world: SqlWorld) 
     world.db.run(statement)
     world.epoch(sink, transaction(1), None, rows(1, N=[1]))
     assert world.ids('"V 2"') == [1]
+
+
+def test_each_set_of_keys_gets_an_index_of_another_name(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (id bigint, region text)")
+    for keys in (["id"], ["id", "region"]):
+        sink = world.sink("v", mode="upsert", keys=keys)
+        with pytest.raises(Refused) as refused:
+            sink.require_ready("orders", None, world.env)
+        (statement,) = re.findall(r"`(CREATE UNIQUE INDEX [^`]*)`", refused.value.remedy)
+        world.db.run(statement)
+        sink.require_ready("orders", None, world.env)
 
 
 def test_an_index_with_further_columns_included_will_do(pg: SqlWorld) -> None:

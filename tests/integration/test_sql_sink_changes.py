@@ -345,7 +345,7 @@ def test_rights_that_deletions_need_are_named_before_the_first_epoch_and_grantin
     epoch = Epochs(pg, sink)
     epoch((1, "Ann", 1))
     pg.db.run(f"REVOKE CREATE ON SCHEMA {schema} FROM {user}")
-    with pytest.raises(Refused, match=f"lacks CREATE on schema {schema}"):
+    with pytest.raises(Refused, match=f'lacks CREATE on schema "{schema}"'):
         sink.require_ready("orders", None, pg.env)
     pg.db.run(f"GRANT CREATE ON SCHEMA {schema} TO {user}")
     sink.require_ready("orders", None, pg.env)

@@ -65,7 +65,7 @@ class Deletions:
     def lacks(self) -> list[str]:
         """The rights that the connection's user needs for the notes and does not have, as GRANT spells them."""
         creates = [] if self.exist or self.session.may_create_in(self.table.schema) else ["CREATE"]
-        lacking = [f"{right} on schema {self.table.schema}" for right in creates]
+        lacking = [f"{right} on schema {self.table.schema_spelled}" for right in creates]
         for notes in self._tables():
             needed = ("SELECT", "INSERT", "UPDATE") if notes.name == self.name else ("SELECT",)
             lacking += [f"{right} on table {_spelled(notes)}" for right in self.session.lacks(notes, *needed)]

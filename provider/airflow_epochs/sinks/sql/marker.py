@@ -22,7 +22,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.table import SqlTable
+from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 _NO_EPOCH = 0
 """The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
@@ -79,7 +79,7 @@ class MarkerTable:
         """
         self._require_lasting()
         if self.table is None:
-            lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {self.schema}"]
+            lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {quoted(self.schema)}"]
         else:
             lacks = [
                 f"{right} on table {self._plainly}" for right in self.session.lacks(self.table, "SELECT", "UPDATE")

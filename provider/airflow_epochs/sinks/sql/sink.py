@@ -7,6 +7,7 @@ back.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ _OF_CHANGES = ("sequence_by", "delete_when")
 """Options that a sink's specification has only where they are given: earlier versions do not know them."""
 _PART = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
+_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+"""Both kinds of database fold only these letters of a name without quotes: Ä stays as it is."""
 _MARKER_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -271,4 +274,4 @@ class SqlSink:
 
 
 def _plain(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name.translate(_FOLDED)

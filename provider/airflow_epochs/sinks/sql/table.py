@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +14,20 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from airflow_epochs.spark.driver.delta.schema import type_name
+
+_STEM_BYTES = 40
+"""Of a table's name, in that of an index: PostgreSQL cuts names to 63 bytes."""
+
+
+def quoted(name: str) -> str:
+    """A name in double quotes, as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _meant(name: str, names: Sequence[str]) -> str | None:
+    """The same of ``names``; else the one that differs only in case, if there is exactly one."""
+    alike = [each for each in names if each.lower() == name.lower()]
+    return name if name in names else alike[0] if len(alike) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +76,21 @@ class SqlTable:
     @property
     def spelled(self) -> str:
         """Schema and name, as a statement needs them."""
-        return ".".join('"' + name.replace('"', '""') + '"' for name in (self.schema, self.name))
+        return self.beside(self.name)
+
+    @property
+    def schema_spelled(self) -> str:
+        """The schema, as a statement needs it."""
+        return quoted(self.schema)
+
+    def beside(self, name: str) -> str:
+        """Another table of the same schema, as a statement needs it."""
+        return f"{self.schema_spelled}.{quoted(name)}"
 
     def column_of(self, name: str) -> SqlColumn | None:
         """The column of this name; else the one whose name differs only in case, if there is exactly one."""
-        exact = [column for column in self.columns if column.name == name]
-        found = exact or [column for column in self.columns if column.name.lower() == name.lower()]
-        return found[0] if len(found) == 1 else None
+        meant = _meant(name, [column.name for column in self.columns])
+        return next((column for column in self.columns if column.name == meant), None)
 
 
 Takes = Callable[[SqlColumn, Any], bool]
@@ -241,14 +265,16 @@ def _require_index(table: SqlTable, columns: Sequence[str], spelled: str) -> Non
 
 
 def _unique_index(table: SqlTable, columns: Sequence[str], spelled: str) -> str:
-    """A statement that both kinds of database execute: SQLite needs a name of the index."""
-    name, *quoted = ('"' + name.replace('"', '""') + '"' for name in (f"{table.name}_keys", *columns))
-    return f"CREATE UNIQUE INDEX {name} ON {spelled} ({', '.join(quoted)})"
+    """A statement that both kinds of database execute. SQLite needs a name: one for each set of columns."""
+    digest = hashlib.sha256(json.dumps([table.name, *columns]).encode()).hexdigest()[:8]
+    name = f"{table.name.encode()[:_STEM_BYTES].decode(errors='ignore')}_keys_{digest}"
+    return f"CREATE UNIQUE INDEX {quoted(name)} ON {spelled} ({', '.join(map(quoted, columns))})"
 
 
 def suggestion(table: str, fields: Sequence[JsonDict], keys: Sequence[str], spelled: TypeFor) -> str:
     """A statement that creates a table for rows with these fields."""
-    lines = [f'"{given["name"]}" {spelled(given["type"]) or "?"}' for given in fields]
+    lines = [f"{quoted(given['name'])} {spelled(given['type']) or '?'}" for given in fields]
     if keys:
-        lines.append(f"PRIMARY KEY ({', '.join(keys)})")
+        names = [given["name"] for given in fields]
+        lines.append(f"PRIMARY KEY ({', '.join(quoted(_meant(key, names) or key) for key in keys)})")
     return f"CREATE TABLE {table} ({', '.join(lines)})"
