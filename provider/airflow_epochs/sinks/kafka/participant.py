@@ -121,7 +121,7 @@ class KafkaParticipant:
             return None
         fields = RowShape.of(staging.shape.schema, self._target, value_format).fields
         schema = value_formats.schema_of(value_format, given, fields, self.sink.topic)
-        text = value_formats.writes_by(schema)
+        text = value_formats.writes_by(schema, fields)
         number = id_of(self._registry, self._subject, schema)
         return ValueSchema(value_format=value_format, number=number, text=text, given=given is not None)
 

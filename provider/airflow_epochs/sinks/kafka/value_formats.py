@@ -21,13 +21,15 @@ from typing import Any
 import msgspec
 
 from airflow_epochs import codes
+from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.sinks.kafka import avro_types
 from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
-from airflow_epochs.transforms.avro_schemas import SchemaFlaw
+from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
 from airflow_epochs.transforms.registry_frames import head_of
 
 _DETAIL = "value_schema"
@@ -90,8 +92,12 @@ class ValueSchema:
         import fastavro
 
         schema, head = fastavro.parse_schema(json.loads(self.text)), head_of(self.number)
+        told = resolved(self.text)
+        require = avro_types.require_booleans(told, told.root) if self.given else None
 
         def write(row: dict[str, Any]) -> bytes:
+            if require:
+                require(row)
             out = io.BytesIO()
             out.write(head)
             fastavro.schemaless_writer(out, schema, row, strict_allow_default=True)
@@ -162,28 +168,51 @@ def schema_of(value_format: str, given: str | None, columns: Mapping[str, Any], 
     return WriterSchema(kind=KINDS[value_format], text=given)
 
 
-def writes_by(schema: WriterSchema) -> str:
+def writes_by(schema: WriterSchema, columns: Mapping[str, Any]) -> str:
     """``ValueSchema.text`` for a schema.
 
     Raises:
-        Refused: protoc does not take it, or is not installed.
+        Refused: protoc or fastavro does not take it, or protoc is not installed; or Avro would change values.
     """
-    if schema.kind != KINDS[PROTOBUF]:
-        return schema.text
     try:
-        files = compiled(schema.text, {})
-        if not protobuf_schemas.files_of(files).main.message_types_by_name:
-            raise SchemaFlaw("has no message")
+        if schema.kind == KINDS[PROTOBUF]:
+            return b64encode(_compiled(schema.text)).decode()
+        if schema.kind == KINDS[AVRO]:
+            _require_kept(schema.text, columns)
     except SchemaFlaw as flaw:
         raise Refused(
             f"The `value_schema` {flaw}.",
             code=codes.SINK_MISCONFIGURED,
             remedy="Correct `value_schema` of the KafkaSink in the DAG. Then clear the failed task.",
         ) from flaw
-    return b64encode(files).decode()
+    return schema.text
+
+
+def _compiled(text: str) -> bytes:
+    files = compiled(text, {})
+    if not protobuf_schemas.files_of(files).main.message_types_by_name:
+        raise SchemaFlaw("has no message")
+    return files
 
 
 # -- Avro ------------------------------------------------------------------------------------------------------------
+
+
+def _require_kept(text: str, columns: Mapping[str, Any]) -> None:
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    try:
+        fastavro.parse_schema(json.loads(text))
+    except (SchemaParseException, UnknownType) as error:
+        raise SchemaFlaw(f"is no valid Avro schema: {first_line(error)}") from error
+    if problems := avro_types.misfits(resolved(text), columns):
+        raise Refused(
+            f"The `value_schema` cannot have these values as they are: {'; '.join(problems)}.",
+            code=codes.TOPIC_ROWS_UNFIT,
+            remedy="Let the transform cast each column to the schema's type, or correct `value_schema` in the DAG. "
+            "Clear the stage task.",
+        )
 
 
 def _avro_record(columns: Mapping[str, Any], name: str) -> JsonDict:

@@ -1,0 +1,193 @@
+"""Whether a user's own Avro schema keeps the values of the columns.
+
+fastavro writes a value as its schema says, and looks only at the values of unions. So 1.9 would become 1 in a ``long``,
+and any text, or NULL, a ``boolean``. A column's type says at the vote, once, whether that can happen; a NULL is looked
+for in each row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_epochs.spark.driver.delta.schema import type_name
+from airflow_epochs.transforms.avro_schemas import Resolved, Schema
+
+_WHOLE = ("byte", "short", "integer", "long")
+_TAKES: Mapping[str, tuple[str, ...]] = {
+    "boolean": ("boolean",),
+    **dict.fromkeys(("int", "long"), _WHOLE),  # fastavro refuses a number that is too large
+    "float": ("byte", "short", "float"),
+    "double": ("byte", "short", "integer", "float", "double"),
+    "bytes": ("binary",),
+    "fixed": ("binary",),
+    "string": ("string",),
+    "enum": ("string",),
+    "date": ("date", *_WHOLE),
+    **dict.fromkeys(("timestamp-millis", "timestamp-micros"), ("timestamp", *_WHOLE)),
+    **dict.fromkeys(("local-timestamp-millis", "local-timestamp-micros"), ("timestamp_ntz", *_WHOLE)),
+}
+"""Avro's type or logical type -> Spark's types whose values it keeps. Milliseconds are an exception: Spark has no type
+of them, so what is below a millisecond is cut off."""
+_TIMES = ("timestamp", "timestamp_ntz")
+_CHANGES: Mapping[str, tuple[str, ...]] = {
+    "float": ("integer", "long", "double"),
+    "double": ("long",),
+    "decimal": ("binary",),
+    "date": _TIMES,
+    **{name: _TIMES for name in _TAKES if "timestamp-" in name},
+}
+"""Avro's types -> Spark's types of which fastavro writes other values there. In a union, it prefers such a branch to a
+later one."""
+_BASES: Mapping[str, tuple[str, ...]] = {
+    "date": ("int",),
+    "decimal": ("bytes", "fixed"),
+    **{name: ("long",) for name in _TAKES if "timestamp-" in name},
+}
+"""Logical type -> types that may have it. fastavro, too, ignores it elsewhere."""
+
+Require = Callable[[Any], None]
+"""Raises ValueError if a value has a NULL where there must be true or false."""
+
+
+def misfits(schema: Resolved, columns: Mapping[str, Any]) -> list[str]:
+    """Columns whose values would become others; each as a part of a sentence.
+
+    A column that the schema does not have, and a field without a column, are left to the writer.
+    """
+    fields = [{"name": name, "type": kind} for name, kind in columns.items()]
+    return list(_Fit(schema).of_fields(fields, schema.root, ""))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    schema: Resolved
+
+    def of_fields(self, columns: list[Any], record: Schema, at: str) -> Iterator[str]:
+        known = {field["name"]: field["type"] for field in record["fields"]}
+        for column in columns:
+            if column["name"] in known:
+                yield from self._of(column["type"], known[column["name"]], f"{at}{column['name']}")
+
+    def _of(self, kind: Any, schema: Schema, at: str) -> Iterator[str]:
+        schema = self.schema.meant(schema)
+        if isinstance(schema, list):
+            if not self._has_branch(kind, schema):
+                yield _told(kind, schema, at)
+        elif not isinstance(kind, dict):
+            if not _takes(kind, schema):
+                yield _told(kind, schema, at)
+        elif kind["type"] == "struct" and _name(schema) in ("record", "error"):
+            yield from self.of_fields(kind["fields"], schema, f"{at}.")
+        elif kind["type"] == "array" == _name(schema):
+            yield from self._of(kind["elementType"], schema["items"], at)
+        elif kind["type"] == "map" == _name(schema):
+            yield from self._of(kind["valueType"], schema["values"], at)
+        else:
+            yield _told(kind, schema, at)
+
+    def _has_branch(self, kind: Any, union: list[Schema]) -> bool:
+        """Whether a branch takes the type, and no earlier one would change it."""
+        for branch in map(self.schema.meant, union):
+            if not any(self._of(kind, branch, "")):
+                return True
+            if not isinstance(kind, dict) and _changes(kind, branch):
+                return False
+        return False
+
+
+def _takes(kind: str, schema: Schema) -> bool:
+    if kind.startswith("decimal("):
+        return _name(schema) == "decimal" and _keeps_digits(kind, schema)
+    return kind in _TAKES.get(_name(schema), ())
+
+
+def _changes(kind: str, schema: Schema) -> bool:
+    if kind.startswith("decimal("):
+        return _name(schema) == "decimal"
+    # bytes are a list of numbers, too
+    return kind in _CHANGES.get(_name(schema), ()) or (kind == "binary" and _name(schema) == "array")
+
+
+def _keeps_digits(kind: str, schema: Schema) -> bool:
+    """Fastavro counts a value's digits as they are, so those before the point are safe only without a shift."""
+    (digits, below), scale = map(int, re.findall(r"\d+", kind)), schema.get("scale", 0)
+    return bool(below == scale or (below < scale and digits - below <= schema["precision"] - scale))
+
+
+def _name(schema: Schema) -> str:
+    """The logical type, if fastavro writes by it; else the type."""
+    if not isinstance(schema, dict):
+        return str(schema)
+    kind, logical = str(schema["type"]), str(schema.get("logicalType"))
+    if kind not in _BASES.get(logical, ()) or (logical == "decimal" and not isinstance(schema.get("precision"), int)):
+        return kind
+    return logical
+
+
+def _told(kind: Any, schema: Schema, at: str) -> str:
+    branches = schema if isinstance(schema, list) else [schema]
+    wanted = " or ".join(_shown(branch) for branch in branches if branch != "null")
+    return f"column {at!r} is {type_name(kind)}, and the schema has {wanted or 'null'}"
+
+
+def _shown(schema: Schema) -> str:
+    if _name(schema) == "decimal":
+        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+    return _name(schema)
+
+
+# -- NULL as false -----------------------------------------------------------------------------------------------------
+
+
+def require_booleans(schema: Resolved, inside: Schema, at: str = "", within: tuple[str, ...] = ()) -> Require | None:
+    """Finds a NULL that would become false; None if there can be none. fastavro itself checks what is in a union.
+
+    Args:
+        schema: The whole schema.
+        inside: The part of it that a value has.
+        at: The field's name.
+        within: Full names of the records around it: one inside of itself is not followed.
+    """
+    inside = schema.meant(inside)
+    if inside == "boolean" or (isinstance(inside, dict) and inside["type"] == "boolean"):
+        return _required(at)
+    if not isinstance(inside, dict):
+        return None
+    if inside["type"] in ("record", "error"):
+        full = f"{inside['namespace']}.{inside['name']}"
+        fields, around = inside["fields"] if full not in within else [], (*within, full)
+        found = {f["name"]: require_booleans(schema, f["type"], f"{at}{f['name']}.", around) for f in fields}
+        return _in_record({name: require for name, require in found.items() if require})
+    if inside["type"] == "array":
+        return _in_each(require_booleans(schema, inside["items"], at, within), lambda value: value)
+    if inside["type"] == "map":
+        return _in_each(require_booleans(schema, inside["values"], at, within), lambda value: value.values())
+    return None
+
+
+def _required(at: str) -> Require:
+    def require(value: Any) -> None:
+        if value is None:
+            raise ValueError(f"{at.rstrip('.')} is NULL, and the schema has boolean")
+
+    return require
+
+
+def _in_record(inner: Mapping[str, Require]) -> Require | None:
+    def require(value: Any) -> None:
+        for name, each in inner.items():
+            if value is not None and name in value:
+                each(value[name])
+
+    return require if inner else None
+
+
+def _in_each(inner: Require | None, elements: Callable[[Any], Any]) -> Require | None:
+    def require(value: Any) -> None:
+        for each in elements(value) if value is not None else ():
+            inner(each) if inner else None
+
+    return require if inner else None

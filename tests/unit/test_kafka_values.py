@@ -1,0 +1,161 @@
+"""Values of a KafkaSink by a schema: what a schema of the user's takes, and what would become another value."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.sinks.kafka.value_formats import ValueSchema, schema_of, writes_by
+
+POINT = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
+NUMBERS = {"type": "array", "elementType": "double", "containsNull": True}
+AT = dt.datetime(2026, 1, 31, 10, 20, 30, 123_456, dt.timezone.utc)
+DAY = {"type": "int", "logicalType": "date"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+CENTS_OF_2 = {"type": "fixed", "name": "C", "size": 2, "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
+def record(**fields: Any) -> str:
+    return json.dumps(
+        {"type": "record", "name": "Order", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+    )
+
+
+def refused(text: str, **columns: Any) -> Refused:
+    with pytest.raises(Refused) as caught:
+        writes_by(WriterSchema(kind="AVRO", text=text), columns)
+    return caught.value
+
+
+def read_back(text: str, kind: Any, value: Any) -> Any:
+    """A value of a column of this type, written by the schema and read by it."""
+    schema = writes_by(WriterSchema(kind="AVRO", text=text), {"x": kind})
+    written = ValueSchema(value_format="avro", number=1, text=schema, given=True).writer()({"x": value})
+    told: Any = fastavro.schemaless_reader(io.BytesIO(written[5:]), fastavro.parse_schema(json.loads(text)), None)
+    return told["x"]
+
+
+# -- Avro --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda kind: kind, lambda kind: ["null", kind]], ids=["required", "nullable"])
+@pytest.mark.parametrize(
+    ("column", "kind", "told"),
+    [
+        ("string", "boolean", "column 'x' is string, and the schema has boolean"),
+        ("integer", "boolean", "boolean"),
+        ("double", "long", "column 'x' is double, and the schema has long"),
+        ("decimal(10,2)", "long", "column 'x' is decimal(10,2), and the schema has long"),
+        ("decimal(10,2)", "double", "double"),
+        ("long", "double", "double"),
+        ("double", "float", "float"),
+        ("timestamp", DAY, "column 'x' is timestamp, and the schema has date"),
+        ("double", DAY, "date"),
+        ("decimal(10,2)", MICROS, "timestamp-micros"),
+        ("timestamp_ntz", MICROS, "column 'x' is timestamp_ntz, and the schema has timestamp-micros"),
+        ("timestamp", LOCAL, "column 'x' is timestamp, and the schema has local-timestamp-micros"),
+        ("binary", {"type": "array", "items": "int"}, "column 'x' is binary, and the schema has array"),
+        ("binary", CENTS, "column 'x' is binary, and the schema has decimal(4,2)"),
+        ("decimal(4,0)", CENTS_OF_2, "column 'x' is decimal(4,0), and the schema has decimal(4,2)"),
+        ("string", {"type": "map", "values": "int"}, "column 'x' is string, and the schema has map"),
+        (NUMBERS, {"type": "array", "items": "int"}, "column 'x' is double, and the schema has int"),
+    ],
+)
+def test_a_column_whose_values_the_users_avro_schema_would_change_is_refused(
+    column: Any, kind: Any, told: str, wrap: Any
+) -> None:
+    error = refused(record(x=wrap(kind)), x=column)
+    assert error.code and error.code.name == "EPOCHS-TOPIC-ROWS-UNFIT"
+    assert "column 'x' is" in error.what and (told in error.what or isinstance(column, dict))
+
+
+def test_a_field_of_a_struct_is_named_with_its_path() -> None:
+    inner = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "double"}]}
+    assert "column 'p.x' is long, and the schema has double" in refused(record(p=inner), p=POINT).what
+
+
+@pytest.mark.parametrize(
+    "branches", [["null", "double", "long"], ["null", DAY, MICROS], ["null", "string"]], ids=["number", "time", "none"]
+)
+def test_of_a_union_no_branch_before_the_one_that_fits_may_change_the_value(branches: Any) -> None:
+    refused(record(x=branches), x="timestamp" if DAY in branches else "long")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value"),
+    [
+        ("boolean", "boolean", True),
+        ("long", "int", 5),
+        ("integer", "double", 2**31 - 1),
+        ("string", {"type": "enum", "name": "E", "symbols": ["a", "b"]}, "b"),
+        ("binary", {"type": "fixed", "name": "F", "size": 2}, b"\xff\xfe"),
+        ("decimal(10,2)", CENTS, Decimal("12.34")),
+        ("decimal(2,0)", CENTS_OF_2, Decimal(-99)),
+        ("date", DAY, dt.date(2026, 1, 31)),
+        ("timestamp", MICROS, AT),
+        ("timestamp_ntz", LOCAL, AT.replace(tzinfo=None)),
+        ("long", ["null", "long", "double"], 2**60),
+        ("double", ["null", "long", "double"], 1.5),
+        ("string", ["null", "int", "string"], "a"),
+        ("boolean", ["null", "boolean"], None),
+        (POINT, {"type": "record", "name": "P", "fields": [{"name": "x", "type": "long"}]}, {"x": 1}),
+        ({"type": "map", "keyType": "string", "valueType": "long"}, {"type": "map", "values": "long"}, {"k": 1}),
+    ],
+)
+def test_a_value_that_the_users_avro_schema_takes_is_read_back_as_it_was(column: Any, kind: Any, value: Any) -> None:
+    assert read_back(record(x=kind), column, value) == value
+    assert read_back(record(x=["null", kind]), column, value) == value if not isinstance(kind, list) else True
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "at"),
+    [
+        ("boolean", "boolean", None, "x"),
+        ({**NUMBERS, "elementType": "boolean"}, {"type": "array", "items": "boolean"}, [True, None], "x"),
+        (
+            {"type": "map", "keyType": "string", "valueType": "boolean"},
+            {"type": "map", "values": {"type": "boolean"}},
+            {"k": None},
+            "x",
+        ),
+        (
+            {"type": "struct", "fields": [{"name": "y", "type": "boolean"}]},
+            {"type": "record", "name": "P", "fields": [{"name": "y", "type": "boolean"}]},
+            {"y": None},
+            "x.y",
+        ),
+        (
+            {"type": "struct", "fields": [{"name": "y", "type": "boolean"}]},
+            {"type": "record", "name": "Order", "namespace": "other", "fields": [{"name": "y", "type": "boolean"}]},
+            {"y": None},
+            "x.y",
+        ),
+    ],
+    ids=["column", "array", "map", "struct", "another record of the same name"],
+)
+def test_a_null_where_the_schema_has_true_or_false_is_refused(column: Any, kind: Any, value: Any, at: str) -> None:
+    with pytest.raises(ValueError, match=rf"{at} is NULL, and the schema has boolean"):
+        read_back(record(x=kind), column, value)
+
+
+def test_the_schema_that_is_made_of_the_columns_takes_them() -> None:
+    plain = ["byte", "short", "integer", "long", "float", "double", "boolean", "string", "binary", "date"]
+    kinds = [*plain, "timestamp", "timestamp_ntz", "decimal(10,2)", POINT, NUMBERS]
+    columns = {f"c{number}": kind for number, kind in enumerate(kinds)}
+    made = schema_of("avro", None, columns, "orders")
+    assert writes_by(made, columns) == made.text
+
+
+def test_a_schema_that_only_fastavro_refuses_is_refused_before_it_is_registered() -> None:
+    error = refused(record(x={**CENTS_OF_2, "precision": 9}), x="decimal(9,2)")
+    assert "The `value_schema` is no valid Avro schema: decimal precision of 9" in error.what
