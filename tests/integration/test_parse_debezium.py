@@ -81,6 +81,46 @@ def test_what_is_no_change_of_a_row_comes_out_apart_with_its_bytes(session: Any)
     assert [row.id for row in changes.rows.collect()] == [2]
 
 
+UNSENT = "__debezium_unavailable_value"
+UNSENT_BYTES = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+
+@pytest.mark.parametrize("envelope", [wrapped, lambda told: told], ids=["with schema", "without"])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", UNSENT),
+        ("binary", UNSENT_BYTES),
+        ("string", UNSENT_BYTES),
+        ("array<string>", [UNSENT]),
+        ("array<string>", UNSENT),
+        ("array<binary>", [UNSENT_BYTES]),
+        ("array<bigint>", [*UNSENT.encode()]),
+        ("array<string>", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+        ("map<string, string>", {UNSENT: UNSENT}),
+        ("string", json.dumps({UNSENT: UNSENT}, separators=(",", ":"))),
+    ],
+)
+def test_an_event_without_the_value_of_a_column_is_no_row_and_says_what_to_do(
+    session: Any, envelope: Any, kind: str, value: Any
+) -> None:
+    lacks, key = event("u", None, {"id": 1, "my note": value}), {"id": 2, "my note": None}
+    batch = events_of(session, *map(envelope, (lacks, event("u", None, key), event("d", key, None))))
+    changes = parse_debezium(batch, f"id bigint, `my note` {kind}", columns=["offset"])
+    assert [(row.offset, row.id) for row in changes.rows.collect()] == [(1, 2), (2, 2)]
+    (corrupt,) = changes.corrupt.collect()
+    told = "the event lacks the unchanged value of my note: set REPLICA IDENTITY FULL for the table in the database"
+    assert (corrupt.offset, corrupt.error) == (0, told)
+    assert json.loads(corrupt.raw) == envelope(lacks)
+
+
+def test_a_text_about_the_placeholder_and_a_column_that_nobody_reads_are_no_lack(session: Any) -> None:
+    about = event("u", {"id": 1, "name": UNSENT}, {"id": 1, "name": f"what is {UNSENT}?", "other": UNSENT})
+    changes = parse_debezium(events_of(session, about, event("d", {"id": 1, "name": UNSENT}, None)), TABLE)
+    assert [(row.op, row.id) for row in changes.rows.collect()] == [("u", 1), ("d", 1)]
+    assert changes.corrupt.collect() == []
+
+
 def test_odd_names_are_names_even_where_the_session_takes_quoted_ones_for_patterns(other_session: Any) -> None:
     other_session.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
     row = {"id": 1, "name *": "Ann", "a.b": {"c d": 2}}

@@ -6,8 +6,13 @@ See https://debezium.io/documentation/reference/stable/connectors/ ("Data change
 
 from __future__ import annotations
 
+import hashlib
+import uuid
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms.checks import Checks
@@ -29,6 +34,17 @@ SOURCE = (
 _IMAGES = ("before", "after")
 _MADE = ("op", *_IMAGES, "source", "at")
 _VALUE = "__epochs_value"
+_UNSENT = "__debezium_unavailable_value"
+"""What Debezium writes for a large value that PostgreSQL has not sent it, because the change does not touch it."""
+_UNSENT_BYTES = b64encode(_UNSENT.encode()).decode()
+_UNSENT_NUMBERS = ",".join(map(str, _UNSENT.encode()))
+_UNSENT_UUID = str(uuid.UUID(bytes=hashlib.md5(_UNSENT.encode(), usedforsecurity=False).digest(), version=3))
+_UNSENT_VALUES = (
+    *(_UNSENT, _UNSENT_BYTES, f'{{"{_UNSENT}":"{_UNSENT}"}}'),  # the last one of an hstore
+    *(f'["{element}"]' for element in (_UNSENT, _UNSENT_BYTES, _UNSENT_UUID)),
+    f"[{_UNSENT_NUMBERS}]",
+)
+"""The same for columns of each type, as Spark has them in a map of texts."""
 _CHECKS = Checks("parse_debezium")
 
 
@@ -39,7 +55,8 @@ class Changes:
     Attributes:
         rows: The columns that were kept; those of the table, as the change leaves them, and before it for a deletion;
             ``op``; the structs ``before``, ``after`` and ``source``; and ``at``, when Debezium saw the change.
-        corrupt: As ``Parsed.corrupt``; also events that are no change of a row, such as TRUNCATE.
+        corrupt: As ``Parsed.corrupt``; also events that are no change of a row, such as TRUNCATE, and those that lack
+            the value of a column.
     """
 
     rows: DataFrame
@@ -101,7 +118,7 @@ def parse_debezium(
     )
     told = [F.coalesce(f"payload.{name}", name).alias(name) for name in event.fieldNames()]
     events = parsed.rows.select(*names, *more, _VALUE, *told)
-    judged = events.withColumn(ERROR, _flaw())
+    judged = events.withColumn(ERROR, F.coalesce(_flaw(), _lack(table)))
     image = [
         f"CASE WHEN op = 'd' THEN {field_of('before', name)} ELSE {field_of('after', name)} END AS {quoted(name)}"
         for name in table.fieldNames()  # in SQL, as in fields_of
@@ -139,3 +156,34 @@ def _flaw() -> Column:
         .when((op == "d") & F.col("before").isNull(), "a deletion that does not say of what")
         .when((op != "d") & F.col("after").isNull(), "a change without the row after it")
     )
+
+
+def _lack(table: StructType) -> Column:
+    """Which columns' values the database has not sent for the new row; NULL if it has sent each.
+
+    Few records have the placeholder anywhere. Only those are parsed once more, for texts: in the table's own type, the
+    placeholder may be NULL.
+    """
+    from pyspark.sql import functions as F
+
+    text = F.col(_VALUE).cast("string")
+    parsed = F.from_json(text, "after map<string, string>, payload struct<after: map<string, string>>")
+    image = F.coalesce(parsed["payload"]["after"], parsed["after"])
+    names = table.fieldNames()
+    unsent = F.map_keys(F.map_filter(image, lambda name, told: told.isin(*_UNSENT_VALUES) & name.isin(*names)))
+    return F.when(
+        (F.col("op") != "d") & reduce(or_, _traces(text, table)) & (F.size(unsent) > 0),
+        F.concat(
+            F.lit("the event lacks the unchanged value of "),
+            F.array_join(unsent, ", "),
+            F.lit(": set REPLICA IDENTITY FULL for the table in the database"),
+        ),
+    )
+
+
+def _traces(text: Column, table: StructType) -> list[Column]:
+    """Conditions of which an event fulfils one if it lacks a value."""
+    traces = [text.contains(_UNSENT), text.contains(_UNSENT_BYTES)]
+    if any(field.dataType.typeName() == "array" for field in table.fields):
+        traces += [text.contains(_UNSENT_UUID), text.rlike(_UNSENT_NUMBERS.replace(",", r",\s*"))]
+    return traces
