@@ -14,6 +14,7 @@ import pytest
 from airflow_epochs.errors import Refused
 from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema, schema_of, writes_by
+from airflow_epochs.sinks.kafka.value_options import flaw_of
 
 POINT = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
 NUMBERS = {"type": "array", "elementType": "double", "containsNull": True}
@@ -159,3 +160,41 @@ def test_the_schema_that_is_made_of_the_columns_takes_them() -> None:
 def test_a_schema_that_only_fastavro_refuses_is_refused_before_it_is_registered() -> None:
     error = refused(record(x={**CENTS_OF_2, "precision": 9}), x="decimal(9,2)")
     assert "The `value_schema` is no valid Avro schema: decimal precision of 9" in error.what
+
+
+# -- JSON Schema -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "text"}, "$.type: 'text' is not valid"),
+        ({"properties": {"x": {"pattern": "("}}}, "$.properties.x.pattern: '(' is not a 'regex'"),
+        ({"properties": {"x": {"multipleOf": 0}}}, "$.properties.x.multipleOf: 0 is less than"),
+    ],
+)
+def test_a_json_schema_that_cannot_be_used_is_refused_before_it_is_registered(schema: Any, told: str) -> None:
+    with pytest.raises(Refused, match="The `value_schema` is no valid JSON Schema: ") as caught:
+        writes_by(WriterSchema(kind="JSON", text=json.dumps(schema)), {"x": "string"})
+    assert told in caught.value.what
+    assert caught.value.code and caught.value.code.name == "EPOCHS-SINK-MISCONFIGURED"
+
+
+@pytest.mark.parametrize("address", ["#/definitions/gone", "https://example.invalid/x.json"])
+def test_a_row_is_refused_if_the_json_schema_refers_to_what_it_does_not_have(address: str) -> None:
+    text = json.dumps({"properties": {"x": {"$ref": address}}})
+    write = ValueSchema(value_format="json_schema", number=1, text=text, given=True).writer()
+    with pytest.raises(ValueError, match="the schema is not complete in itself"):
+        write({"x": "a"})
+
+
+def test_a_json_schema_without_end_refuses_the_row() -> None:
+    write = ValueSchema(value_format="json_schema", number=1, text='{"$ref": "#"}', given=True).writer()
+    with pytest.raises(ValueError, match="has no end"):
+        write({"x": "a"})
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "null"])
+def test_a_json_schema_that_is_no_object_is_refused_in_the_dag(text: str) -> None:
+    assert flaw_of("json_schema", text) == "is no object of JSON"
+    assert flaw_of("json_schema", "true") is None

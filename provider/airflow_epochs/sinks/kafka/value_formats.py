@@ -136,15 +136,21 @@ class ValueSchema:
     def _validator(self) -> Callable[[Any], None]:
         from jsonschema import ValidationError
         from jsonschema.validators import validator_for
+        from jsonschema_specifications import REGISTRY
+        from referencing.exceptions import Unresolvable
 
         schema = json.loads(self.text)
-        validator = validator_for(schema)(schema)
+        validator = validator_for(schema)(schema, registry=REGISTRY)  # the default one downloads what is elsewhere
 
         def require(value: Any) -> None:
             try:
                 validator.validate(value)
             except ValidationError as error:
                 raise ValueError(f"{error.json_path}: {error.message}") from None
+            except Unresolvable as error:
+                raise ValueError(f"the schema is not complete in itself: {error}") from None
+            except RecursionError:
+                raise ValueError("the schema, or the row, has no end") from None
 
         return require
 
@@ -172,13 +178,16 @@ def writes_by(schema: WriterSchema, columns: Mapping[str, Any]) -> str:
     """``ValueSchema.text`` for a schema.
 
     Raises:
-        Refused: protoc or fastavro does not take it, or protoc is not installed; or Avro would change values.
+        Refused: protoc, fastavro or jsonschema does not take it, or protoc is not installed; or Avro would change
+            values.
     """
     try:
         if schema.kind == KINDS[PROTOBUF]:
             return b64encode(_compiled(schema.text)).decode()
         if schema.kind == KINDS[AVRO]:
             _require_kept(schema.text, columns)
+        if schema.kind == KINDS[JSON_SCHEMA]:
+            _require_usable(json.loads(schema.text))
     except SchemaFlaw as flaw:
         raise Refused(
             f"The `value_schema` {flaw}.",
@@ -249,6 +258,17 @@ def _avro_decimal(kind: str) -> JsonDict:
 
 
 # -- JSON Schema -----------------------------------------------------------------------------------------------------
+
+
+def _require_usable(schema: Any) -> None:
+    """A schema of another form, or with a pattern that Python does not know, would end the check of a row."""
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    try:
+        validator_for(schema).check_schema(schema)
+    except SchemaError as error:
+        raise SchemaFlaw(f"is no valid JSON Schema: {error.json_path}: {error.message}") from error
 
 
 def _json(columns: Mapping[str, Any]) -> JsonDict:

@@ -18,10 +18,9 @@ def flaw_of(value_format: str, text: str | None) -> str | None:
     try:
         if value_format == AVRO:
             return _flaw_of_avro(text)
-        json.loads(text)
+        return None if isinstance(json.loads(text), dict | bool) else "is no object of JSON"
     except ValueError as error:
         return f"is no JSON: {error}"
-    return None
 
 
 def _flaw_of_avro(text: str) -> str | None:
