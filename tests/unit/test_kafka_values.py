@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -12,9 +13,11 @@ import fastavro
 import pytest
 
 from airflow_epochs.errors import Refused
+from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.schemas import WriterSchema
-from airflow_epochs.sinks.kafka.value_formats import ValueSchema, schema_of, writes_by
+from airflow_epochs.sinks.kafka.value_formats import ValueSchema, Write, schema_of, writes_by
 from airflow_epochs.sinks.kafka.value_options import flaw_of
+from tests.support.protobuf_world import message_class
 
 POINT = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
 NUMBERS = {"type": "array", "elementType": "double", "containsNull": True}
@@ -198,3 +201,55 @@ def test_a_json_schema_without_end_refuses_the_row() -> None:
 def test_a_json_schema_that_is_no_object_is_refused_in_the_dag(text: str) -> None:
     assert flaw_of("json_schema", text) == "is no object of JSON"
     assert flaw_of("json_schema", "true") is None
+
+
+# -- Protobuf ----------------------------------------------------------------------------------------------------------
+
+PROTO = """
+syntax = "proto3";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/any.proto";
+message Order {
+  double share = 1;
+  repeated float path = 2;
+  map<string, double> by_name = 3;
+  Point point = 4;
+  google.protobuf.DoubleValue maybe = 5;
+  string name = 6;
+  google.protobuf.Any other = 7;
+}
+message Point { double x = 1; }
+"""
+
+
+@pytest.fixture(scope="module")
+def protobuf() -> Write:
+    text = writes_by(WriterSchema(kind="PROTOBUF", text=PROTO), {})
+    return ValueSchema(value_format="protobuf", number=1, text=text, given=True).writer()
+
+
+def order_of(value: bytes) -> Any:
+    return message_class(compiled(PROTO, {}), "Order").FromString(value[6:])
+
+
+def test_numbers_that_json_does_not_have_are_numbers_in_protobuf(protobuf: Write) -> None:
+    nan, least = float("nan"), float("-inf")
+    row = {"share": nan, "path": [1.5, least], "byName": {"a": -least}, "point": {"x": nan}, "maybe": least}
+    told = order_of(protobuf({**row, "name": "NaN"}))
+    assert math.isnan(told.share) and math.isnan(told.point.x)
+    assert ([*told.path], dict(told.by_name), told.maybe.value, told.name) == (
+        [1.5, least],
+        {"a": -least},
+        least,
+        "NaN",
+    )
+
+
+def test_a_number_is_no_text_in_protobuf_even_if_it_has_only_a_name(protobuf: Write) -> None:
+    with pytest.raises(ValueError, match="name"):
+        protobuf({"name": float("nan")})
+
+
+def test_an_any_of_no_type_is_refused_with_its_row(protobuf: Write) -> None:
+    with pytest.raises(ValueError, match="int"):
+        protobuf({"other": {"@type": 5}})

@@ -27,6 +27,7 @@ from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.sinks.kafka import avro_types
+from airflow_epochs.sinks.kafka.protobuf_values import with_numbers_named
 from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
@@ -126,9 +127,10 @@ class ValueSchema:
 
         def write(row: dict[str, Any]) -> bytes:
             try:
-                message = json_format.ParseDict(msgspec.to_builtins(row), make())
+                told = with_numbers_named(msgspec.to_builtins(row), make.DESCRIPTOR)
+                message = json_format.ParseDict(told, make())
                 return head + bytes(message.SerializeToString(deterministic=True))
-            except json_format.ParseError as error:
+            except (json_format.ParseError, AttributeError) as error:  # the latter of an Any whose @type is no text
                 raise ValueError(str(error)) from None
 
         return write
