@@ -81,6 +81,19 @@ def test_what_is_no_change_of_a_row_comes_out_apart_with_its_bytes(session: Any)
     assert [row.id for row in changes.rows.collect()] == [2]
 
 
+def test_a_time_that_no_column_can_have_is_a_value_that_does_not_fit(session: Any) -> None:
+    late = {**event("c", None, {"id": 1}), "ts_ms": 2**62}
+    batch = events_of(session, late, {**late, "ts_ms": 253_402_300_800_000}, {**late, "ts_ms": 253_402_300_799_999})
+    found = parse_debezium(batch, TABLE).rows.selectExpr("offset", "CAST(at AS STRING) at").collect()
+    assert [(row.offset, row.at is None) for row in found] == [(0, True), (1, True), (2, False)]
+    changes = parse_debezium(batch, TABLE, mode="strict")
+    assert {row.offset: row.error for row in changes.corrupt.collect()} == {
+        0: "a value does not fit its column",
+        1: "a value does not fit its column",
+    }
+    assert [row.offset for row in changes.rows.select("offset").collect()] == [2]
+
+
 UNSENT = "__debezium_unavailable_value"
 UNSENT_BYTES = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 

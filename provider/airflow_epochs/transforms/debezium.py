@@ -45,6 +45,8 @@ _UNSENT_VALUES = (
     f"[{_UNSENT_NUMBERS}]",
 )
 """The same for columns of each type, as Spark has them in a map of texts."""
+_IS_TIME = "(ts_ms BETWEEN -62135596800000 AND 253402300799999)"
+"""The years 1 to 9999. Spark's query would fail at a number that is too large for it."""
 _CHECKS = Checks("parse_debezium")
 
 
@@ -118,13 +120,18 @@ def parse_debezium(
     )
     told = [F.coalesce(f"payload.{name}", name).alias(name) for name in event.fieldNames()]
     events = parsed.rows.select(*names, *more, _VALUE, *told)
-    judged = events.withColumn(ERROR, F.coalesce(_flaw(), _lack(table)))
+    judged = events.withColumn(ERROR, F.coalesce(_flaw(mode == "strict"), _lack(table)))
     image = [
         f"CASE WHEN op = 'd' THEN {field_of('before', name)} ELSE {field_of('after', name)} END AS {quoted(name)}"
         for name in table.fieldNames()  # in SQL, as in fields_of
     ]
     rows = judged.where(F.col(ERROR).isNull()).selectExpr(
-        *map(column_named, names), *image, "op", *_IMAGES, "source", "timestamp_millis(ts_ms) AS at"
+        *map(column_named, names),
+        *image,
+        "op",
+        *_IMAGES,
+        "source",
+        f"CASE WHEN {_IS_TIME} THEN timestamp_millis(ts_ms) END AS at",
     )
     no_change = judged.where(F.col(ERROR).isNotNull())
     bad = no_change.select(*names, *more, ERROR, F.col(_VALUE).cast("binary").alias(corrupt))
@@ -145,7 +152,7 @@ def _with_payload(event: StructType) -> StructType:
     return StructType([*event.fields]).add("payload", event)
 
 
-def _flaw() -> Column:
+def _flaw(strict: bool) -> Column:
     """Why an event is no change of a row; NULL if it is one."""
     from pyspark.sql import functions as F
 
@@ -155,6 +162,7 @@ def _flaw() -> Column:
         .when(~op.isin("c", "r", "u", "d"), F.concat(F.lit("no change of a row: the operation is "), op))
         .when((op == "d") & F.col("before").isNull(), "a deletion that does not say of what")
         .when((op != "d") & F.col("after").isNull(), "a change without the row after it")
+        .when(F.expr(f"{strict} AND NOT {_IS_TIME}"), "a value does not fit its column")
     )
 
 
