@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -24,6 +25,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.local import LocalFiles
+from orders_demo.duck import duck
 from tests.support.delta_world import ids_in, log_of, rows, seen_by_duckdb
 
 
@@ -380,6 +382,58 @@ def test_values_of_every_type_are_the_same_after_compaction(table: Path) -> None
     assert (done["files_removed"], done["files_added"]) == (4, 1)
     assert contents(table) == before
     assert DeltaTable(str(table)).schema().to_json() == before_schema
+
+
+NAN = float("nan")
+REALS: dict[str, tuple[list[Any], pa.DataType, str]] = {
+    "double": ([0.5, NAN], pa.float64(), "v"),
+    "float": ([0.5, NAN], pa.float32(), "v"),
+    "in a struct": ([{"a": 0.5}, {"a": NAN}], pa.struct([("a", pa.float64())]), "v.a"),
+    "deep in a struct": (
+        [{"a": {"b": 0.5}}, {"a": {"b": NAN}}],
+        pa.struct([("a", pa.struct([("b", pa.float32())]))]),
+        "v.a.b",
+    ),
+    "in an array": ([[0.5], [0.5, NAN]], pa.list_(pa.float64()), "list_max(v)"),
+    "in a map": ([[("k", 0.5)], [("k", NAN)]], pa.map_(pa.string(), pa.float32()), "v['k']"),
+    "a map's key": ([[(0.5, 1)], [(NAN, 1)]], pa.map_(pa.float64(), pa.int32()), "list_max(map_keys(v))"),
+}
+"""Two values of a column, its type, and DuckDB's expression for the number, which is NaN in the second value."""
+
+
+@pytest.mark.parametrize("where", REALS)
+def test_after_compaction_duckdb_finds_nan_above_all_numbers_and_no_footer_bounds_them(table: Path, where: str) -> None:
+    values, kind, number = REALS[where]
+    for _ in range(4):
+        write_deltalake(str(table), pa.table({"id": [1, 2], "v": pa.array(values, kind)}), mode="append")
+    assert compacted(table)["files_removed"] == 4
+    with duck() as database:
+        found = database.execute(f"SELECT id FROM delta_scan('{table}') WHERE {number} > 1000").fetchall()
+    assert found == [(2,)] * 4
+    [add] = [action["add"] for action in log_of(table)[-1] if "add" in action]
+    stats = json.loads(add["stats"])
+    assert (stats["numRecords"], stats["minValues"], stats["maxValues"]) == (8, {"id": 1}, {"id": 2})
+    bounds = bounds_in(table / add["path"])
+    assert bounds.pop("id") == (1, 2)
+    assert not [path for path, (_, high) in bounds.items() if isinstance(high, float)]
+
+
+def bounds_in(file: Path) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of each column that the footer tells."""
+    [group] = pq.ParquetFile(file).metadata.to_dict()["row_groups"]
+    columns = {column["path_in_schema"]: column["statistics"] for column in group["columns"]}
+    return {path: (told["min"], told["max"]) for path, told in columns.items() if told and told["has_min_max"]}
+
+
+def test_columns_beside_floating_point_numbers_keep_their_bounds(table: Path) -> None:
+    nested = pa.array([{"a": 1}, {"a": 2}], pa.struct([("a", pa.int64())]))
+    data = pa.table({"n": [0.5, NAN], "n.a": [3, 4], "day": [dt.date(2024, 2, 28), dt.date(2024, 2, 29)], "s": nested})
+    for _ in range(4):
+        write_deltalake(str(table), data, mode="append")
+    assert compacted(table)["files_removed"] == 4
+    [add] = [action["add"] for action in log_of(table)[-1] if "add" in action]
+    assert json.loads(add["stats"])["maxValues"] == {"n.a": 4, "day": "2024-02-29", "s": {"a": 2}}
+    assert bounds_in(table / add["path"]).keys() == {"n.a", "day", "s.a"}
 
 
 def test_rows_older_than_a_column_have_none_in_it_after_compaction(table: Path) -> None:

@@ -2,6 +2,9 @@
 
 deltalake writes the new files and their statistics into a private table on the local disk, from which they are
 uploaded. They stay on the disk until no new upload can be needed.
+
+FLOAT and DOUBLE get no statistics, neither in the log nor in a file's footer: deltalake's maximum ignores NaN. Spark
+and DuckDB take NaN for the greatest number, and by that maximum would skip rows that they look for.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, WriterProperties
 
 log = secrecy.logger(__name__)
 
@@ -87,20 +90,21 @@ class Rewritten:
 @contextmanager
 def rewritten(group: list[Small], shape: TableShape, files: Files, layout: Layout) -> Iterator[Rewritten]:
     """Write the rows of those files of ``group`` that fit the table's columns. The other files are left alone."""
-    from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
+    from deltalake import DeltaTable, Schema, write_deltalake
 
     with TemporaryDirectory() as scratch:
         fields = [
             field | {"metadata": {}} for field in shape.schema["fields"] if field["name"] not in shape.partition_by
         ]
         private = DeltaTable.create(scratch, Schema.from_json(json.dumps({"type": "struct", "fields": fields})))
+        schema = _arrow_schema(private)
         taken: list[Small] = []
         write_deltalake(
             private,
-            _rows(group, _arrow_schema(private), shape.partition_by, files, taken),
+            _rows(group, schema, shape.partition_by, files, taken),
             mode="append",
             target_file_size=layout.file_bytes,
-            writer_properties=WriterProperties(compression=layout.codec.upper(), max_row_group_size=ROWS_IN_GROUP),
+            writer_properties=_writer_properties(schema, layout),
         )
         written = [a["add"] for a in actions_of(Path(scratch, log_entry(1)).read_bytes()) if "add" in a]
         _require_same_count(taken, written)
@@ -111,6 +115,31 @@ def _arrow_schema(table: DeltaTable) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(table.schema().to_arrow())
+
+
+def _writer_properties(schema: pa.Schema, layout: Layout) -> WriterProperties:
+    """Without statistics of floating-point numbers.
+
+    deltalake cannot name a part of a nested column. So if one such part is floating-point, no nested column gets any.
+    """
+    import pyarrow.types as kinds
+    from deltalake import ColumnProperties, WriterProperties
+
+    told, untold = (ColumnProperties(statistics_enabled=level) for level in ("PAGE", "NONE"))
+    nested = [field for field in schema if kinds.is_nested(field.type)]
+    flat = [field for field in schema if not kinds.is_nested(field.type)]
+    return WriterProperties(
+        compression=layout.codec.upper(),
+        max_row_group_size=ROWS_IN_GROUP,
+        default_column_properties=untold if any(_has_floats(field.type) for field in nested) else told,
+        column_properties={field.name: untold if _has_floats(field.type) else told for field in flat},
+    )
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    import pyarrow.types as kinds
+
+    return kinds.is_floating(kind) or any(_has_floats(kind.field(part).type) for part in range(kind.num_fields))
 
 
 def _rows(
