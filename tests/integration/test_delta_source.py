@@ -81,6 +81,18 @@ def test_rows_have_their_partitions_and_columns_that_were_added_later_whoever_re
     assert rows == [*expected, (9, date(2026, 1, 2), places[1], "new")]
 
 
+def test_rows_have_all_columns_though_an_overwrite_has_partitioned_the_table_since(lab: TableLab) -> None:
+    table = str(lab.table)
+    write_deltalake(table, a_day(date(2026, 1, 1), "here", 1))
+    lab.run()
+    write_deltalake(table, a_day(date(2026, 1, 2), "there", 2), mode="append")
+    anew = a_day(date(2026, 1, 3), "nowhere", 3)
+    write_deltalake(table, anew, mode="overwrite", schema_mode="overwrite", partition_by=["place", "day"])
+    lab.run()
+    rows = lab.asked("SELECT id, day, place FROM t ORDER BY id")
+    assert rows == [(1, date(2026, 1, 1), "here"), (2, date(2026, 1, 2), "there")]
+
+
 def test_the_changes_of_a_feed_add_up_to_the_table_whatever_changed_it(lab: TableLab, session: Any) -> None:
     lab.options, lab.transform = {"changes": "feed"}, "net"
     lab.write(1, 2, 3, configuration=FEED)

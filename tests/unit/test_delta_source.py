@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect, codes, records_waiting
 from airflow_epochs.config import Pipeline, Transform
@@ -387,6 +388,23 @@ def test_an_optimize_brings_no_rows(lab: TableLab) -> None:
     assert (versions(second), len(read.files), read.records) == ((1, 4), 2, 2)
 
 
+@pytest.mark.parametrize(("before", "after", "values"), [([], ["day"], ()), (["id", "day"], ["day"], ("2", "tue"))])
+def test_versions_from_before_an_overwrite_are_read_by_the_partitions_of_their_time(
+    lab: TableLab, before: list[str], after: list[str], values: tuple[str, ...]
+) -> None:
+    for number, day in ((1, "mon"), (2, "tue")):
+        data = pa.table({"id": pa.array([number], pa.int64()), "amount": [0.5], "day": [day]})
+        write_deltalake(str(lab.table), data, mode="append", partition_by=before)
+    lab.options["starting"] = 1
+    epoch = planned(lab)
+    read = read_of(lab, epoch)
+    assert (versions(epoch), read.partition_by, list(read.files.values())) == ((1, 2), tuple(before), [values])
+    data = pa.table({"id": pa.array([9], pa.int64()), "amount": [9.0], "day": ["wed"]})
+    write_deltalake(str(lab.table), data, mode="overwrite", schema_mode="overwrite", partition_by=after)
+    assert read_of(lab, epoch) == read
+    assert versions(planned(lab)) == (1, 2)
+
+
 # -- what cannot be read ---------------------------------------------------------------------------------------------
 
 
@@ -522,6 +540,17 @@ def test_column_mapping_is_refused_where_files_are_read_without_the_log(lab: Tab
     code, text = code_of(stopped(lab))
     assert code is codes.DELTA_SOURCE_UNREADABLE
     assert "column mapping" in text
+
+
+def test_a_file_without_a_value_of_a_partition_column_is_refused_and_not_read_as_null(lab: TableLab) -> None:
+    lab.write(1, partition_by=["id"])
+    lab.write(2)
+    log = entry(lab, 1)
+    log.write_text(log.read_text().replace('"partitionValues":{"id":"2"}', '"partitionValues":{}'))
+    epoch = planned(lab, starting="1")
+    with pytest.raises(Refused, match="does not tell the partition column 'id' of the file ") as error:
+        read_of(lab, epoch)
+    assert error.value.code is codes.DELTA_SOURCE_UNREADABLE
 
 
 # -- the change data feed --------------------------------------------------------------------------------------------

@@ -350,13 +350,14 @@ class DeltaReader:
         return SparkRead(options={}, table=as_json(self._table_read(now, *versions_in(ranges))))
 
     def _table_read(self, now: TableNow, start: int, end: int) -> TableRead:
+        shape = now.shape_at(max(0, end - 1))
         read = TableRead(
             location=self.config.table,
             start=start,
             end=end,
             feed=self.config.feed,
-            schema=now.schema_at(max(0, end - 1)),
-            partition_by=now.shape.partition_by,
+            schema=shape.schema,
+            partition_by=shape.partition_by,
         )
         if start == end:
             return read
@@ -375,14 +376,21 @@ class DeltaReader:
         records = sum(map(_rows_of, adds)) + sum(map(_rows_of, (file for version in versions for file in version.cdc)))
         if read.feed:
             return replace(read, records=records)
-        files = {unquote(add["path"]): _partition_of(add, read.partition_by) for add in adds}
+        files = {unquote(add["path"]): _partition_of(now, add, read.partition_by) for add in adds}
         _require_distinct(now, files)
         return replace(read, records=records, files=files)
 
 
-def _partition_of(add: JsonDict, columns: Sequence[str]) -> tuple[str | None, ...]:
-    """An empty text stands for NULL, as in Delta's protocol."""
-    return tuple(add["partitionValues"].get(column) or None for column in columns)
+def _partition_of(now: TableNow, add: JsonDict, columns: Sequence[str]) -> tuple[str | None, ...]:
+    """An empty text stands for NULL, as in Delta's protocol. Raises Refused if there is no value at all."""
+    values = add["partitionValues"]
+    if unknown := [column for column in columns if column not in values]:
+        raise Refused(
+            f"The log of the table {now.location.name} does not tell the partition column {unknown[0]!r} of the file "
+            f"{unquote(add['path'])}.",
+            code=codes.DELTA_SOURCE_UNREADABLE,
+        )
+    return tuple(values[column] or None for column in columns)
 
 
 def _rows_of(file: JsonDict) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -26,7 +25,6 @@ class TableNow:
     location: TableLocation
     id: str
     newest: int
-    shape: TableShape
 
     def at(self, version: int, remedy: str | None = None) -> DeltaTable:
         """The table at a version.
@@ -46,10 +44,9 @@ class TableNow:
                 remedy=remedy,
             ) from error
 
-    def schema_at(self, version: int) -> JsonDict:
-        """The schema at a version, in Spark's JSON."""
-        schema: JsonDict = json.loads(self.at(version).schema().to_json())
-        return schema
+    def shape_at(self, version: int) -> TableShape:
+        """The shape at a version: an overwrite may have given the table other columns and partitions since."""
+        return TableShape.of_table(self.at(version))
 
 
 def look(location: TableLocation, *, feed: bool) -> TableNow:
@@ -78,7 +75,7 @@ def look(location: TableLocation, *, feed: bool) -> TableNow:
             f"The table {location.name} has column mapping, and changes={'appends'!r} does not read it.",
             code=codes.DELTA_SOURCE_UNREADABLE,
         )
-    return TableNow(location, shape.id, table.version(), shape)
+    return TableNow(location, shape.id, table.version())
 
 
 @dataclass(frozen=True)
