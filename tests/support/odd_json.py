@@ -7,8 +7,9 @@ from random import Random
 
 DDL = (
     "i bigint, b tinyint, s smallint, n int, d double, m decimal(12,2), w decimal(38,10), t timestamp, "
-    "tn timestamp_ntz, y date, x string, z boolean, o struct<x: string, i: int, l: array<double>>, "
-    "l array<struct<q: int, at: date>>, g array<string>, `a.b` string"
+    "tn timestamp_ntz, y date, x string, z boolean, o struct<x: string, i: int, l: array<double>, m: decimal(38,18)>, "
+    "l array<struct<q: int, at: date, m: decimal(4,2)>>, g array<string>, `a.b` string, u decimal(38,29), "
+    "e decimal(38,38), k array<decimal(4,2)>"
 )
 _WHOLE = ["0", "1", "-1", "127", "128", "-128", "-129", "32767", "32768", "2147483647", "2147483648", "-2147483649"]
 _HUGE = [
@@ -18,6 +19,12 @@ _HUGE = [
     "123456789012345678901234567890",
     "9" * 39,
 ]
+_LARGE = [
+    *("1", "12", "123", "1234.5", "12345678901", "-123456789012", "12345678901.5", "1234567890123", "1e11", "3e10"),
+    *("1e20", "-1e23", "9E17", "-5e32", "1e37", "99999999999999999999", "123456789012345678901.5"),
+    *("12345678901234567890123456789012345678", "-" + "9" * 38, "1" + "0" * 28, "0.1e12", "1.5e28"),
+]
+"""Numbers with digits enough for some of the decimals, and with too many before the point."""
 _REAL = [
     "1.5",
     "-0",
@@ -113,10 +120,13 @@ _FITTING = {
     "y": ['"2026-02-28"', '"1999-12-31"'],
     "x": ['"x"', '"\\u00e4 \\ud83d\\ude00"', '""', '"\\\\"'],
     "z": ["true", "false"],
-    "o": ['{"x":"y","i":3,"l":[1.5,2]}', "{}", '{"l":[],"more":{"x":[1]}}'],
-    "l": ['[{"q":1,"at":"2026-01-01"},{},null]', "[]", '[{"at":"2000-02-29"}]'],
+    "o": ['{"x":"y","i":3,"l":[1.5,2],"m":7.5}', "{}", '{"l":[],"more":{"x":[1]}}'],
+    "l": ['[{"q":1,"at":"2026-01-01"},{"m":99.99},null]', "[]", '[{"at":"2000-02-29"}]'],
     "g": ['["a",null,"b"]', "[]"],
     "a.b": ['"dotted"'],
+    "u": ["1.5", "-999999999.99999999999999999999999999999", "1e-29"],
+    "e": ["0.5", "-0." + "9" * 38, "0"],
+    "k": ["[1.5,-99.99]"],
     "surplus": ["1", '{"deep":[[1,2],{"x":null}]}', '"\\u0041"', "1e999", "[true]"],
 }
 _OTHERS = [
@@ -245,6 +255,10 @@ SUITE: tuple[bytes, ...] = (
         b'{"d":1E-2}',
         b'{"i":0x10}',
     ),
+    *(b'{"m":%b,"i":1}' % number.encode() for number in _LARGE),
+    *(b'{"w":%b,"u":%b,"e":%b}' % ((number.encode(),) * 3) for number in _LARGE),
+    *(b'{"o":{"m":%b},"l":[{"m":1},{"m":%b}],"k":[%b]}' % ((number.encode(),) * 3) for number in _LARGE),
+    *(b'{"i":2,"o":{"m":%b}}' % number.encode() for number in _LARGE),
     *(
         b'{"surplus":[1,]}',
         b'{"surplus":{"a"}}',
@@ -282,7 +296,7 @@ def record(dice: Random) -> bytes | None:
 
 
 def _any(dice: Random) -> str:
-    kind = dice.choice([_WHOLE, _HUGE, _REAL, _ODD, _TIMES, _STRINGS, _OTHERS])
+    kind = dice.choice([_WHOLE, _HUGE, _LARGE, _REAL, _ODD, _TIMES, _STRINGS, _OTHERS])
     told = dice.choice(kind)
     return f'"{told}"' if kind in (_TIMES, _STRINGS) or dice.random() < 0.15 else told
 

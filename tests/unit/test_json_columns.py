@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from itertools import product
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,10 @@ from tests.support.odd_json import SUITE
 
 def struct(**columns: Any) -> dict[str, Any]:
     return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]}
+
+
+def array(kind: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind}
 
 
 def values(records: Sequence[bytes | None], schema: dict[str, Any], kind: pa.DataType | None = None) -> list[Any]:
@@ -149,6 +154,65 @@ def test_times_of_one_form_are_decoded_like_those_of_many(kind: str) -> None:
     for (first, expected), (other, expected_of_other) in product(told, told):
         assert values([first, other], schema) == [expected, expected_of_other]
     assert any(of_many)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "largest"),
+    [
+        ("1e23", "decimal(38,29)", "999999999.99999999999999999999999999999"),  # 1e52 is 638707343.1... modulo 2**128
+        ("9" * 38, "decimal(38,18)", "99999999999999999999.999999999999999999"),
+        ("12345678901234567890123456789012345678", "decimal(38,18)", "-99999999999999999999.999999999999999999"),
+        ("1" + "0" * 20, "decimal(38,18)", "10000000000000000000.0"),
+        ("12345678901", "decimal(12,2)", "9999999999.99"),
+        ("-123456789012", "decimal(12,2)", "-9999999999.99"),
+        ("12345678901.5", "decimal(12,2)", "1234567890.5"),
+        ("1", "decimal(38,38)", "0." + "9" * 38),
+        ("3", "decimal(18,18)", "-0." + "9" * 18),
+        ("1.5", "decimal(3,3)", "0.999"),
+        ("1e4", "decimal(5,1)", "9999.9"),
+    ],
+)
+def test_a_number_too_large_for_its_decimal_is_left_wherever_it_stands(number: str, kind: str, largest: str) -> None:
+    def in_lists(value: Any) -> Any:
+        return {"o": {"l": [[{"m": value}, {"m": None}]]}}
+
+    shapes: list[tuple[dict[str, Any], str, Any]] = [
+        (struct(m=kind), '{"m":%s}', lambda value: {"m": value}),
+        (struct(o=struct(m=kind)), '{"o":{"m":%s}}', lambda value: {"o": {"m": value}}),
+        (struct(l=array(struct(m=kind))), '{"l":[null,{"m":%s}]}', lambda value: {"l": [None, {"m": value}]}),
+        (struct(o=struct(l=array(array(struct(m=kind))))), '{"o":{"l":[[{"m":%s},{}]]}}', in_lists),
+    ]
+    for schema, record, expected in shapes:
+        records = [(record % told).encode() for told in (largest, number, "null", largest)]
+        fits = expected(Decimal(largest))
+        assert values(records, schema) == [fits, None, expected(None), fits]
+        assert decoded(pa.array(records), schema).type == arrow_type(schema)
+
+
+@pytest.mark.parametrize("precision", [1, 2, 9, 12, 18, 19, 20, 30, 38])
+def test_each_decimal_that_is_decoded_has_the_value_that_exact_arithmetic_gives(precision: int) -> None:
+    dice, exact = Random(precision), Context(prec=200)
+    for scale in {0, 1, precision // 2, precision - 1, precision}:
+        bound, unit = Decimal(10) ** (precision - scale), Decimal(1).scaleb(-scale)
+        numbers = [a_number(dice, precision, scale) for _ in range(500)]
+        schema = struct(m=f"decimal({precision},{scale})")
+        found = values([b'{"m":%s}' % number.encode() for number in numbers], schema)
+        fitting = [exact.create_decimal(number).copy_abs() < bound for number in numbers]
+        assert [value is not None for value in found] == fitting
+        for number, value in zip(numbers, found, strict=True):
+            assert value is None or value["m"] == exact.create_decimal(number).quantize(unit, context=exact)
+
+
+def a_number(dice: Random, precision: int, scale: int) -> str:
+    """A number that pyarrow takes for such a decimal: it looks at the digits that are written, and behind the point."""
+    behind = dice.randint(0, scale)
+    before = dice.randint(0, precision - behind)
+    zeros = dice.choice([0, 0, dice.randint(0, precision - behind - before)])
+    digits = "".join(dice.choices("0123456789", k=before + behind))
+    whole, fraction = digits[:before].lstrip("0") or "0", digits[before:]
+    if zeros:  # the point is moved
+        return f"{dice.choice(['', '-'])}{whole}{'.' * bool(fraction)}{fraction}e{len(fraction) + zeros}"
+    return f"{dice.choice(['', '-'])}{whole}{'.' * bool(fraction)}{fraction}"
 
 
 def test_types_that_the_reader_does_not_have_are_not_supported() -> None:

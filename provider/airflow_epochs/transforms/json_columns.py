@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -298,7 +299,10 @@ def arrow_type(schema: Schema | str, *, read: bool = False) -> pa.DataType:
             return pa.list_(arrow_type(schema["elementType"], read=read))
         return pa.struct([(field["name"], arrow_type(field["type"], read=read)) for field in schema["fields"]])
     if decimal := _DECIMAL.fullmatch(schema):
-        return pa.decimal128(*map(int, decimal.groups()))
+        precision, scale = map(int, decimal.groups())
+        # The reader takes so many digits, multiplies them by 10**scale, and does not see when that overflows.
+        wide = read and precision + scale > 38
+        return (pa.decimal256 if wide else pa.decimal128)(precision, scale)
     if schema in _INTEGERS:
         return pa.int64() if read else getattr(pa, f"int{_INTEGERS[schema]}")()
     if schema in _TEXTS and not read:
@@ -358,10 +362,27 @@ def _scalars(values: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:
         return values, (numbers == 0) & np.signbit(numbers)
     if _INTEGERS.get(kind, 64) < 64:
         bound = 1 << (_INTEGERS[kind] - 1)
-        fits = pc.and_(pc.greater_equal(values, -bound), pc.less(values, bound))
-        bad = ~pc.fill_null(fits, True).to_numpy(zero_copy_only=False)
-        return pc.if_else(fits, values, None).cast(arrow_type(kind)), bad
+        return _where(pc.and_(pc.greater_equal(values, -bound), pc.less(values, bound)), values, arrow_type(kind))
+    if _DECIMAL.fullmatch(kind):
+        return _decimals(values, arrow_type(kind))
     return values, np.zeros(len(values), bool)
+
+
+def _where(fits: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """The values that fit a type, in this type; and which do not."""
+    import pyarrow.compute as pc
+
+    bad: np.ndarray = ~pc.fill_null(fits, True).to_numpy(zero_copy_only=False)
+    return pc.if_else(fits, values, None).cast(kind), bad
+
+
+def _decimals(values: pa.Array, kind: pa.Decimal128Type) -> tuple[pa.Array, np.ndarray]:
+    """The reader counts the digits that are written: for it, 12345678901 is a decimal(12,2), and 1 a decimal(2,2)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    most = pa.scalar(Decimal((0, (9,) * kind.precision, -kind.scale)), values.type)
+    return _where(pc.less_equal(pc.abs(values), most), values, kind)
 
 
 def _times(texts: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:
