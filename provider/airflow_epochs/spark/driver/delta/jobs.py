@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -50,12 +51,15 @@ OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
 FEW_RECORDS = 50_000
 """Of one task: to shuffle so many takes a moment, and without it their file would be small."""
+CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""The property of a column in which Spark keeps the type that its owner gave it, such as ``varchar(3)``."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
 MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
 _ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
+_LENGTH = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
 _STACK = re.compile(r"JVM stacktrace:|at [\w.$]+[(/]|Caused by:")
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
 
@@ -165,9 +169,26 @@ def _rules(schema: JsonDict, properties: dict[str, str], given: set[str]) -> lis
             continue
         if not field["nullable"]:
             rules.append((f"NOT NULL constraint of column {field['name']}", f"{name} IS NOT NULL"))
+        rules += _rules_within(field["name"], name, field["type"])
+        if length := _LENGTH.fullmatch(metadata.get(CHAR_OR_VARCHAR, "")):
+            # Spark cuts blanks off the end before it counts.
+            rules.append(
+                (f"length of column {field['name']}", f"{name} IS NULL OR length(rtrim({name})) <= {length[1]}")
+            )
         if expression := metadata.get(delta_schema.GENERATED):
             rules.append((f"generation expression of column {field['name']}", f"{name} <=> ({expression})"))
     return rules
+
+
+def _rules_within(told: str, parent: str, kind: object) -> Iterator[Rule]:
+    """The NOT NULL constraints of a struct's fields. Delta has none within arrays and maps."""
+    if not isinstance(kind, dict) or kind["type"] != "struct":
+        return
+    for field in kind["fields"]:
+        inner, name = f"{told}.{field['name']}", f"{parent}.{quoted(field['name'])}"
+        if not field["nullable"]:
+            yield f"NOT NULL constraint of column {inner}", f"{parent} IS NULL OR {name} IS NOT NULL"
+        yield from _rules_within(inner, name, field["type"])
 
 
 def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:
