@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructType
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
@@ -24,6 +25,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from tests.support.environment import connected
 from tests.support.spark_world import Topic, batch_of, produce, stage_job, staged_rows
+from tests.support.spark_world import settings as session_settings
 
 pytestmark = pytest.mark.jvm
 
@@ -119,6 +121,42 @@ def test_odd_names_are_names_even_where_the_session_takes_quoted_ones_for_patter
     parsed = parse_json(batch, "`a+b` bigint, `x.y` struct<`p q`: bigint>", columns=[F.col("`at *`")], engine=engine)
     assert parsed.rows.columns == ["at *", "a+b", "x.y"]
     assert [tuple(row) for row in parsed.rows.collect()] == [(0, 1, (2,)), (1, 3, (4,))]
+
+
+def test_comments_of_columns_stay_whatever_the_engine_is(session: Any) -> None:
+    schema = "id bigint COMMENT 'of the order', o struct<a: int COMMENT 'x'>, l array<struct<b: int COMMENT 'y'>>"
+    records = [b'{"id":1,"o":{"a":2},"l":[{"b":3},null]}', b"{'id':4,'o':{'a':5},'l':[{'b':6}]}", b'{"o":null}']
+    spark, arrow = (parse_json(batch_of(session, records), schema, engine=engine) for engine in ("spark", "arrow"))
+    assert [tuple(row)[3:] for row in arrow.rows.collect()] == [(1, (2,), [(3,), None]), (4, (5,), [(6,)]), (None,) * 3]
+    assert arrow.rows.collect() == spark.rows.collect()
+    assert arrow.rows.schema == spark.rows.schema
+    assert {name for name in "xy" if f'"comment":"{name}"' in arrow.rows.schema.json()} == {"x", "y"}
+    assert arrow.rows.schema["id"].metadata == {"comment": "of the order"}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_default_of_a_column_is_what_a_record_without_it_has_so_pyarrow_does_not_decode_it(
+    session: Any, nested: bool
+) -> None:
+    of_a_table = StructType().add("id", LongType()).add("channel", StringType(), True, {"EXISTS_DEFAULT": "'web'"})
+    schema = StructType().add("o", of_a_table) if nested else of_a_table
+    batch = batch_of(session, [b'{"o":{"id":1}}' if nested else b'{"id":1}'])
+    with pytest.raises(Refused, match="the column 'channel' has a default for records without it"):
+        parse_json(batch, schema, engine="arrow")
+    [row] = parse_json(batch, schema, engine="auto").rows.selectExpr("o.channel" if nested else "channel").collect()
+    assert row.channel == "web"
+
+
+@pytest.mark.parametrize("policy", ["LEGACY", "legacy"])
+def test_times_of_the_legacy_parser_are_left_to_from_json_and_names_are_no_times(
+    other_session: Any, policy: str
+) -> None:
+    batch = batch_of(other_session, [b'{"update_id":1}'])
+    with session_settings(other_session, {"spark.sql.legacy.timeParserPolicy": policy}):
+        for schema in ("at timestamp", "l array<struct<day: date>>", "at timestamp_ntz"):
+            with pytest.raises(Refused, match="timeParserPolicy is"):
+                parse_json(batch, schema, engine="arrow")
+        assert parse_json(batch, "update_id bigint", engine="arrow").rows.collect()[0].update_id == 1
 
 
 def test_maps_are_parsed_by_from_json_alone(session: Any) -> None:

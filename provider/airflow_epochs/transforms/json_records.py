@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs.transforms import json_columns, worker_functions
@@ -15,7 +15,7 @@ from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 MODES = ("permissive", "strict")
 ENGINES = ("spark", "arrow", "auto")
@@ -24,6 +24,8 @@ _DECODED, _RECORD, _ROW, _CORRUPT = "__epochs_json", "__epochs_record", "__epoch
 _ERROR = "__epochs_error"
 _OWN = (_DECODED, _RECORD, _ROW, _CORRUPT, _ERROR)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
+_DEFAULT = "EXISTS_DEFAULT"
+"""In a field's metadata, as ``spark.table`` has it: what ``from_json`` takes where a record lacks the field."""
 _LIBRARIES = {"pyarrow": "pyarrow"}
 log = logging.getLogger(__name__)
 
@@ -131,15 +133,36 @@ def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame
     """What Python workers decode; and ``from_json`` of the other records."""
     from pyspark.sql import functions as F
 
-    decode = F.arrow_udf(_decoder(json.loads(wanted.json())), wanted)
+    plain = _without_metadata(wanted)  # from Python workers, none comes back
+    decode = F.arrow_udf(_decoder(json.loads(plain.json())), plain)
     left = F.expr(f"CASE WHEN {_DECODED} IS NULL THEN {_RECORD} END")
-    parsed = carried.withColumn(_DECODED, decode(_RECORD)).withColumn(_ROW, _from_json(left, wanted))
+    parsed = carried.withColumn(_DECODED, decode(_RECORD)).withColumn(_ROW, _from_json(left, plain))
     values = [
         f"coalesce({field_of(_DECODED, field.name)}, {field_of(_ROW, field.name)}) AS {name}"
         for name, field in _found(wanted).items()
     ]
     error = f"CASE WHEN {_DECODED} IS NULL THEN {_error(strict)} END AS {_ERROR}"
-    return parsed.selectExpr(*map(column_named, carried.columns), *values, error)
+    told = parsed.selectExpr(*map(column_named, carried.columns), *values, error)
+    return told if plain == wanted else _with_metadata(told, wanted)
+
+
+def _without_metadata(kind: Any) -> Any:
+    """The same type without comments and the like. It has no maps."""
+    from pyspark.sql.types import ArrayType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_metadata(kind.elementType))
+    if not isinstance(kind, StructType):
+        return kind
+    return StructType([StructField(field.name, _without_metadata(field.dataType)) for field in kind.fields])
+
+
+def _with_metadata(told: DataFrame, wanted: StructType) -> DataFrame:
+    from pyspark.sql.types import StructField, StructType
+
+    found = _found(wanted).items()
+    fields = {name: StructField(name, field.dataType, metadata=field.metadata) for name, field in found}
+    return told.to(StructType([fields.get(column.name, column) for column in told.schema.fields]))
 
 
 def _is_for_arrow(engine: str, carried: DataFrame, wanted: StructType) -> bool:
@@ -158,12 +181,33 @@ def _is_for_arrow(engine: str, carried: DataFrame, wanted: StructType) -> bool:
 
 def _obstacle(carried: DataFrame, wanted: StructType) -> str | None:
     """Why Python workers cannot decode as ``from_json`` would."""
-    told, policy = wanted.json(), carried.sparkSession.conf.get(_POLICY, "CORRECTED")
-    if not json_columns.supported(json.loads(told)):
+    from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
+
+    inside, policy = list(_types(wanted)), str(carried.sparkSession.conf.get(_POLICY, "CORRECTED"))
+    fields = [field for kind in inside if isinstance(kind, StructType) for field in kind.fields]
+    times = (DateType, TimestampType, TimestampNTZType)
+    if not json_columns.supported(json.loads(wanted.json())):
         return "the schema has a map, a float, a binary value or another type that pyarrow's reader does not have"
-    if policy == "LEGACY" and ("timestamp" in told or "date" in told):
+    if defaults := [field.name for field in fields if _DEFAULT in field.metadata]:
+        return f"the column {defaults[0]!r} has a default for records without it"
+    if policy.upper() == "LEGACY" and any(isinstance(kind, times) for kind in inside):
         return f"{_POLICY} is {policy}"
     return None
+
+
+def _types(kind: DataType) -> Iterator[DataType]:
+    """A type, and those inside of it."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    yield kind
+    if isinstance(kind, StructType):
+        inside = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inside = [kind.elementType]
+    else:
+        inside = [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+    for each in inside:
+        yield from _types(each)
 
 
 def _decoder(schema: json_columns.Schema) -> Callable[[Any], Any]:
