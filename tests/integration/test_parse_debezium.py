@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import functions as F
 
 from airflow_epochs import DeltaSink, SqlSink
 from airflow_epochs.contracts import Sink
@@ -140,6 +141,17 @@ def test_odd_names_are_names_even_where_the_session_takes_quoted_ones_for_patter
     batch = events_of(other_session, event("c", None, row), event("d", row, None))
     changes = parse_debezium(batch, "id bigint, `name *` string, `a.b` struct<`c d`: bigint>")
     assert [row[3:6] for row in map(tuple, changes.rows.collect())] == [(1, "Ann", (2,))] * 2
+
+
+def test_odd_names_of_the_batch_stay_in_the_rows_and_in_the_corrupt_records(session: Any) -> None:
+    batch = events_of(session, event("c", None, {"id": 1}), b"{", event("t", None, None))
+    kept = ["offset", F.lit(5).alias("meta.ip")]
+    named = batch.withColumnRenamed("value", "body.json")
+    changes = parse_debezium(named, TABLE, columns=kept, value="body.json", corrupt="raw.value")
+    assert [(row["meta.ip"], row.id) for row in changes.rows.collect()] == [(5, 1)]
+    found = changes.corrupt.collect()
+    assert changes.corrupt.columns == ["offset", "meta.ip", "topic", "partition", "error", "raw.value"]
+    assert [(row.offset, row["meta.ip"], bytes(row["raw.value"])[:2]) for row in found] == [(1, 5, b"{"), (2, 5, b'{"')]
 
 
 def test_a_column_with_the_name_of_one_that_is_made_is_refused(session: Any) -> None:

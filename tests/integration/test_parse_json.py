@@ -123,6 +123,17 @@ def test_odd_names_are_names_even_where_the_session_takes_quoted_ones_for_patter
     assert [tuple(row) for row in parsed.rows.collect()] == [(0, 1, (2,)), (1, 3, (4,))]
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_odd_names_of_the_batch_stay_in_the_rows_and_in_the_corrupt_records(session: Any, engine: str) -> None:
+    batch = batch_of(session, [b'{"id":1}', b"{"]).withColumnRenamed("value", "body.`json`")
+    kept = ["offset", F.lit(5).alias("meta.ip"), F.lit(6).alias("a`b")]
+    parsed = parse_json(batch, "id bigint", columns=kept, value="body.`json`", corrupt="raw.`value`", engine=engine)
+    [row], [letter] = (frame.collect() for frame in (parsed.rows, parsed.corrupt))
+    assert row.asDict() == {"offset": 0, "meta.ip": 5, "a`b": 6, "id": 1}
+    flaw = {"error": "not a JSON object", "raw.`value`": b"{"}
+    assert letter.asDict() == {"offset": 1, "meta.ip": 5, "a`b": 6, "topic": "clicks", "partition": 0, **flaw}
+
+
 def test_comments_of_columns_stay_whatever_the_engine_is(session: Any) -> None:
     schema = "id bigint COMMENT 'of the order', o struct<a: int COMMENT 'x'>, l array<struct<b: int COMMENT 'y'>>"
     records = [b'{"id":1,"o":{"a":2},"l":[{"b":3},null]}', b"{'id':4,'o':{'a':5},'l':[{'b':6}]}", b'{"o":null}']

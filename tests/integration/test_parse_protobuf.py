@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import parse_protobuf
@@ -93,6 +94,15 @@ def test_what_cannot_be_read_comes_out_apart_with_its_bytes_and_the_reason(sessi
     assert {None if row.raw is None else bytes(row.raw): row.error for row in found} == values
     assert [row.offset for row in found] == [*range(len(values))]
     assert [row.offset for row in parsed.rows.collect()] == [len(values)]
+
+
+def test_odd_names_of_the_batch_stay_in_the_rows_and_in_the_corrupt_records(session: Any) -> None:
+    batch = batch_of(session, [written(7, FIRST), b"?"]).withColumnRenamed("value", "body.x")
+    kept = ["offset", F.lit(5).alias("meta.ip")]
+    parsed = parse_protobuf(batch, "shop.Order", READER, schemas=SCHEMAS, columns=kept, value="body.x", corrupt="raw.x")
+    assert [(row["meta.ip"], row.id) for row in parsed.rows.collect()] == [(5, 1)]
+    assert [(row["meta.ip"], bytes(row["raw.x"])) for row in parsed.corrupt.collect()] == [(5, b"?")]
+    assert parsed.corrupt.columns == ["offset", "meta.ip", "topic", "partition", "error", "raw.x"]
 
 
 # -- the library reads the same ----------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import avro_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import anywhere, column_named, not_utf8
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, fields_of, once, origin_beside
+from airflow_epochs.transforms.conditions import anywhere, column_named, not_utf8, quoted
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, once, origin_beside
 from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8, head_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def parse_avro(
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
     known, problems = _readable(written, reader)
-    carried = batch.select(*columns, *more, F.col(value).alias(_RAW))
+    carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RAW))
     with _spark_has_avro():
         framed = once(carried.withColumn(_FRAME, _decoded(known, reader)))
         whole = F.when(F.col(f"{_FRAME}.end") == F.lit(_END), F.col(f"{_FRAME}.value"))
@@ -84,7 +84,7 @@ def parse_avro(
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
     return Parsed(
         rows=good.selectExpr(*map(column_named, names), *fields_of(_VALUE, fields)),
-        corrupt=bad.select(*names, *more, ERROR, F.col(_RAW).alias(corrupt)),
+        corrupt=corrupt_of(bad, [*names, *more], ERROR, _RAW, corrupt),
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_records import columns_of, parse_json
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, origin_beside
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, corrupt_of, origin_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,16 +110,16 @@ def parse_debezium(
         raise _CHECKS.argument("schema", sorted(taken), f"of columns with other names than {', '.join(_MADE)}")
     event = _event(table, columns_of(batch, source))
     parsed = parse_json(
-        batch.where(F.col(value).isNotNull()),
+        batch.where(F.col(quoted(value)).isNotNull()),
         _with_payload(event),
         mode=mode,
         corrupt=corrupt,
-        columns=[*columns, *more, F.col(value).alias(_VALUE)],
+        columns=[*columns, *more, F.col(quoted(value)).alias(_VALUE)],
         value=value,
         engine=engine,
     )
-    told = [F.coalesce(f"payload.{name}", name).alias(name) for name in event.fieldNames()]
-    events = parsed.rows.select(*names, *more, _VALUE, *told)
+    told = [f"coalesce(payload.{name}, {name}) AS {name}" for name in event.fieldNames()]
+    events = parsed.rows.selectExpr(*map(column_named, [*names, *more]), _VALUE, *told)
     judged = events.withColumn(ERROR, F.coalesce(_flaw(mode == "strict"), _lack(table)))
     image = [
         f"CASE WHEN op = 'd' THEN {field_of('before', name)} ELSE {field_of('after', name)} END AS {quoted(name)}"
@@ -134,7 +134,7 @@ def parse_debezium(
         f"CASE WHEN {_IS_TIME} THEN timestamp_millis(ts_ms) END AS at",
     )
     no_change = judged.where(F.col(ERROR).isNotNull())
-    bad = no_change.select(*names, *more, ERROR, F.col(_VALUE).cast("binary").alias(corrupt))
+    bad = corrupt_of(no_change, [*names, *more], ERROR, _VALUE, corrupt)
     return Changes(rows, parsed.corrupt.drop(_VALUE).unionByName(bad))
 
 

@@ -11,7 +11,7 @@ from airflow_epochs.transforms import json_columns, worker_functions
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_schema import struct_of
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, once, origin_beside
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, once, origin_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -71,15 +71,14 @@ def parse_json(
     _CHECKS.has_not("what is kept", kept, taken, "the schema has it, too")
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
-    carried = batch.select(*columns, *more, F.col(value).alias(_RECORD))
+    carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RECORD))
     by_engine = _by_arrow if _is_for_arrow(engine, carried, wanted) else _by_spark
     told = once(by_engine(carried, wanted, mode == "strict"))
     good, bad = told.where(F.col(_ERROR).isNull()), told.where(F.col(_ERROR).isNotNull())
     fields = [f"{name} AS {quoted(field.name)}" for name, field in found.items()]
-    record = F.col(_RECORD).cast("binary").alias(corrupt)
     return Parsed(
         rows=good.selectExpr(*map(column_named, names), *fields),
-        corrupt=bad.select(*names, *more, F.col(_ERROR).alias(ERROR), record),
+        corrupt=corrupt_of(bad, [*names, *more], _ERROR, _RECORD, corrupt),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_epochs.transforms.conditions import field_of, quoted
+from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,6 +34,12 @@ class Parsed:
 def origin_beside(batch: DataFrame, names: Sequence[str]) -> list[str]:
     """The columns of ``ORIGIN`` that the batch has, and that are not among these."""
     return [name for name in ORIGIN if name in batch.columns and name not in names]
+
+
+def corrupt_of(bad: DataFrame, names: Sequence[str], error: str, record: str, corrupt: str) -> DataFrame:
+    """The corrupt records: these columns, then ``error`` and the record, which are given in SQL."""
+    told = f"{error} AS {ERROR}", f"CAST({record} AS BINARY) AS {quoted(corrupt)}"
+    return bad.selectExpr(*map(column_named, names), *told)
 
 
 def fields_of(struct: str, names: Sequence[str]) -> list[str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_epochs.transforms import protobuf_columns, protobuf_schemas, registry_frames, worker_functions
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import column_named
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, fields_of, once, origin_beside
+from airflow_epochs.transforms.conditions import column_named, quoted
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, once, origin_beside
 from airflow_epochs.transforms.protobuf_columns import Field, Paths
 
 if TYPE_CHECKING:
@@ -74,14 +74,15 @@ def parse_protobuf(
     _CHECKS.has_not("what is kept", kept, [*own, _DECODED, _RAW], "the message has it, too")
     more = origin_beside(batch, names)
     _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
-    carried = batch.select(*columns, *more, F.col(value).alias(_RAW))
+    carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RAW))
     readable = {**_readable(written, reader), **unusable}
     decode = _decoder(protobuf_schemas.description_of(reader), fields, readable)
     told = once(carried.withColumn(_DECODED, F.arrow_udf(decode, _spark_type(fields))(_RAW)))
-    error = F.col(_DECODED).getField(ERROR)
+    error = f"{_DECODED}.{ERROR}"
+    good, bad = told.where(f"{error} IS NULL"), told.where(f"{error} IS NOT NULL")
     return Parsed(
-        rows=told.where(error.isNull()).selectExpr(*map(column_named, names), *fields_of(f"{_DECODED}.value", own)),
-        corrupt=told.where(error.isNotNull()).select(*names, *more, error.alias(ERROR), F.col(_RAW).alias(corrupt)),
+        rows=good.selectExpr(*map(column_named, names), *fields_of(f"{_DECODED}.value", own)),
+        corrupt=corrupt_of(bad, [*names, *more], error, _RAW, corrupt),
     )
 
 
