@@ -552,8 +552,8 @@ MUTATIONS = [
         [
             (
                 "ledger/signed.py",
-                "            self._records.require_believed(key, value)\n        why",
-                "            pass\n        why",
+                "            self._records.require_believed(key, value)\n        # No epoch",
+                "            pass\n        # No epoch",
             )
         ],
         [SIGNATURES],
