@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructType, VarcharType
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
@@ -218,12 +218,55 @@ def test_the_engine_that_is_chosen_is_one_that_can_parse_and_the_log_tells_it(
         ({"schema": "offset bigint"}, "'offset' must not be among the columns of what is kept: the schema has it"),
         ({"schema": 7}, "schema must be DDL, a StructType, or a JSON Schema"),
         ({"schema": {"type": "object"}}, r"\$ is an object without `properties`"),
+        ({"schema": "map<string,string>"}, "schema must be names and types of columns, like 'id bigint"),
+        ({"schema": "string"}, "schema must be names and types of columns"),
+        ({"schema": ' {"type": "object"}'}, r"schema must be DDL, like 'id bigint'; json\.loads\(\) makes a dict"),
+        ({"schema": "id varchar (2)"}, "schema must be of columns without char and varchar"),
+        ({"schema": StructType().add("l", ArrayType(VarcharType(2)))}, "without char and varchar.*: string takes"),
+        (
+            {"schema": "id int, a int, ID int"},
+            r"schema=\['id', 'ID'\]\): schema must be of columns with different names",
+        ),
+        ({"schema": StructType().add("${x}", LongType())}, r"schema must be of columns without \$\{ in their names"),
+        ({"columns": "offset"}, r"columns must be a list of columns, like columns=\['offset'\]"),
+        ({"columns": ["offset", "Offset"]}, "columns must be a list of columns with different names"),
+        ({"corrupt": "Error"}, "corrupt must be no name of another column of the corrupt records: error"),
+        ({"corrupt": "topic", "columns": ["offset"]}, "corrupt must be no name of .*: error, topic, partition"),
     ],
 )
 def test_what_cannot_be_parsed_is_refused_before_spark_runs(session: Any, given: dict[str, Any], why: str) -> None:
     with pytest.raises(Refused, match=why) as refused:
         parse_json(batch_of(session, []), **{"schema": SCHEMA, **given})
     assert refused.value.code in (codes.OPERATOR_ARGUMENT, codes.OPERATOR_COLUMNS)
+
+
+def test_names_that_look_like_what_is_refused_are_names(other_session: Any) -> None:
+    batch = batch_of(other_session, [b'{"value":1,"char (2)":2}'])
+    for schema in ("value bigint", "`value` int", "struct<value: int>", StructType().add("value", LongType())):
+        assert parse_json(batch, schema).rows.collect()[0].value == 1
+    assert parse_json(batch, "`char (2)` int COMMENT 'was varchar(2)'").rows.collect()[0]["char (2)"] == 2
+    of_other_case = parse_json(batch, "id int", columns=[F.col("offset").alias("Offset")])
+    assert of_other_case.corrupt.columns == ["Offset", "topic", "partition", "error", "raw"]
+    with session_settings(other_session, {"spark.sql.caseSensitive": "true"}):
+        assert parse_json(batch, "value int, VALUE int").rows.collect()[0][3:] == (1, None)
+
+
+def test_the_remedy_for_a_field_with_the_name_of_a_column_that_is_kept_helps(session: Any) -> None:
+    batch = batch_of(session, [b'{"offset":7}', b"{"])
+    with pytest.raises(Refused) as refused:
+        parse_json(batch, "offset bigint")
+    assert "in the argument columns: [F.col('key'), F.col('offset').alias('another')]" in refused.value.remedy
+    parsed = parse_json(batch, "offset bigint", columns=["topic", "partition", F.col("offset").alias("another")])
+    assert [tuple(row) for row in parsed.rows.collect()] == [("clicks", 0, 0, 7)]
+    assert [(row.another, row.offset) for row in parsed.corrupt.collect()] == [(1, 1)]
+
+
+def test_a_batch_without_the_columns_that_are_kept_by_default_is_refused_and_can_be_parsed(session: Any) -> None:
+    batch = batch_of(session, [b'{"id":7}']).select("value", "offset")
+    with pytest.raises(Refused, match="'topic', 'partition' is missing among the columns of the batch") as refused:
+        parse_json(batch, "id int")
+    assert "columns=[] keeps nothing" in refused.value.remedy
+    assert [tuple(row) for row in parse_json(batch, "id int", columns=[]).rows.collect()] == [(7,)]
 
 
 def examples() -> list[str]:

@@ -16,7 +16,7 @@ from airflow_epochs.transforms import avro_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import anywhere, column_named, not_utf8, quoted
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, once, origin_beside
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, kept_of, once, origin_beside
 from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8, head_of
 
 if TYPE_CHECKING:
@@ -68,11 +68,9 @@ def parse_avro(
     reader = _reader(reader_schema)
     written, unusable = registry_frames.written(_CHECKS, schemas, registry, "AVRO")
     registry_frames.require_binary(_CHECKS, batch, value)
-    kept = batch.select(*columns)
-    names, fields = kept.columns, [field["name"] for field in reader.root["fields"]]
-    _CHECKS.has_not("what is kept", kept, [*fields, _FRAME, _VALUE, _RAW], "the schema has it, too")
-    more = origin_beside(batch, names)
-    _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
+    fields = [field["name"] for field in reader.root["fields"]]
+    kept = kept_of(_CHECKS, batch, columns, [*fields, _FRAME, _VALUE, _RAW], "the schema has it, too")
+    names, more = kept.columns, origin_beside(_CHECKS, batch, kept, corrupt)
     known, problems = _readable(written, reader)
     carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RAW))
     with _spark_has_avro():

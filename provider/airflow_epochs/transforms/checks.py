@@ -50,17 +50,30 @@ class Checks:
             remedy=f"Give {self.operator}() {wanted} as {argument}. {_THEN}",
         )
 
-    def has(self, what: str, frame: DataFrame, columns: Iterable[str]) -> None:
+    def has(
+        self,
+        what: str,
+        frame: DataFrame,
+        columns: Iterable[str],
+        remedy: str = "Add it to {}, or name a column that is there, in the same upper and lower case",
+    ) -> None:
         """Refuse a DataFrame without one of the columns."""
         if missing := [name for name in columns if name not in frame.columns]:
             raise Refused(
                 f"{self.operator}: {_listed(missing)} is missing among the columns of {what}: "
                 f"{_listed(frame.columns)}. Nothing was written.",
                 code=codes.OPERATOR_COLUMNS,
-                remedy=f"Add it to {what}, or name a column that is there, in the same upper and lower case. {_THEN}",
+                remedy=f"{remedy.format(what)}. {_THEN}",
             )
 
-    def has_not(self, what: str, frame: DataFrame, columns: Iterable[str], why: str = "the operator makes it") -> None:
+    def has_not(
+        self,
+        what: str,
+        frame: DataFrame,
+        columns: Iterable[str],
+        why: str = "the operator makes it",
+        remedy: str = "Give it another name before, by withColumnRenamed({!r}, …), or drop it",
+    ) -> None:
         """Refuse a DataFrame with a column that the result has from elsewhere. Spark ignores the case of names."""
         own = {name.lower() for name in columns}
         if taken := [name for name in frame.columns if name.lower() in own]:
@@ -68,7 +81,7 @@ class Checks:
                 f"{self.operator}: {_listed(taken)} must not be among the columns of {what}: {why}. "
                 "Nothing was written.",
                 code=codes.OPERATOR_COLUMNS,
-                remedy=f"Give it another name before, by withColumnRenamed({taken[0]!r}, …), or drop it. {_THEN}",
+                remedy=f"{remedy.format(taken[0])}. {_THEN}",
             )
 
     def is_time(self, what: str, frame: DataFrame, *columns: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_records import columns_of, parse_json
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, corrupt_of, origin_beside
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, corrupt_of, kept_of, origin_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -103,9 +103,8 @@ def parse_debezium(
     from pyspark.sql import functions as F
 
     table = columns_of(batch, schema)
-    kept = batch.select(*columns)
-    names, more = kept.columns, origin_beside(batch, kept.columns)
-    _CHECKS.has_not("what is kept", kept, [*table.fieldNames(), *_MADE], "the changes have it, too")
+    kept = kept_of(_CHECKS, batch, columns, [*table.fieldNames(), *_MADE], "the changes have it, too")
+    names, more = kept.columns, origin_beside(_CHECKS, batch, kept, corrupt)
     if taken := {name.lower() for name in table.fieldNames()} & {*_MADE}:
         raise _CHECKS.argument("schema", sorted(taken), f"of columns with other names than {', '.join(_MADE)}")
     event = _event(table, columns_of(batch, source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +12,7 @@ from airflow_epochs.transforms import json_columns, worker_functions
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_schema import struct_of
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, once, origin_beside
+from airflow_epochs.transforms.parsed import ORIGIN, Parsed, corrupt_of, kept_of, once, origin_beside, twice
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,6 +25,11 @@ _DECODED, _RECORD, _ROW, _CORRUPT = "__epochs_json", "__epochs_record", "__epoch
 _ERROR = "__epochs_error"
 _OWN = (_DECODED, _RECORD, _ROW, _CORRUPT, _ERROR)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
+_IN_QUOTES = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
+_CHAR = re.compile(r"\b(var)?char\s*\(", re.I)
+_NO_CHAR = "of columns without char and varchar, which from_json does not have: string takes the same texts"
+_COLLECTION = re.compile(r"(map|array)\s*<", re.I)
+_OF_VALUE = re.compile(r"\s*(struct\s*<\s*)?`?value\b", re.I)
 _DEFAULT = "EXISTS_DEFAULT"
 """In a field's metadata, as ``spark.table`` has it: what ``from_json`` takes where a record lacks the field."""
 _LIBRARIES = {"pyarrow": "pyarrow"}
@@ -65,12 +71,10 @@ def parse_json(
 
     _check(batch, mode, value, engine)
     wanted = columns_of(batch, schema)
-    kept, found = batch.select(*columns), _found(wanted)
-    names = kept.columns
+    found = _found(wanted)
     taken = [*(field.name for field in wanted.fields), *_OWN, *found]
-    _CHECKS.has_not("what is kept", kept, taken, "the schema has it, too")
-    more = origin_beside(batch, names)
-    _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
+    kept = kept_of(_CHECKS, batch, columns, taken, "the schema has it, too")
+    names, more = kept.columns, origin_beside(_CHECKS, batch, kept, corrupt)
     carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RECORD))
     by_engine = _by_arrow if _is_for_arrow(engine, carried, wanted) else _by_spark
     told = once(by_engine(carried, wanted, mode == "strict"))
@@ -96,7 +100,7 @@ def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -
     from pyspark.sql.types import StructType
 
     if isinstance(schema, str):
-        found = batch.sparkSession.createDataFrame([], schema).schema
+        found = _of_ddl(batch, schema)
     elif isinstance(schema, Mapping):
         found = struct_of(schema)
     elif isinstance(schema, StructType):
@@ -105,7 +109,33 @@ def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -
         raise _CHECKS.argument("schema", schema, "DDL, a StructType, or a JSON Schema as a dict")
     if not found.fields:
         raise _CHECKS.argument("schema", schema, "a schema with at least one column")
+    _check_columns(batch, found)
     return cast("StructType", found.toNullable())
+
+
+def _of_ddl(batch: DataFrame, ddl: str) -> StructType:
+    """Refuses what Spark would take for something else, or refuse with a traceback."""
+    told = _IN_QUOTES.sub("``", ddl).strip()
+    if told.startswith("{"):
+        raise _CHECKS.argument("schema", ddl, "DDL, like 'id bigint'; json.loads() makes a dict of a JSON Schema")
+    if _CHAR.search(told):
+        raise _CHECKS.argument("schema", ddl, _NO_CHAR)
+    found = None if _COLLECTION.match(told) else batch.sparkSession.createDataFrame([], ddl).schema
+    if found is None or (found.fieldNames() == ["value"] and not _OF_VALUE.match(ddl)):  # Spark's name for a plain type
+        raise _CHECKS.argument("schema", ddl, "names and types of columns, like 'id bigint, at timestamp'")
+    return cast("StructType", found)
+
+
+def _check_columns(batch: DataFrame, schema: StructType) -> None:
+    from pyspark.sql.types import CharType, VarcharType
+
+    names = schema.fieldNames()
+    if any(isinstance(kind, CharType | VarcharType) for kind in _types(schema)):
+        raise _CHECKS.argument("schema", schema.simpleString(), _NO_CHAR)
+    if more := twice(batch, names):
+        raise _CHECKS.argument("schema", more, "of columns with different names, in upper or lower case")
+    if variables := [name for name in names if "${" in name]:  # in SQL, Spark puts a setting in its place
+        raise _CHECKS.argument("schema", variables, "of columns without ${ in their names")
 
 
 # -- the engines -------------------------------------------------------------------------------------------------------

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 ORIGIN = ("topic", "partition", "offset")
 """The columns of a batch that say which record it is."""
 ERROR = "error"
+_CASE = "spark.sql.caseSensitive"
+_KEEP = "Say by the argument columns what to keep of {}, such as columns=['key']; columns=[] keeps nothing"
+_RENAME = (
+    "Keep it by another name, or leave it out, in the argument columns: [F.col('key'), F.col({0!r}).alias('another')]"
+)
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,42 @@ class Parsed:
     corrupt: DataFrame
 
 
-def origin_beside(batch: DataFrame, names: Sequence[str]) -> list[str]:
-    """The columns of ``ORIGIN`` that the batch has, and that are not among these."""
-    return [name for name in ORIGIN if name in batch.columns and name not in names]
+def kept_of(
+    checks: Checks, batch: DataFrame, columns: Sequence[str | Column], taken: Iterable[str], why: str
+) -> DataFrame:
+    """What is kept of the batch. Refuses names that are not there, there twice, or ``taken``, and says why they are."""
+    if isinstance(columns, str):  # it would be taken for a list of letters
+        raise checks.argument("columns", columns, f"a list of columns, like columns=[{columns!r}]")
+    there = {name.lower() for name in batch.columns}
+    wanted = [name for name in columns if isinstance(name, str) and name in ORIGIN]
+    checks.has("the batch", batch, [name for name in wanted if name not in there], _KEEP)
+    kept = batch.select(*columns)
+    if more := twice(batch, kept.columns):
+        raise checks.argument("columns", more, "a list of columns with different names")
+    checks.has_not("what is kept", kept, taken, why, _RENAME)
+    return kept
+
+
+def twice(batch: DataFrame, names: Sequence[str]) -> list[str]:
+    """Those of the names that Spark cannot tell from another one."""
+    told = [name.lower() for name in names]
+    if len({*told}) < len(names) and str(batch.sparkSession.conf.get(_CASE, "false")).lower() == "true":
+        told = [*names]
+    return [name for name, each in zip(names, told, strict=True) if told.count(each) > 1]
+
+
+def origin_beside(checks: Checks, batch: DataFrame, kept: DataFrame, corrupt: str) -> list[str]:
+    """The columns of ``ORIGIN`` that the batch has, and that are not kept: the corrupt records have them, too.
+
+    Refuses a name that these would have twice. ``corrupt``: that of the column with the record.
+    """
+    checks.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name", _RENAME)
+    names = {name.lower() for name in kept.columns}
+    more = [name for name in ORIGIN if name in batch.columns and name not in names]
+    if corrupt.lower() in (ERROR, *more):
+        others = ", ".join([ERROR, *more])
+        raise checks.argument("corrupt", corrupt, f"no name of another column of the corrupt records: {others}")
+    return more
 
 
 def corrupt_of(bad: DataFrame, names: Sequence[str], error: str, record: str, corrupt: str) -> DataFrame:

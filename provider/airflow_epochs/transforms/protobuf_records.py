@@ -14,7 +14,7 @@ from airflow_epochs.transforms import protobuf_columns, protobuf_schemas, regist
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, quoted
-from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, once, origin_beside
+from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, kept_of, once, origin_beside
 from airflow_epochs.transforms.protobuf_columns import Field, Paths
 
 if TYPE_CHECKING:
@@ -69,11 +69,9 @@ def parse_protobuf(
     reader, fields = _reader(message, descriptor)
     written, unusable = _written(schemas, registry)
     registry_frames.require_binary(_CHECKS, batch, value)
-    kept = batch.select(*columns)
-    names, own = kept.columns, [field.name for field in fields]
-    _CHECKS.has_not("what is kept", kept, [*own, _DECODED, _RAW], "the message has it, too")
-    more = origin_beside(batch, names)
-    _CHECKS.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name")
+    own = [field.name for field in fields]
+    kept = kept_of(_CHECKS, batch, columns, [*own, _DECODED, _RAW], "the message has it, too")
+    names, more = kept.columns, origin_beside(_CHECKS, batch, kept, corrupt)
     carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RAW))
     readable = {**_readable(written, reader), **unusable}
     decode = _decoder(protobuf_schemas.description_of(reader), fields, readable)
