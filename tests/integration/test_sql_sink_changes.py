@@ -6,8 +6,6 @@ The rows are staged as Spark stages them: one row per key, with a column that sa
 from __future__ import annotations
 
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,7 @@ from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
-from tests.support.environment import Environment
-from tests.support.sql_world import DEADLINE_S, Db, SqlWorld
-from tests.support.waiting import wait_until
+from tests.support.sql_world import Db, SqlWorld, committed_while_another_waits
 
 CUSTOMERS = "CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, lsn bigint)"
 CHANGES: dict[str, Any] = {
@@ -227,21 +223,8 @@ def test_an_older_row_of_another_pipeline_waits_for_a_deletion_that_is_on_its_wa
         "deletes": pg.staged(sink, attempts["deletes"], changes((1, None, 20))),
         "late": pg.staged(sink, attempts["late"], changes((1, "late", 15))),
     }
-    written, goes_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        written.set()
-        assert goes_on.wait(DEADLINE_S)
-
-    held = Environment(connections=pg.env.connections, at={"sql.copied": hold})
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with ThreadPoolExecutor(2) as pool:
-        deletes = pool.submit(sink.commit, attempts["deletes"], staged["deletes"], held)
-        assert written.wait(DEADLINE_S)
-        late = pool.submit(sink.commit, attempts["late"], staged["late"], pg.env)
-        wait_until(lambda: pg.db.run(waiting) == [(1,)], what="the late row waits")
-        goes_on.set()
-        assert (deletes.result(DEADLINE_S).rows, late.result(DEADLINE_S).rows) == (1, 1)
+    deletes, late = ((sink, attempts["deletes"], staged["deletes"]), (sink, attempts["late"], staged["late"]))
+    assert [receipt.rows for receipt in committed_while_another_waits(pg, deletes, late)] == [1, 1]
     assert shown(pg) == [(9, "first", 1)]
 
 

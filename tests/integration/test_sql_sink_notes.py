@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,7 @@ import pytest
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
-from tests.support.environment import Environment
-from tests.support.sql_world import DEADLINE_S, Db, SqlWorld
-from tests.support.waiting import wait_until
+from tests.support.sql_world import Db, SqlWorld, committed_while_another_waits
 
 CHANGES: dict[str, Any] = {"mode": "upsert", "sequence_by": "lsn", "delete_when": "op = 'd'"}
 FIRST, SECOND, THIRD = (transaction(number) for number in (1, 2, 3))
@@ -153,21 +149,11 @@ def test_an_older_row_waits_for_a_deletion_of_a_sink_that_names_the_keys_in_anot
     attempts = {name: attempt_of(transaction(1, pipeline=name)) for name in sinks}
     data = {"deletes": change(None, 20, id=1, part=part), "late": change("Ann, late", 15, id=1, part=part)}
     staged = {name: pg.staged(sinks[name], attempts[name], data[name]) for name in sinks}
-    written, goes_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        written.set()
-        assert goes_on.wait(DEADLINE_S)
-
-    held = Environment(connections=pg.env.connections, at={"sql.copied": hold})
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with ThreadPoolExecutor(2) as pool:
-        deletes = pool.submit(sinks["deletes"].commit, attempts["deletes"], staged["deletes"], held)
-        assert written.wait(DEADLINE_S)
-        late = pool.submit(sinks["late"].commit, attempts["late"], staged["late"], pg.env)
-        wait_until(lambda: pg.db.run(waiting) == [(1,)], what="the late row waits")
-        goes_on.set()
-        assert (deletes.result(DEADLINE_S).rows, late.result(DEADLINE_S).rows) == (1, 1)
+    deletes, late = (
+        (sinks["deletes"], attempts["deletes"], staged["deletes"]),
+        (sinks["late"], attempts["late"], staged["late"]),
+    )
+    assert [receipt.rows for receipt in committed_while_another_waits(pg, deletes, late)] == [1, 1]
     assert pg.db.run("SELECT id FROM pairs") == [(9,)]
 
 

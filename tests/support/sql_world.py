@@ -7,7 +7,9 @@ import os
 import resource
 import signal
 import sqlite3
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -219,3 +221,25 @@ def _commit(
         said = type(error).__name__
     grown_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20
     answer.send((said, grown_mb))
+
+
+Committed = tuple[SqlSink, SinkAttempt, Staged]
+
+
+def committed_while_another_waits(pg: SqlWorld, first: Committed, second: Committed) -> tuple[Receipt, Receipt]:
+    """Commit ``first``, and hold it behind its rows until ``second`` waits for its lock; the receipts of both."""
+    written, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        written.set()
+        assert goes_on.wait(DEADLINE_S)
+
+    held = Environment(connections=pg.env.connections, at={"sql.copied": hold})
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor(2) as pool:
+        earlier = pool.submit(first[0].commit, *first[1:], held)
+        assert written.wait(DEADLINE_S)
+        later = pool.submit(second[0].commit, *second[1:], pg.env)
+        wait_until(lambda: pg.db.run(waiting) == [(1,)], what="the second commit waits")
+        goes_on.set()
+        return earlier.result(DEADLINE_S), later.result(DEADLINE_S)
