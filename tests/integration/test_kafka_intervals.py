@@ -136,6 +136,7 @@ def transactional(world: TopicWorld) -> Iterator[Callable[..., None]]:
         for payload in payloads:
             value = json.dumps({"source": world.topic(), "payload": payload})
             producer.produce(world.topic(), value, partition=0, timestamp=int(of.timestamp() * 1000))
+        producer.flush(20)  # or an abort may overtake the records, and the broker knows no transaction to end
         producer.commit_transaction(20) if commit else producer.abort_transaction(20)
 
     yield sent
