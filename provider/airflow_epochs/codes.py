@@ -1010,6 +1010,15 @@ CHANGE_FEED_OFF = DELTA_SOURCE.code(
     "Set the table property delta.enableChangeDataFeed=true: changes are on record from then on. Then run the command "
     "that the message names, which prints what is lost, and asks. Then clear the failed task.",
 )
+COLUMNS_CHANGED = DELTA_SOURCE.code(
+    "EPOCHS-COLUMNS-CHANGED",
+    Corrupt,
+    "The source reads the change data feed, and Spark does not read the changes before the table got other columns, or "
+    "other partitions.",
+    "Go on with the first version that can be read: `airflow epochs skip PIPELINE --to-available --why …`. It prints "
+    "what is lost, and asks. Or read the whole table again: `airflow epochs reset-source PIPELINE --starting earliest "
+    "--why …`. Then clear the failed task.",
+)
 
 REGISTRY = Chapter("The schema registry")
 

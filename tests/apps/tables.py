@@ -19,6 +19,11 @@ def copied(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     return batch.withColumn("epoch", F.lit(epoch.number))
 
 
+def ids_as_text(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """The first column, whatever its name and type are, with the kind of change."""
+    return batch.select(F.col(batch.columns[0]).cast("string").alias("id"), "_change_type")
+
+
 def twice(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     """The rows for two sinks."""
     return {"rows": copied(batch, epoch), "late": batch}

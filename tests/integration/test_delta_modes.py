@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -143,6 +144,59 @@ def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, wo
     session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
     renamed.run(values(session, "id, v, name", "(2L, 4L, 'too late')", "(3L, 6L, 'too late')", "(1L, 6L, 'again')"))
     assert shown(session, table) == shown_by_others(table) == [(1, 6, "again")]
+
+
+@pytest.mark.parametrize(
+    ("column", "old", "new"), [("id", "INT", "BIGINT"), ("v", "INT", "BIGINT"), ("v", "DATE", "TIMESTAMP_NTZ")]
+)
+def test_deleted_keys_stay_deleted_after_a_column_got_a_wider_type(
+    session: Any, world: Environment, table: str, column: str, old: str, new: str
+) -> None:
+    kinds = {"id": "BIGINT", "v": "BIGINT", column: old}
+
+    def rows(*rows: tuple[int, int, str | None]) -> Any:
+        literal = "date_from_unix_date(v)" if kinds["v"] in ("DATE", "TIMESTAMP_NTZ") else "v"
+        frame = session.createDataFrame(list(rows), "id INT, v INT, name STRING")
+        return frame.selectExpr(f"CAST(id AS {kinds['id']}) id", f"CAST({literal} AS {kinds['v']}) v", "name")
+
+    features = "TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    create(session, table, f"id {kinds['id']}, v {kinds['v']}, name STRING", features)
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name IS NULL"), world)
+    epochs.run(rows((1, 5, None), (2, 5, None), (3, 1, "c")))
+    session.sql(f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')").collect()
+    session.sql(f"ALTER TABLE delta.`file://{table}` ALTER COLUMN {column} TYPE {new}").collect()
+    kinds[column] = new
+    epochs.run(rows((1, 4, "too late"), (3, 7, None)))
+    assert shown(session, table) == []
+    epochs.run(rows((1, 4, "too late"), (3, 6, "too late"), (2, 6, "again")))
+    assert [(key, name) for key, _, name in shown(session, table)] == [(2, "again")]
+
+
+def test_notes_of_another_type_that_no_cast_turns_into_the_new_one_stop_the_commit_until_they_are_gone(
+    session: Any, world: Environment, table: str
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name IS NULL"), world)
+    epochs.run(values(session, "id, v, name", "('1', 'then', NULL)", "('x', 'then', NULL)", "('3', 'now', 'c')"))
+    session.sql(f"SELECT CAST(id AS INT) id, 7L v, name FROM delta.`file://{table}`").write.format("delta").mode(
+        "overwrite"
+    ).option("overwriteSchema", "true").save(table)
+    late = values(session, "id, v, name", "(1, 4L, 'late')", "(3, 8L, 'C')")
+    with pytest.raises(Corrupt, match="cannot be cast: v is bigint now") as caught:
+        epochs.run(late)
+    assert caught.value.code == codes.DELTA_COMMIT_REFUSED
+    place = str(caught.value).split("deleted keys in ")[1].split(" have ")[0]
+    session.sql(f"DELETE FROM delta.`{place}`").collect()
+    epochs.run(late)
+    assert shown(session, table) == [(1, 4, "late"), (3, 8, "C")]
+
+
+def test_a_key_with_blanks_in_its_name_can_be_deleted(session: Any, world: Environment, table: str) -> None:
+    how: dict[str, Any] = {"mode": "upsert", "keys": ["the id"], "sequence_by": "v", "delete_when": "v = 5"}
+    create(session, table, "`the id` BIGINT, v BIGINT", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    epochs = Epochs(DeltaSink("silver", table, **how), world)
+    epochs.run(values(session, "`the id`, v", "(1L, 5L)", "(2L, 1L)"))
+    epochs.run(values(session, "`the id`, v", "(1L, 4L)", "(2L, 2L)"))
+    assert shown(session, table) == [(2, 2)]
 
 
 def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_their_staging_places(

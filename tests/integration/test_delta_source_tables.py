@@ -15,12 +15,12 @@ from deltalake import write_deltalake
 
 from airflow_epochs import DeltaSource, codes
 from airflow_epochs.contracts import Limits
-from airflow_epochs.errors import Corrupt, NoNewData, Refused
+from airflow_epochs.errors import Corrupt, NoNewData, Refused, located
 from airflow_epochs.storage.options import storage_options
 from stack.connect import ConnectServer
 from tests.support.environment import Environment
 from tests.support.s3_access import connection
-from tests.support.table_lab import TableLab
+from tests.support.table_lab import PIPELINE, TableLab
 
 pytestmark = pytest.mark.jvm
 FEED = "delta.enableChangeDataFeed = true"
@@ -157,6 +157,50 @@ def test_rows_from_before_and_after_a_change_of_the_schema_are_in_one_epoch(
     assert lab.asked("SELECT id, amount, note FROM t ORDER BY id") == [(1, 0.25, None), (2, 0.5, None), (3, 3.0, "new")]
     with pytest.raises(NoNewData):
         lab.run()
+
+
+@pytest.mark.parametrize(
+    ("change", "row"), [("RENAME COLUMN id TO number", "3, 3"), ("DROP COLUMN amount", "3")], ids=["renamed", "dropped"]
+)
+def test_an_epoch_of_a_feed_ends_before_a_version_that_changes_a_column(
+    lab: TableLab, session: Any, change: str, row: str
+) -> None:
+    lab.options |= {"changes": "feed", "starting": 1}
+    lab.transform = "ids_as_text"
+    lab.write(0, configuration={"delta.enableChangeDataFeed": "true"})
+    sql(session, lab, "ALTER TABLE t SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    sql(session, lab, "INSERT INTO t VALUES (1, 1)")
+    sql(session, lab, "INSERT INTO t VALUES (2, 2)")
+    sql(session, lab, f"ALTER TABLE t {change}")
+    sql(session, lab, f"INSERT INTO t VALUES ({row})")
+    while True:
+        try:
+            lab.run()
+        except NoNewData:
+            break
+    assert lab.versions() == [(1, 4), (4, 6)]
+    assert lab.asked("SELECT id, _change_type FROM t ORDER BY ALL") == [(str(n), "insert") for n in (1, 2, 3)]
+
+
+def test_a_feed_goes_on_after_a_change_of_type_with_the_version_that_the_command_finds(
+    lab: TableLab, session: Any
+) -> None:
+    lab.options["changes"] = "feed"
+    lab.transform = "ids_as_text"
+    lab.write(1, configuration={"delta.enableChangeDataFeed": "true"})
+    lab.run()
+    lab.write(2)
+    session.sql("SELECT 'x' AS id").write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
+        str(lab.table)
+    )
+    sql(session, lab, "INSERT INTO t VALUES ('y')")
+    with pytest.raises(Corrupt) as error, located(PIPELINE):  # as a task does
+        lab.run()
+    assert error.value.code is codes.COLUMNS_CHANGED
+    shown = lab.typed(error.value, "skip")
+    assert f"lost for good: 2 offsets, {lab.table}[0] [1, 3)" in shown
+    lab.run()
+    assert lab.asked("SELECT id, _change_type FROM t ORDER BY ALL") == [("1", "insert"), ("y", "insert")]
 
 
 def test_an_optimize_alone_brings_no_row_again(lab: TableLab, session: Any) -> None:

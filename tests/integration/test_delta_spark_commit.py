@@ -244,6 +244,34 @@ def test_the_targets_rules_hold_while_staging_for_spark(
     assert names in (vote.reason or "")
 
 
+@pytest.mark.parametrize(
+    ("mode", "check", "n", "names"),
+    [
+        ("append", "twice < 100", 5, ""),
+        ("append", "twice < 100", 50, "CHECK constraint small"),
+        ("append", "number >= 0", 5, ""),
+        ("append", "note IS NOT NULL", 5, "CHECK constraint small"),
+        ("upsert", "twice < 100 AND n < 100", 5, ""),
+        ("upsert", "n < 100", 100, "CHECK constraint small"),
+    ],
+)
+def test_rules_about_columns_that_the_rows_lack_hold_as_they_will_in_the_table(
+    session: Any, world: Environment, table: str, mode: str, check: str, n: int, names: str
+) -> None:
+    identity = ", number BIGINT GENERATED ALWAYS AS IDENTITY" if "number" in check else ""
+    create(session, table, f"id BIGINT, n BIGINT, twice BIGINT GENERATED ALWAYS AS (n * 2), note STRING{identity}")
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT small CHECK ({check})").collect()
+    how: dict[str, Any] = {"commit": "spark"} if mode == "append" else {"mode": "upsert", "keys": ["id"]}
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+    rows = session.sql(f"SELECT 1L id, {n}L n")
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world)
+    assert vote.vote is (VoteKind.VOTE_ABORT if names else VoteKind.VOTE_COMMIT), vote.reason
+    assert names in (vote.reason or "")
+    if not names:
+        sink.commit(attempt, promised(vote), world)
+        assert [(row.id, row.twice) for row in session.read.format("delta").load(table).collect()] == [(1, 10)]
+
+
 def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("bronze", table, commit="spark", partition_by=["p"], properties={"delta.appendOnly": "true"})
     txn = transaction(1)

@@ -192,7 +192,7 @@ def commit_plan(**fields: Any) -> CommitPlan:
 def change_plan(*, mode: str, schema_evolution: str | None = None, **fields: Any) -> ChangePlan:
     """The same for a change, without keys."""
     how = Mode(mode=mode, schema_evolution=schema_evolution).plan()
-    return ChangePlan.of(commit_plan(**fields), Change(how=how, rows=1, notes="/t/notes", notes_of_others=()))
+    return ChangePlan.of(commit_plan(**fields), Change(how=how, rows=1, notes="/t/notes", all_notes=()))
 
 
 def spark_epoch(

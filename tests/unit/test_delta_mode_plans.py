@@ -246,7 +246,7 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
     [job] = world.spark.jobs
     assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)
     notes = f"{table}/_epochs/{attempt.ledger_id}.silver"
-    change = Change(how=sink.how.plan(), rows=2, notes=notes, notes_of_others=())
+    change = Change(how=sink.how.plan(), rows=2, notes=notes, all_notes=())
     assert kind == "delta_commit" or job.args["change"] == as_json(change)
 
 

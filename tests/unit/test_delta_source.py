@@ -584,6 +584,38 @@ def test_a_feed_that_is_not_on_stops_the_pipeline_at_the_first_version_without(l
     assert "Version 4 of the table" in code_of(stopped(lab, second))[1]
 
 
+@pytest.mark.parametrize(
+    ("columns", "partition_by", "names", "goes_on"),
+    [
+        ({"id": pa.array(["9"])}, None, "the column id", 3),
+        ({"id": pa.array([9])}, None, "the column amount", 2),
+        ({"id": pa.array([9]), "amount": pa.array([0.5])}, ["id"], "by other columns", 3),
+        ({"id": pa.array([9]), "amount": pa.array([0.5]), "note": pa.array(["n"])}, None, None, 1),
+    ],
+    ids=["another type", "removed", "partitioned", "added"],
+)
+def test_a_feed_stops_before_columns_past_which_spark_does_not_read(
+    lab: TableLab, columns: dict[str, Any], partition_by: list[str] | None, names: str | None, goes_on: int
+) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1, configuration=FEED)
+    first = planned(lab)
+    lab.write(2)
+    newer = pa.table(columns)
+    write_deltalake(
+        str(lab.table), newer, mode="overwrite", schema_mode="overwrite", partition_by=partition_by, configuration=FEED
+    )
+    write_deltalake(str(lab.table), newer, mode="append")
+    if names:
+        code, text = code_of(stopped(lab, first))
+        assert code is codes.COLUMNS_CHANGED
+        assert "Version 1 of the table" in text and names in text
+    position = Position(ranges=first.ranges, state=first.state)
+    moved = lab.source.past_losses(position, [], Environment(lab.connections)).position
+    after = PlannedEpoch(ranges=moved.ranges, state=moved.state, backlog=first.backlog)
+    assert versions(planned(lab, after)) == (goes_on, 4)
+
+
 def test_a_feed_needs_the_files_of_changes(lab: TableLab) -> None:
     lab.options["changes"] = "feed"
     lab.write(1, 2, configuration=FEED)

@@ -41,6 +41,43 @@ def test_a_schema_is_compiled_with_all_that_it_imports_and_stands_last() -> None
     assert compiled(ORDER, {"main.proto": NAME, "shop/customer.proto": CUSTOMER}) == told
 
 
+def in_base64(told: bytes, renamed: dict[str, str]) -> dict[str, str]:
+    """Files of a set as Confluent's client for Python registers them: name -> schema."""
+    from confluent_kafka.schema_registry.common.protobuf import _proto_to_str
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    return {renamed.get(each.name, each.name): _proto_to_str(each) for each in FileDescriptorSet.FromString(told).file}
+
+
+@pytest.mark.parametrize("as_text", [(), ("order",), ("shop/customer.proto",), ("main.proto", "shop/customer.proto")])
+def test_schemas_in_base64_are_the_same_as_their_texts(as_text: tuple[str, ...]) -> None:
+    texts = {"shop/customer.proto": CUSTOMER, "main.proto": NAME, "order": ORDER}
+    told = compiled(ORDER, {name: text for name, text in texts.items() if name != "order"})
+    binary = {name: one for name, one in in_base64(told, {"_main.proto": "order"}).items() if name in texts}
+    assert binary.keys() == texts.keys()
+    given = {**binary, **{name: texts[name] for name in as_text}}
+    assert compiled(given.pop("order"), given) == told
+
+
+def test_files_that_confluents_registry_has_built_in_need_no_reference() -> None:
+    told = compiled(
+        'syntax = "proto3"; import "google/type/money.proto"; import "confluent/meta.proto"; '
+        'import "confluent/type/decimal.proto"; message A { google.type.Money x = 1 [(confluent.field_meta).doc = ""]; '
+        "confluent.type.Decimal y = 2; }",
+        {},
+    )
+    assert {"google/type/money.proto", "confluent/meta.proto", "confluent/type/decimal.proto"} < {*names(told)}
+
+
+def test_a_reference_goes_before_a_built_in_file_of_its_name() -> None:
+    mine = 'syntax = "proto3"; package mine; message Money { string all = 1; }'
+    told = compiled(
+        'syntax = "proto3"; import "google/type/money.proto"; message A { mine.Money x = 1; }',
+        {"google/type/money.proto": mine},
+    )
+    assert names(told) == ["google/type/money.proto", "main.proto"]
+
+
 def test_what_protoc_says_of_a_schema_is_told_and_is_the_same_in_each_try() -> None:
     with pytest.raises(SchemaFlaw) as found:
         compiled('syntax = "proto3";\nimport "gone.proto";\nmessage A { Foo x = 1; }', {})

@@ -7,25 +7,43 @@ import re
 import subprocess
 import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw
 
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
 _TIMEOUT_S = 60.0
 _MAIN, _OUT = "main.proto", "out"
+_OF_GOOGLE = (
+    "calendar_period color date datetime dayofweek decimal expr fraction interval latlng localized_text money month "
+    "phone_number postal_address quaternion timeofday"
+)
+_OF_CONFLUENT = ("meta", "type.decimal", "types.decimal")
+_BUILT_IN = (
+    *(f"google.type.{name}_pb2" for name in _OF_GOOGLE.split()),
+    *(f"confluent_kafka.schema_registry.confluent.{name}_pb2" for name in _OF_CONFLUENT),
+)
+"""Modules that were generated from them."""
 _LOGGED = re.compile(r"WARNING: All log messages before|[IWEF]\d{4} ")
 
 
-def compiled(proto_text: str, references: Mapping[str, str]) -> bytes:
+def compiled(schema: str, references: Mapping[str, str]) -> bytes:
     """Compile a schema. The same texts give the same bytes.
 
     Args:
-        proto_text: The text of a .proto file.
-        references: What it imports, and what that imports: name in the ``import`` -> text. The files below
-            ``google/protobuf/`` are there without.
+        schema: The text of a .proto file; or a FileDescriptorProto in base64, as Confluent's client for Python
+            registers it.
+        references: What it imports, and what that imports: name in the ``import`` -> the same. Without being named,
+            the files below ``google/protobuf/`` are there, and those that Confluent's registry has built in.
 
     Returns:
         A FileDescriptorSet for ``parse_protobuf``: the imports, and as its last file the schema itself.
@@ -42,12 +60,49 @@ def compiled(proto_text: str, references: Mapping[str, str]) -> bytes:
     while main in references:
         main = f"_{main}"
     with tempfile.TemporaryDirectory(prefix="epochs-proto-") as folder:
-        sources = Path(folder, "in")
-        for name, text in {**references, main: proto_text}.items():
-            path = sources / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        return _run(sources, main, Path(folder, _OUT))
+        sources, binary = Path(folder, "in"), Path(folder, "binary")
+        sources.mkdir()
+        binary.write_bytes(_written({**references, main: schema}, sources).SerializeToString())
+        return _run(sources, binary, main, Path(folder, _OUT))
+
+
+def _written(schemas: Mapping[str, str], sources: Path) -> FileDescriptorSet:
+    """Write the texts below ``sources``; return the files that are no texts."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    binary = FileDescriptorSet(file=[each for each in _built_in() if each.name not in schemas])
+    for name, schema in schemas.items():
+        if (found := _in_base64(schema)) is not None:
+            found.name = name
+            binary.file.append(found)
+            continue
+        path = sources / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(schema, "utf-8")
+    return binary
+
+
+def _in_base64(schema: str) -> FileDescriptorProto | None:
+    """A file that is no text; None if it is one, of which some character is no base64."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    try:
+        return FileDescriptorProto.FromString(b64decode(schema, validate=True)) if schema else None
+    except (ValueError, DecodeError):
+        return None
+
+
+@cache
+def _built_in() -> list[FileDescriptorProto]:
+    """Files that Confluent's registry lets a schema import without a reference, as far as they are installed here."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    found = []
+    for name in _BUILT_IN:
+        with suppress(ImportError):
+            found.append(FileDescriptorProto.FromString(importlib.import_module(name).DESCRIPTOR.serialized_pb))
+    return found
 
 
 def _require_paths(references: Mapping[str, str]) -> None:
@@ -57,9 +112,10 @@ def _require_paths(references: Mapping[str, str]) -> None:
             raise SchemaFlaw(f"has a reference with the name {name!r}, which no import can have")
 
 
-def _run(sources: Path, main: str, out: Path) -> bytes:
+def _run(sources: Path, binary: Path, main: str, out: Path) -> bytes:
     # grpc_tools adds the folder of the well-known types by itself, as the last one.
-    options = [f"-I{sources}", "--include_imports", f"--descriptor_set_out={out}", main]
+    given = [f"-I{sources}", f"--descriptor_set_in={binary}"]
+    options = [*given, "--include_imports", f"--descriptor_set_out={out}", main]
     command = [sys.executable, "-m", "grpc_tools.protoc", *options]
     try:
         done = subprocess.run(command, check=False, capture_output=True, timeout=_TIMEOUT_S)

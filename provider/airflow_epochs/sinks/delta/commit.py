@@ -165,13 +165,9 @@ class Commit:
         how = self.at.sink.how
         if how.is_plain_append:
             return None
-        own = self.at.notes_folder(self.attempt)
-        others = self._notes_of_others(own) if how.notes_deletions else []
-        notes = f"{self.location.url}/{own}"
-        return Change(how=how.plan(), rows=self.staged.rows, notes=notes, notes_of_others=tuple(others))
-
-    def _notes_of_others(self, own: str) -> list[str]:
-        return sorted(set(self.at.notes_in(self.location, "")) - set(self.at.notes_in(self.location, own)))
+        notes = f"{self.location.url}/{self.at.notes_folder(self.attempt)}"
+        all_notes = self.at.notes_in(self.location, "") if how.notes_deletions else []
+        return Change(how=how.plan(), rows=self.staged.rows, notes=notes, all_notes=tuple(all_notes))
 
     # -- what is returned ----------------------------------------------------------------------------------------
 

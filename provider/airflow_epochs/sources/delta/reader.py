@@ -28,12 +28,12 @@ from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, p
 from airflow_epochs.sources.delta.moves import DIGEST, TABLE_ID, of_versions, versions_in
 from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
 from airflow_epochs.sources.delta.versions import (
-    CHANGE_FEED,
     Unreadable,
     Version,
     digest_of,
     read_version,
     readable,
+    with_columns_kept,
 )
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import as_json
@@ -151,6 +151,8 @@ class DeltaReader:
         versions, flaw = self._readable(now, start, end)
         if flaw and flaw.version == start:
             raise flaw.error
+        if self.config.feed and any(version.columns for version in versions[1:]):
+            versions = list(with_columns_kept(now.shape_at(start).schema, versions))
         return start + self._fitting(start, [version.size(feed=self.config.feed) for version in versions])
 
     def _end_of_all(self, now: TableNow) -> int:
@@ -221,16 +223,7 @@ class DeltaReader:
             raise flaw.error
 
     def _readable(self, now: TableNow, start: int, end: int) -> tuple[list[Version], Unreadable | None]:
-        feed = self.config.feed
-        is_on = feed and start < end and self._feed_is_on(now, start)
-        return readable(now.location, range(start, end), feed=feed, feed_is_on=is_on)
-
-    def _feed_is_on(self, now: TableNow, version: int) -> bool:
-        try:
-            configuration = now.at(version).metadata().configuration
-        except Corrupt:
-            return True  # the log no longer tells it, nor anything else: then that is what is said
-        return str(configuration.get(CHANGE_FEED, "")).lower() == "true"
+        return readable(now, range(start, end), feed=self.config.feed)
 
     def _require_whole(self, now: TableNow, version: int, remedy: str) -> Whole:
         """The files of a version. Raises Corrupt unless all are there."""

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableNow:
-    """``newest``: the newest version. ``id``: what a table keeps for life, and no other table has."""
+    """``newest``: the newest version, of which ``shape`` is the shape."""
 
     location: TableLocation
-    id: str
+    shape: TableShape
     newest: int
+
+    @property
+    def id(self) -> str:
+        """What a table keeps for life, and no other table has."""
+        return self.shape.id
 
     def at(self, version: int, remedy: str | None = None) -> DeltaTable:
         """The table at a version.
@@ -47,6 +52,13 @@ class TableNow:
     def shape_at(self, version: int) -> TableShape:
         """The shape at a version: an overwrite may have given the table other columns and partitions since."""
         return TableShape.of_table(self.at(version))
+
+    def known_shape_at(self, version: int) -> TableShape | None:
+        """The shape at a version; None if the log no longer tells it."""
+        try:
+            return self.shape_at(version)
+        except Corrupt:
+            return None
 
 
 def look(location: TableLocation, *, feed: bool) -> TableNow:
@@ -75,7 +87,7 @@ def look(location: TableLocation, *, feed: bool) -> TableNow:
             f"The table {location.name} has column mapping, and changes={'appends'!r} does not read it.",
             code=codes.DELTA_SOURCE_UNREADABLE,
         )
-    return TableNow(location, shape.id, table.version())
+    return TableNow(location, shape, table.version())
 
 
 @dataclass(frozen=True)

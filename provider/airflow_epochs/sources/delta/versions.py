@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.delta.bounds import Size
+from airflow_epochs.sources.delta.table_now import TableNow
+from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.storage.files import Files
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
+_PARTS = ("type", "elementType", "keyType", "valueType")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """``schema``: as Spark writes it."""
+
+    schema: JsonDict
+    partition_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, shape: TableShape) -> Columns:
+        """Those of a table."""
+        return cls(shape.schema, shape.partition_by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +42,7 @@ class Version:
     """One version, by its log entry. ``adds`` and ``removes``: only those that change rows; ``cdc``: files of changes.
 
     ``keeps_feed``: whether the change data feed is on from this version on; None if the version does not say.
+    ``columns``: the table's from this version on; None if the version does not say.
     """
 
     number: int
@@ -30,6 +50,7 @@ class Version:
     removes: tuple[JsonDict, ...]
     cdc: tuple[JsonDict, ...]
     keeps_feed: bool | None
+    columns: Columns | None
     operation: str
     timestamp_ms: int
 
@@ -74,9 +95,14 @@ def read_version(files: Files, number: int) -> Version | None:
         removes=_that_change_rows(actions, "remove"),
         cdc=tuple(action["cdc"] for action in actions if "cdc" in action),
         keeps_feed=None if metadata is None else _is_on(metadata.get("configuration") or {}),
+        columns=None if metadata is None else _columns_of(metadata),
         operation=str(info.get("operation", "")),
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
     )
+
+
+def _columns_of(metadata: JsonDict) -> Columns:
+    return Columns(json.loads(metadata["schemaString"]), tuple(metadata["partitionColumns"]))
 
 
 def _that_change_rows(actions: Iterable[JsonDict], kind: str) -> tuple[JsonDict, ...]:
@@ -87,28 +113,93 @@ def _is_on(configuration: JsonDict) -> bool:
     return str(configuration.get(CHANGE_FEED, "")).lower() == "true"
 
 
-def readable(
-    table: TableLocation, numbers: Iterable[int], *, feed: bool, feed_is_on: bool
-) -> tuple[list[Version], Unreadable | None]:
+def readable(now: TableNow, numbers: Sequence[int], *, feed: bool) -> tuple[list[Version], Unreadable | None]:
     """The versions up to the first one that cannot be read, and that one.
 
     Args:
-        table: Where the table is.
+        now: The table.
         numbers: The versions to read, ascending.
         feed: Whether their changes are read, or only what they append.
-        feed_is_on: Whether the change data feed was on before the first of them.
     """
     found: list[Version] = []
     flaw = None
+    shape = now.known_shape_at(numbers[0]) if feed and numbers else None
+    feed_is_on = shape is None or _is_on(shape.properties)
     for number in numbers:
-        version = read_version(table.files, number)
+        version = read_version(now.location.files, number)
         if version and version.keeps_feed is not None:
             feed_is_on = version.keeps_feed
-        flaw = _flaw(table.name, number, version, feed_is_on if feed else None)
+        flaw = _flaw(now.location.name, number, version, feed_is_on if feed else None)
+        if feed and not flaw and version:
+            flaw = _flaw_of_columns(now, version, shape if number == numbers[0] else None)
         if flaw or version is None:
             break
         found.append(version)
-    return _with_files(table, found, flaw, feed)
+    return _with_files(now.location, found, flaw, feed)
+
+
+def _flaw_of_columns(now: TableNow, version: Version, shape: TableShape | None) -> Unreadable | None:
+    """Of a version of a feed that Spark refuses or reads wrongly, since the table has got other columns.
+
+    Spark reads the rows that a version adds and deletes with one set of columns: those of the last version that is read
+    where the table maps columns, and otherwise those of today. Partition columns that the files of a version were not
+    partitioned by are NULL in them, and no error says so.
+
+    Args:
+        now: The table.
+        version: The version.
+        shape: The shape from this version on, if it is the first one that is read.
+    """
+    number = version.number
+    before = now.known_shape_at(number - 1) if version.columns and (version.removes or version.cdc) else None
+    if before and version.columns and (why := _difference(Columns.of(before), version.columns, or_gone=False)):
+        return Unreadable(version=number, error=_other_columns(now, number, f"it {why}"))
+    if shape and (why := _difference(Columns.of(shape), Columns.of(now.shape), or_gone=True)):
+        if maps_columns(now.shape.properties) and shape.partition_by == now.shape.partition_by:
+            return None
+        return Unreadable(version=number, error=_other_columns(now, number, f"a later version {why}"))
+    return None
+
+
+def _difference(columns: Columns, later: Columns, *, or_gone: bool) -> str | None:
+    """What keeps Spark from reading rows of both together."""
+    if columns.partition_by != later.partition_by:
+        return "partitions the table by other columns"
+    name = changed_column(columns.schema, later.schema, or_gone=or_gone)
+    return f"removes or changes the column {name}" if name else None
+
+
+def with_columns_kept(schema: JsonDict, versions: Iterable[Version]) -> Iterator[Version]:
+    """The versions before the first one that changes a column of ``schema`` or removes one; it may add some.
+
+    Spark does not read the changes before such a version together with those after it.
+    """
+    for version in versions:
+        if version.columns is not None:
+            if changed_column(schema, version.columns.schema):
+                return
+            schema = version.columns.schema
+        yield version
+
+
+def changed_column(schema: JsonDict, later: JsonDict, *, or_gone: bool = True) -> str | None:
+    """A column of ``schema`` that has another type in the ``later`` one, ``or_gone`` from it; None if there is none.
+
+    A struct may have got fields.
+    """
+    now = {field["name"]: field for field in later["fields"]}
+    then = {field["name"]: field for field in schema["fields"] if or_gone or field["name"] in now}
+    return next((name for name, field in then.items() if not _extends(now.get(name), field)), None)
+
+
+def _extends(now: Any, then: Any) -> bool:
+    """Whether a field or a type has what it had before."""
+    if not isinstance(now, dict) or not isinstance(then, dict):
+        return bool(now == then)
+    if then.get("type") == "struct" and now.get("type") == "struct":
+        return changed_column(then, now) is None
+    same_files = (now.get("metadata") or {}).get(PHYSICAL_NAME) == (then.get("metadata") or {}).get(PHYSICAL_NAME)
+    return same_files and all(_extends(now.get(part), then[part]) for part in _PARTS if part in then)
 
 
 def _flaw(table: str, number: int, version: Version | None, feed_is_on: bool | None) -> Unreadable | None:
@@ -163,6 +254,16 @@ def _changes_rows(table: str, version: Version) -> Corrupt:
         "--why …`, which prints the version, and asks. If the table had the property delta.enableChangeDataFeed=true "
         "before this version, you can set changes='feed' in the DAG instead: then its changes are read. Then clear the "
         "failed task.",
+    )
+
+
+def _other_columns(now: TableNow, number: int, why: str) -> Corrupt:
+    return Corrupt(
+        _cannot(now.location.name, number, why),
+        code=codes.COLUMNS_CHANGED,
+        remedy="Run `airflow epochs skip PIPELINE --to-available --why …`: it goes on with the first version that can "
+        "be read, prints which versions are lost, and asks. Or run `airflow epochs reset-source PIPELINE --starting "
+        "earliest --why …`: it reads the whole table, as inserts. Then clear the failed task.",
     )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Iterable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_epochs.spark.driver.delta import conditions
 from airflow_epochs.spark.driver.delta.files import entries, exists
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
 from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
@@ -20,16 +22,23 @@ from airflow_epochs.storage import fsync
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _DELETED_AT = "__epochs_at"
+_NEEDS_MAPPING = " ,;{}()\n\t="
+"""In a column's name: Parquet takes these under a mapping of names only."""
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
+class NotComparable(Exception):
+    """Notes of deleted keys have other types than the rows, and Spark cannot cast them."""
+
+
 def name_of(rows: DataFrame, how: How) -> str:
-    """What the notes of these rows are called: otherwise for other keys, as they could not be compared."""
-    types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
-    columns = [(name.lower(), types[name.lower()]) for name in _columns(how)]
+    """What the notes of these rows are called: otherwise for keys of other names or types."""
+    types = _types(rows)
+    columns = [(name.lower(), types[name.lower()].simpleString()) for name in _columns(how)]
     return f"deleted-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
 
 
@@ -40,28 +49,74 @@ def remember(rows: DataFrame, how: How, place: str) -> None:
     deleted = rows.where(F.col(DELETED)).select(*map(column, _columns(how)))
     if deleted.limit(1).collect():
         writer = deleted.write.format("delta").mode("append").option("delta.autoOptimize.autoCompact", "true")
+        if set(_NEEDS_MAPPING).intersection("".join(_columns(how))):
+            writer = writer.option("delta.columnMapping.mode", "name")
         writer.save(for_spark(place))
     if place.startswith("/"):  # on a disk; always, since an earlier try may have died before it came to this
         fsync.flush(fsync.files_below(Path(place)))
 
 
-def are_noted(spark: SparkSession, place: str) -> bool:
-    """Whether there are notes at ``place``."""
-    return exists(spark, entries(place, "*.json"))
+def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFrame]:
+    """What is noted about keys of this name: place -> keys and sequences, in the rows' types.
 
+    Notes from before a column's type was changed have the old type, and another name.
 
-def without_older(rows: DataFrame, how: How, places: list[str]) -> DataFrame:
-    """The ``newest`` rows but those that are older than a deletion of their key that is noted at any of ``places``.
-
-    A sink that was renamed, or whose ledger was lost, has notes under its old name, which count as much.
+    Raises:
+        NotComparable: Spark cannot cast some of the notes.
     """
+    spark = rows.sparkSession
+    there = [place for place in places if exists(spark, entries(place, "*.json"))]
+    notes = {place: spark.read.format("delta").load(for_spark(place)) for place in there}
+    return {place: _cast(found, rows, how, place) for place, found in notes.items() if _is_about(found, how)}
+
+
+def _is_about(notes: DataFrame, how: How) -> bool:
+    (*keys, sequence), (*of_rows, newest) = (
+        [name.lower() for name in names] for names in (notes.columns, _columns(how))
+    )
+    return sequence == newest and sorted(keys) == sorted(of_rows)
+
+
+def _cast(notes: DataFrame, rows: DataFrame, how: How, place: str) -> DataFrame:
+    """The notes in the rows' types. A key that has no value in its new type is NULL: it is equal to no row's."""
+    from pyspark.errors import AnalysisException
+
+    names, old, new = _columns(how), _types(notes), _types(rows)
+    if all(old[name.lower()] == new[name.lower()] for name in names):
+        return notes.select(*map(column, names))
+    try:
+        cast = notes.select(*(_as(name, old[name.lower()], new[name.lower()]).alias(name) for name in names))
+        lost = cast.where(column(names[-1]).isNull()).limit(1).collect()
+    except AnalysisException as error:
+        raise NotComparable(f"the notes of deleted keys in {place}: {conditions.first_lines(error)}") from error
+    if lost:
+        is_now = f"{names[-1]} is {new[names[-1].lower()].simpleString()} now"
+        raise NotComparable(f"the notes of deleted keys in {place} have values that cannot be cast: {is_now}")
+    return cast
+
+
+def _as(name: str, old: DataType, new: DataType) -> Column:
+    """A column of notes in another type; NULL where a number would change its value (1.5 is not the key 1)."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import NumericType
+
+    cast = column(name).try_cast(new)
+    if isinstance(old, NumericType) and isinstance(new, NumericType):
+        return F.when(cast == column(name), cast)
+    return cast
+
+
+def _types(rows: DataFrame) -> dict[str, DataType]:
+    return {field.name.lower(): field.dataType for field in rows.schema.fields}
+
+
+def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
+    """The ``newest`` rows but those that are older than a deletion of their key that one of the ``notes`` tells."""
     from pyspark.sql import functions as F
 
     *_, sequence = _columns(how)
-    read = rows.sparkSession.read.format("delta")
-    noted = [read.load(for_spark(place)).select(*map(column, _columns(how))) for place in places]
-    notes = reduce(lambda one, other: one.union(other), noted)
-    per_key = notes.groupBy(*map(column, how.keys)).agg(F.max(column(sequence)).alias(_DELETED_AT))
+    per_key = reduce(lambda one, other: one.union(other), notes)
+    per_key = per_key.groupBy(*map(column, how.keys)).agg(F.max(column(sequence)).alias(_DELETED_AT))
     of_note = [f"__epochs_key_{number}" for number in range(len(how.keys))]
     per_key = per_key.toDF(*of_note, _DELETED_AT)
     same_key = [column(key) == F.col(other) for key, other in zip(how.keys, of_note, strict=True)]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta import session, staged, types
+from airflow_epochs.spark.driver.delta import session, staged, table_rules, types
 from airflow_epochs.spark.driver.delta.files import entries, exists, is_missing
 from airflow_epochs.spark.driver.delta.layout import Layout
 from airflow_epochs.spark.driver.delta.plans import (
@@ -33,16 +32,14 @@ from airflow_epochs.spark.driver.delta.plans import (
     Table,
 )
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
+from airflow_epochs.spark.driver.delta.table_rules import TableRules
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.spark.driver.wire import JsonDict
-from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 P = TypeVar("P", bound=DeltaStaging)
-Rule = tuple[str, str]
-"""The name of a rule, and the condition that every row must meet."""
 
 WRITER_CONF = {"parquet.page.size.row.check.min": "10"}
 """By default the writer looks at a page's size after 100 rows. Where a row has a megabyte, a page then has 100 MB, and
@@ -51,15 +48,12 @@ OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
 FEW_RECORDS = 50_000
 """Of one task: to shuffle so many takes a moment, and without it their file would be small."""
-CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""The property of a column in which Spark keeps the type that its owner gave it, such as ``varchar(3)``."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
 MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
 _ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
-_LENGTH = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
 _STACK = re.compile(r"JVM stacktrace:|at [\w.$]+[(/]|Caused by:")
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
 
@@ -72,7 +66,7 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
     rows = json.loads(df.schema.json())
     if plan.committer == "spark":
         plan, rules = planned_by_spark(spark, plan, df.columns)
-        df = ruled(df, plan.target, rules)
+        df = table_rules.kept(df, plan.target, rules)
     if plan.schema is not None and (found := delta_schema.problems(plan.schema, rows)):
         return Claim(place=plan.place, problem=f"The rows do not fit {plan.target}: {'; '.join(found)}.")
     return write_staged(plan, job, df)
@@ -123,14 +117,14 @@ def _gathers(plan: DeltaStaging, records: int) -> bool:
     return bool(plan.partition_by) or records <= FEW_RECORDS
 
 
-def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[P, list[Rule]]:
+def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[P, TableRules]:
     """The plan with the target's schema as Spark knows it, and the rules that the target has for rows with ``columns``.
 
     The staging table gets no rules of its own: they would cost one commit each.
     """
     table = _described(spark, plan.target).table
     if table is None:
-        return plan, []
+        return plan, TableRules()
     schema = plan.schema or table.schema
     given = {name.lower() for name in columns}
     note = json.loads(plan.user_metadata)
@@ -145,50 +139,7 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
         optimize_write=plan.optimize_write if gather is None else gather.lower() == "true",
         user_metadata=compact_json(note),
     )
-    return plan, _rules(schema, table.properties, given)
-
-
-def ruled(df: DataFrame, target: str, rules: list[Rule], unless: str = "false") -> DataFrame:
-    """``df``, which fails on the first row that breaks a rule and does not meet ``unless``, when Spark computes it."""
-    for what, rule in rules:
-        message = f"A row breaks the {what} of {target}".replace("\\", "\\\\").replace("'", "\\'")
-        kept = f"coalesce(({rule}), false) OR coalesce(({unless}), false)"
-        df = df.where(f"if({kept}, true, raise_error('{message}'))")
-    return df
-
-
-def _rules(schema: JsonDict, properties: dict[str, str], given: set[str]) -> list[Rule]:
-    rules = [
-        (f"CHECK constraint {key.removeprefix('delta.constraints.')} ({value})", value)
-        for key, value in sorted(properties.items())
-        if key.startswith("delta.constraints.")
-    ]
-    for field in schema["fields"]:
-        name, metadata = quoted(field["name"]), field.get("metadata", {})
-        if field["name"].lower() not in given:
-            continue
-        if not field["nullable"]:
-            rules.append((f"NOT NULL constraint of column {field['name']}", f"{name} IS NOT NULL"))
-        rules += _rules_within(field["name"], name, field["type"])
-        if length := _LENGTH.fullmatch(metadata.get(CHAR_OR_VARCHAR, "")):
-            # Spark cuts blanks off the end before it counts.
-            rules.append(
-                (f"length of column {field['name']}", f"{name} IS NULL OR length(rtrim({name})) <= {length[1]}")
-            )
-        if expression := metadata.get(delta_schema.GENERATED):
-            rules.append((f"generation expression of column {field['name']}", f"{name} <=> ({expression})"))
-    return rules
-
-
-def _rules_within(told: str, parent: str, kind: object) -> Iterator[Rule]:
-    """The NOT NULL constraints of a struct's fields. Delta has none within arrays and maps."""
-    if not isinstance(kind, dict) or kind["type"] != "struct":
-        return
-    for field in kind["fields"]:
-        inner, name = f"{told}.{field['name']}", f"{parent}.{quoted(field['name'])}"
-        if not field["nullable"]:
-            yield f"NOT NULL constraint of column {inner}", f"{parent} IS NULL OR {name} IS NOT NULL"
-        yield from _rules_within(inner, name, field["type"])
+    return plan, table_rules.of(schema, table.properties, given)
 
 
 def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions, deletions, session, staged
+from airflow_epochs.spark.driver.delta import conditions, deletions, session, staged, table_rules
 from airflow_epochs.spark.driver.delta import keys as delta_keys
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.jobs import (
@@ -24,7 +24,6 @@ from airflow_epochs.spark.driver.delta.jobs import (
     layout_for,
     planned_by_spark,
     refusal,
-    ruled,
     seen,
     signature,
     write_staged,
@@ -63,7 +62,8 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     if problem := _misfit(plan, df):
         return Claim(place=plan.place, problem=problem)
     if how.mode != "merge":  # the rows of a merge need not look like the table's
-        df = ruled(df, plan.target, rules, unless=how.delete_when or "false")
+        replaces = how.mode != "upsert"  # of a key that is there, what the rows lack keeps its value
+        df = table_rules.kept(df, plan.target, rules, unless=how.delete_when or "false", are_whole=replaces)
     claim = write_staged(plan, job, df)
     if claim.problem is None and how.keys:
         return replace(claim, problem=_problem_of_keys(spark, plan))
@@ -127,7 +127,10 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
         return Committed(about=before.about, marker=before.marker, refused=refused)
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
-        _CHANGES[plan.change.how.mode](spark, plan, before.about.table is None)
+        try:
+            _CHANGES[plan.change.how.mode](spark, plan, before.about.table is None)
+        except deletions.NotComparable as refused:
+            return Committed(about=before.about, marker=before.marker, refused=str(refused))
     return committed(spark, plan, before)
 
 
@@ -178,13 +181,13 @@ def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
     how, found = plan.change.how, staged.table(spark, plan.place)
     rows = delta_keys.newest(found, how)
     if how.delete_when and how.sequence_by:
-        name = deletions.name_of(rows, how)
-        place = f"{plan.change.notes}/{name}"
+        place = f"{plan.change.notes}/{deletions.name_of(rows, how)}"
         deletions.remember(rows, how, place)
-        others = [other for other in plan.change.notes_of_others if other.endswith(f"/{name}")]
-        noted = [each for each in (place, *others) if deletions.are_noted(spark, each)]
-        rows = deletions.without_older(rows, how, noted) if noted else rows
-        plan = replace(plan, user_metadata=_telling(plan.user_metadata, deletions=name)) if place in noted else plan
+        noted = deletions.noted(rows, how, dict.fromkeys((place, *plan.change.all_notes)))
+        rows = deletions.without_older(rows, how, noted.values()) if noted else rows
+        if own := [each for each in noted if each.startswith(f"{plan.change.notes}/")]:
+            name = own[0].rpartition("/")[2]
+            plan = replace(plan, user_metadata=_telling(plan.user_metadata, deletions=name))
     if new:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
         append(plan, rows, new=True, options=_options(plan))

@@ -147,13 +147,13 @@ class Change:
         how: The mode.
         rows: How many are staged.
         notes: A folder beside the table for what later epochs must know of its keys.
-        notes_of_others: What sinks of other names know of them.
+        all_notes: What is there in this folder and in those of sinks of other names.
     """
 
     how: How
     rows: int
     notes: str
-    notes_of_others: tuple[str, ...]
+    all_notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

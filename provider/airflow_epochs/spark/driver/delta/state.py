@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver.delta import jobs, session, staged
+from airflow_epochs.spark.driver.delta import jobs, session, staged, table_rules
 from airflow_epochs.spark.driver.delta.files import rows_in
 from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
@@ -121,7 +121,7 @@ def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tupl
     rows = df.select(*named, F.lit(plan.epoch).cast("bigint").alias(EPOCH), F.col(DELETED))
     rules = [(f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in keys]
     rules.append((f"rule of state that {DELETED} is not NULL", f"{DELETED} IS NOT NULL"))
-    return jobs.ruled(rows, plan.target, rules)
+    return table_rules.ruled(rows, plan.target, rules)
 
 
 def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging, read: StateRead) -> DataFrame:
@@ -149,7 +149,7 @@ def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging, read: Sta
         newest_until = f"coalesce({_NEWEST}.{quoted(read.expires)}, {_NEVER})"
         never_falls = f"{_TIMES} = 0 OR {_UNTIL} IS NULL OR {_UNTIL}.deleted OR {_UNTIL}.until <= {newest_until}"
         rules.append((f"rule of state that {read.expires} never falls for a key", never_falls))
-    rows = jobs.ruled(before.unionByName(changed).groupBy(*map(quoted, keys)).agg(*found), plan.target, rules)
+    rows = table_rules.ruled(before.unionByName(changed).groupBy(*map(quoted, keys)).agg(*found), plan.target, rules)
     state = rows.select(*(F.col(_NEWEST)[n].alias(n) if n not in keys else F.col(quoted(n)) for n in names))
     state = state.where(f"not {DELETED}").withColumn(EPOCH, F.lit(plan.epoch).cast("bigint"))
     return unexpired(state, replace(read, hidden_to=plan.expired_to))

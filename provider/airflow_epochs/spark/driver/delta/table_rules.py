@@ -1,0 +1,144 @@
+"""Rules that Spark applies to a table's rows only when it commits: here it applies them while it stages.
+
+So a row that breaks one is a VOTE_ABORT, and no decided epoch that the table refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.spark.driver.wire import JsonDict
+from airflow_epochs.transforms.conditions import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Rule = tuple[str, str]
+"""The name of a rule, and the condition that every row must meet."""
+CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""The property of a column in which Spark keeps the type that its owner gave it, such as ``varchar(3)``."""
+_LENGTH = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRules:
+    """A table's rules, and the columns of the table that the rows lack.
+
+    Attributes:
+        rules: What every row must meet.
+        nulls: Columns that are NULL in a new row, as the table's schema has them.
+        generated: Column -> the expression that gives its value in a new row.
+        others: Columns whose value in a new row only Delta knows.
+    """
+
+    rules: list[Rule] = field(default_factory=list)
+    nulls: list[JsonDict] = field(default_factory=list)
+    generated: dict[str, str] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+    @property
+    def are_all_given(self) -> bool:
+        """Whether the rows have every column of the table."""
+        return not (self.nulls or self.generated or self.others)
+
+
+def of(schema: JsonDict, properties: Mapping[str, str], given: set[str]) -> TableRules:
+    """The rules of a table for rows with the columns ``given``, in lower case."""
+    rules, absent = list(_of_columns(schema, given)), [f for f in schema["fields"] if f["name"].lower() not in given]
+    found = TableRules(rules=[*_checks(properties), *rules])
+    for column in absent:
+        metadata = column.get("metadata", {})
+        if expression := metadata.get(delta_schema.GENERATED):
+            found.generated[column["name"]] = expression
+        elif delta_schema.IDENTITY in metadata or delta_schema.DEFAULT in metadata:
+            found.others.append(column["name"])
+        else:
+            found.nulls.append(column)
+    return found
+
+
+def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false", are_whole: bool = True) -> DataFrame:
+    """``df``, which fails on the first row that breaks a rule and does not meet ``unless``, when Spark computes it.
+
+    Args:
+        df: The rows.
+        target: The table.
+        found: Its rules.
+        unless: The condition of rows that need not keep them.
+        are_whole: Whether what the rows lack has the value that it has in a new row. Otherwise it is unknown, and so
+            is whether a rule about it is kept: the table says so at the commit.
+    """
+    if found.are_all_given:
+        return ruled(df, target, found.rules, unless)
+    columns = list(map(quoted, df.columns))
+    filled = _filled(df, found) if are_whole else df
+    decidable = found.rules if are_whole and not found.others else _decidable(filled, found.rules)
+    return ruled(filled, target, decidable, unless).select(*columns)
+
+
+def _filled(df: DataFrame, found: TableRules) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    nulls = StructType.fromJson({"type": "struct", "fields": found.nulls})
+    filled = df.select("*", *(F.lit(None).cast(each.dataType).alias(each.name) for each in nulls.fields))
+    return filled.select("*", *(F.expr(value).alias(name) for name, value in found.generated.items()))
+
+
+def _decidable(df: DataFrame, rules: Iterable[Rule]) -> list[Rule]:
+    """The rules that name columns of ``df`` only."""
+    from pyspark.errors import AnalysisException
+
+    found = []
+    for what, rule in rules:
+        try:
+            df.selectExpr(f"({rule}) AS kept").schema  # noqa: B018  (Spark analyses it when it is asked for the schema)
+        except AnalysisException:
+            continue
+        found.append((what, rule))
+    return found
+
+
+def ruled(df: DataFrame, target: str, rules: Iterable[Rule], unless: str = "false") -> DataFrame:
+    """``df``, which fails on the first row that breaks a rule and does not meet ``unless``, when Spark computes it."""
+    for what, rule in rules:
+        message = f"A row breaks the {what} of {target}".replace("\\", "\\\\").replace("'", "\\'")
+        met = f"coalesce(({rule}), false) OR coalesce(({unless}), false)"
+        df = df.where(f"if({met}, true, raise_error('{message}'))")
+    return df
+
+
+def _checks(properties: Mapping[str, str]) -> Iterator[Rule]:
+    for key, value in sorted(properties.items()):
+        if key.startswith("delta.constraints."):
+            yield f"CHECK constraint {key.removeprefix('delta.constraints.')} ({value})", value
+
+
+def _of_columns(schema: JsonDict, given: set[str]) -> Iterator[Rule]:
+    for column in schema["fields"]:
+        name, metadata = quoted(column["name"]), column.get("metadata", {})
+        if column["name"].lower() not in given:
+            continue
+        if not column["nullable"]:
+            yield f"NOT NULL constraint of column {column['name']}", f"{name} IS NOT NULL"
+        yield from _within(column["name"], name, column["type"])
+        if length := _LENGTH.fullmatch(metadata.get(CHAR_OR_VARCHAR, "")):
+            # Spark cuts blanks off the end before it counts.
+            yield f"length of column {column['name']}", f"{name} IS NULL OR length(rtrim({name})) <= {length[1]}"
+        if expression := metadata.get(delta_schema.GENERATED):
+            yield f"generation expression of column {column['name']}", f"{name} <=> ({expression})"
+
+
+def _within(told: str, parent: str, kind: object) -> Iterator[Rule]:
+    """The NOT NULL constraints of a struct's fields. Delta has none within arrays and maps."""
+    if not isinstance(kind, dict) or kind["type"] != "struct":
+        return
+    for part in kind["fields"]:
+        inner, name = f"{told}.{part['name']}", f"{parent}.{quoted(part['name'])}"
+        if not part["nullable"]:
+            yield f"NOT NULL constraint of column {inner}", f"{parent} IS NULL OR {name} IS NOT NULL"
+        yield from _within(inner, name, part["type"])
