@@ -9,7 +9,7 @@ WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
-.PHONY: help venv browser test test-spark test-brokers test-chaos test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv browser jars test test-plain test-spark test-brokers test-chaos test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 # Otherwise each of some thousand Python processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,12 +50,18 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: venv check-java browser lint
+test: venv check-java
 	rm -rf build/cells
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
-	$(BIN)/python docker/local jars
+	$(MAKE) --no-print-directory --jobs=4 $(SYNC) lint test-plain browser jars
 	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-chaos
 	$(BIN)/python scripts/fault_table.py --check
+
+# What needs no Java.
+test-plain: venv
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
+
+jars: venv
+	$(BIN)/python docker/local jars
 
 # For the tests of the page. Where a browser and its driver are there already, this needs no rights.
 browser:

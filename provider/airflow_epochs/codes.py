@@ -1015,9 +1015,9 @@ COLUMNS_CHANGED = DELTA_SOURCE.code(
     Corrupt,
     "The source reads the change data feed, and Spark does not read the changes before the table got other columns, or "
     "other partitions.",
-    "Go on with the first version that can be read: `airflow epochs skip PIPELINE --to-available --why …`. It prints "
-    "what is lost, and asks. Or read the whole table again: `airflow epochs reset-source PIPELINE --starting earliest "
-    "--why …`. Then clear the failed task.",
+    "Leave these changes out: `airflow epochs skip PIPELINE --to-available --why …` goes on with the first version "
+    "that can be read. It prints what is lost, and asks. Or read the whole table again: `airflow epochs reset-source "
+    "PIPELINE --starting earliest --why …`. Then clear the failed task.",
 )
 
 REGISTRY = Chapter("The schema registry")

@@ -15,6 +15,7 @@ from stack.postgres import DATABASE, USER, Postgres
 from stack.whole import PROJECT, Stack
 from tests.support.lineage_file import LineageFile
 from tests.support.running_stack import DEADLINE_S, ENOUGH, EPOCH_RECORDS_MAX, ORDERS, RunningStack
+from tests.support.spark_world import FEW_ROWS
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
 
@@ -36,7 +37,9 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
     with (
         StatsdServer() as statsd,
         Postgres(own / "metadata") as metadata,
-        Stack(folder, jars, dags=project(own), env={**env, **statsd.env, **kept_in(metadata)}) as stack,
+        Stack(
+            folder, jars, dags=project(own), env={**env, **statsd.env, **kept_in(metadata)}, spark_conf=FEW_ROWS
+        ) as stack,
     ):
         state = stack.state
         watch = Watch(stack.airflow.api(), state.bootstrap, state.ledger)

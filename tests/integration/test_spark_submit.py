@@ -26,6 +26,7 @@ from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from stack.broker import Broker
 from stack.jars import Jars
+from stack.spark import QUICK_START
 from stack.standalone import StandaloneCluster
 from tests.support import spark_world
 from tests.support.environment import connected
@@ -51,12 +52,12 @@ def settings(jars: Jars) -> dict[str, str]:
         "spark.jars": ",".join(str(path) for path in jars.paths("spark")),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **spark_world.FEW_ROWS,
         "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "700m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": QUICK_START,
+        "spark.executor.extraJavaOptions": QUICK_START,
     }
 
 
@@ -214,8 +215,7 @@ def test_the_operators_of_a_transform_are_shipped_and_run_in_two_workers(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    conf = {**on_both_workers(settings, standalone, monkeypatch), **spark_world.FEW_ROWS}
-    conf["spark.sql.session.timeZone"] = "UTC"
+    conf = {**on_both_workers(settings, standalone, monkeypatch), "spark.sql.session.timeZone": "UTC"}
     job = stage_job(topic, f"{APPS / 'counting.py'}:counted", {"counts": tmp_path / "counts"})
     assert runner_on(standalone.master, monkeypatch, conf).run(job)["warnings"] == []
     numbers = {"windowed": 50, "dedupe": 1, "sessionize": 50, "interval_join": 50 * 50, "stateful": 50}

@@ -245,7 +245,7 @@ def errors_in_the_table(page: str) -> list[str]:
     ("page", "rows", "chapter"),
     [
         ("docs/kafka.md", 14, codes.SOURCE),
-        ("docs/delta-source.md", 7, codes.DELTA_SOURCE),
+        ("docs/delta-source.md", 8, codes.DELTA_SOURCE),
         ("docs/kafka-sink.md", 11, codes.KAFKA_SINK),
     ],
 )

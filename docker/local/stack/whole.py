@@ -57,7 +57,8 @@ class State:
 class Stack(Server):
     """Kafka, Spark Connect and Airflow, started side by side; all data below ``folder``, closed to other accounts.
 
-    The lake and the ledger are ``folder/lake`` and ``folder/ledger``; DAGs find the lake in ``$LAKE``.
+    The lake and the ledger are ``folder/lake`` and ``folder/ledger``; DAGs find the lake in ``$LAKE``. ``spark_conf``:
+    more settings of Spark, also for the spark-submits of tasks.
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class Stack(Server):
         dags: Path = PROJECT / "dags",
         env: Mapping[str, str] | None = None,
         master: str = "local[2]",
+        spark_conf: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(private.make_folder(folder))
+        self.spark_conf = spark_conf or {}
         self.jars = jars
         self.lake, self.ledger = folder / "lake", folder / "ledger"
         self.broker = Broker(folder / "broker", jars)
-        self.connect = ConnectServer(folder / CONNECT, jars, master=master)
+        self.connect = ConnectServer(folder / CONNECT, jars, master=master, conf=self.spark_conf)
         self.airflow = AirflowStack(
             folder / AIRFLOW, dags, connections=self._connections(), env={**self._task_env(), **(env or {})}
         )
@@ -139,6 +142,7 @@ class Stack(Server):
             **spark.settings(self.jars),
             "spark.driver.memory": "1g",
             "spark.driver.extraJavaOptions": spark.QUICK_START,
+            **self.spark_conf,
         }
         conf = spark.write_conf(self.folder / "spark-conf", defaults)
         return {

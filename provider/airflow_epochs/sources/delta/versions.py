@@ -261,9 +261,10 @@ def _other_columns(now: TableNow, number: int, why: str) -> Corrupt:
     return Corrupt(
         _cannot(now.location.name, number, why),
         code=codes.COLUMNS_CHANGED,
-        remedy="Run `airflow epochs skip PIPELINE --to-available --why …`: it goes on with the first version that can "
-        "be read, prints which versions are lost, and asks. Or run `airflow epochs reset-source PIPELINE --starting "
-        "earliest --why …`: it reads the whole table, as inserts. Then clear the failed task.",
+        remedy="Leave these changes out: run `airflow epochs skip PIPELINE --to-available --why …`. It goes on with "
+        "the first version that can be read, prints which versions are lost, and asks. Or run `airflow epochs "
+        "reset-source PIPELINE --starting earliest --why …`: it reads the whole table, as inserts. Then clear the "
+        "failed task.",
     )
 
 
