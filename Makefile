@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
-	@echo "make test        lint and every test (about an hour)"
+	@echo "make test        lint and every test (80 minutes)"
 	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"

@@ -48,9 +48,10 @@ class TableRules:
 
 def of(schema: JsonDict, properties: Mapping[str, str], given: set[str]) -> TableRules:
     """The rules of a table for rows with the columns ``given``, in lower case."""
-    rules, absent = list(_of_columns(schema, given)), [f for f in schema["fields"] if f["name"].lower() not in given]
-    found = TableRules(rules=[*_checks(properties), *rules])
-    for column in absent:
+    found = TableRules(rules=[*_checks(properties), *_of_columns(schema, given)])
+    for column in schema["fields"]:
+        if column["name"].lower() in given:
+            continue
         metadata = column.get("metadata", {})
         if expression := metadata.get(delta_schema.GENERATED):
             found.generated[column["name"]] = expression
@@ -72,7 +73,7 @@ def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false"
         are_whole: Whether what the rows lack has the value that it has in a new row. Otherwise it is unknown, and so
             is whether a rule about it is kept: the table says so at the commit.
     """
-    if found.are_all_given:
+    if found.are_all_given or not found.rules:
         return ruled(df, target, found.rules, unless)
     columns = list(map(quoted, df.columns))
     filled = _filled(df, found) if are_whole else df
