@@ -37,10 +37,6 @@ def staged(plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
     return stage_with_deltalake(plan, pa.table({"id": pa.array(ids, pa.int64())}))
 
 
-FEWER = 100_000
-"""Rows of a sink that a million would try in no other way: its like shows so many here, or Spark does the work."""
-
-
 # -- in memory ---------------------------------------------------------------------------------------------------
 
 
@@ -64,7 +60,6 @@ class InMemory:
 
 
 class TestMemorySink(SinkConformance):
-    many = FEWER
     names_moments = False
 
     @pytest.fixture
@@ -135,7 +130,6 @@ class OnDeltaThroughSpark(OnDelta):
 
 @pytest.mark.jvm
 class ThroughSpark(SinkConformance):
-    many = FEWER
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture
@@ -279,7 +273,6 @@ class TestSqliteSink(SqlConformance):
 
 
 class TestSqliteSinkThatUpserts(TestSqliteSink):
-    many = FEWER
     upsert = True
 
 
