@@ -62,6 +62,7 @@ test-plain: venv
 
 jars: venv
 	$(BIN)/python docker/local jars
+	$(BIN)/python docker/local classes
 
 # For the tests of the page. Where a browser and its driver are there already, this needs no rights.
 browser:

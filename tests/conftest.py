@@ -14,12 +14,12 @@ from hypothesis import settings
 import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 from airflow_epochs import secrecy
 from stack.broker import Broker
-from stack.connect import ConnectServer
+from stack.connect import JAVA_OPTIONS, ConnectServer
 from stack.jars import REGISTRY, Jars, fetch
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
 from stack.s3 import S3Server
-from stack.spark import S3Access
+from stack.spark import S3Access, with_class_archive
 from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
 from tests.support.spark_world import FEW_ROWS
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark" if "connect" in getattr(item, "fixturenames", ()) else "brokers")
 
 
-MANY_SESSIONS = {"spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m -XX:+UseParallelGC -XX:-UsePerfData"}
+MANY_SESSIONS = "-XX:ReservedCodeCacheSize=512m -XX:+UseParallelGC -XX:-UsePerfData"
 """A fifth less processor time than with Java's defaults, for a server that plans thousands of small jobs."""
 
 
@@ -104,7 +104,7 @@ def s3(servers: Path) -> Iterator[S3Access]:
 @pytest.fixture(scope="session")
 def connect(servers: Path, jars: Jars, s3: S3Access) -> Iterator[ConnectServer]:
     """Spark Connect at ``connect.url``, with Delta, Kafka, and ``s3a://`` set up for the ``s3`` fixture."""
-    conf = {**FEW_ROWS, **MANY_SESSIONS}
+    conf = {**FEW_ROWS, JAVA_OPTIONS: with_class_archive(MANY_SESSIONS)}
     with ConnectServer(servers / "connect", jars, s3=s3, quick_start=False, conf=conf) as server:
         yield server
 

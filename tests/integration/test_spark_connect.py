@@ -29,7 +29,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.ports import answers
-from stack.spark import QUICK_START
+from stack.spark import QUICK_START, with_class_archive
 from tests.support.delta_world import commit_plan
 from tests.support.environment import Environment, connected
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
@@ -82,7 +82,7 @@ def connect(servers: Path, jars: Jars) -> Iterator[ConnectServer]:
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
-        "spark.driver.extraJavaOptions": f"{QUICK_START} {told}",
+        "spark.driver.extraJavaOptions": with_class_archive(f"{QUICK_START} {told}"),
     }
     with ConnectServer(folder, jars, memory="1g", conf=conf) as server:
         yield server

@@ -26,7 +26,7 @@ from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from stack.broker import Broker
 from stack.jars import Jars
-from stack.spark import QUICK_START
+from stack.spark import QUICK_START, with_class_archive
 from stack.standalone import StandaloneCluster
 from tests.support import spark_world
 from tests.support.environment import connected
@@ -56,7 +56,7 @@ def settings(jars: Jars) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "700m",
-        "spark.driver.extraJavaOptions": QUICK_START,
+        "spark.driver.extraJavaOptions": with_class_archive(QUICK_START),
         "spark.executor.extraJavaOptions": QUICK_START,
     }
 

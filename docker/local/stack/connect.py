@@ -19,6 +19,7 @@ HOST = "localhost"
 """The one name to which pyspark sends a token without TLS; not 127.0.0.1."""
 TOKEN = "token"
 """The file that has it."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 class ConnectServer(Server):
@@ -55,7 +56,7 @@ class ConnectServer(Server):
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.driver.extraJavaOptions": spark.QUICK_START if quick_start else "",
+            JAVA_OPTIONS: spark.with_class_archive(spark.QUICK_START) if quick_start else "",
             **(conf or {}),
         }
 
@@ -75,12 +76,19 @@ class ConnectServer(Server):
     def start(self) -> None:
         # localhost may mean ::1 first: nobody else may answer there, and be told the token
         self._other_address = self._other_address or hold("::1", self.port)
-        conf = spark.write_conf(self.folder / "conf", self.settings)
+        # no SPARK_CONF_DIR: it would be part of the class path, and no class archive would fit
         argv = [str(pyspark_home() / "bin" / "spark-submit"), "--name", "connect"]
+        argv += ["--properties-file", str(self._written_settings())]
         argv += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         # not in the settings, which every session can read
-        given = {"SPARK_CONF_DIR": str(conf), "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token}
+        given = {"SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token}
         self.spawn("connect", argv, env={**spark.environment(self.folder), **given})
+
+    def _written_settings(self) -> Path:
+        conf = self.folder / "conf"
+        java = f'-Dlog4j2.configurationFile="{conf / spark.LOG4J_FILE}" {self.settings[JAVA_OPTIONS]}'
+        spark.write_conf(conf, {**self.settings, JAVA_OPTIONS: java})
+        return conf / spark.DEFAULTS_FILE
 
     def stop(self) -> None:
         super().stop()

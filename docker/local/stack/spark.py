@@ -14,6 +14,7 @@ from stack.jars import Jars, pyspark_home
 # out, because the image of the Spark server has no provider.
 REDACTION = r"(?s)kafka\.(sasl|ssl)\..*"
 
+DEFAULTS_FILE, LOG4J_FILE = "spark-defaults.conf", "log4j2.properties"
 LOG4J = """\
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
@@ -44,6 +45,15 @@ FAIR = """\
 # Half the processor time of a start and of a first job, for 20 % less speed later. With that compiler alone, Java
 # would keep 48 MB of compiled code; after some minutes of different jobs it would compile again what it threw away.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:-UsePerfData"
+CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+
+
+def with_class_archive(options: str) -> str:
+    """Java's options, with the archive of Spark's classes if ``stack.class_archive`` has made it."""
+    if not CLASS_ARCHIVE.exists():
+        return options
+    # where it does not fit Java or the class path, Java goes on without it, and would say so on standard output
+    return f'{options} -XX:SharedArchiveFile="{CLASS_ARCHIVE}" -Xlog:cds*=off'
 
 
 PRIVATE = {
@@ -113,13 +123,13 @@ def environment(folder: Path) -> dict[str, str]:
 def write_defaults(folder: Path, values: Mapping[str, str]) -> None:
     """Make ``folder`` a SPARK_CONF_DIR with these defaults."""
     lines = [f"{key} {value}\n" for key, value in values.items()]
-    private.write(private.make_folder(folder) / "spark-defaults.conf", "".join(lines).replace("\\", "\\\\"))
+    private.write(private.make_folder(folder) / DEFAULTS_FILE, "".join(lines).replace("\\", "\\\\"))
 
 
 def write_conf(folder: Path, values: Mapping[str, str]) -> Path:
     """Make ``folder`` a SPARK_CONF_DIR with these defaults, little logging and fair scheduling, and return it."""
     fair = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": str(folder / FAIR_FILE)}
     write_defaults(folder, {**fair, **values})
-    private.write(folder / "log4j2.properties", LOG4J)
+    private.write(folder / LOG4J_FILE, LOG4J)
     private.write(folder / FAIR_FILE, FAIR)
     return folder
