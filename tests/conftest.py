@@ -19,11 +19,12 @@ from stack.jars import REGISTRY, Jars, fetch
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
 from stack.s3 import S3Server
-from stack.spark import S3Access, with_class_archive
+from stack.spark import S3Access, home, with_class_archive
 from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
 from tests.support.spark_world import FEW_ROWS
 
+os.environ["SPARK_HOME"] = str(home())  # inherited by what tests submit
 # An example has no time limit of its own, as a busy machine may be slow: the test has one.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")

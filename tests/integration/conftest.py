@@ -58,7 +58,8 @@ def submit_conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("AIRFLOW_CONN_SUBMIT", json.dumps({"conn_type": "spark", "host": MASTER}))
-    quick = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": spark.with_class_archive(spark.QUICK_START)}
+    java = spark.with_class_archive(spark.QUICK_START)
+    quick = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": java}
     return {**spark.settings(jars), **FEW_ROWS, **quick}
 
 

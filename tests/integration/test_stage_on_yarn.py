@@ -20,7 +20,7 @@ from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.yarn import ResourceManager, tag_of
 from airflow_epochs.triggers.application import ENDED, ApplicationTrigger
 from stack.broker import Broker
-from stack.jars import Jars
+from stack.jars import Jars, pyspark_home
 from stack.yarn import YarnCluster
 from tests.support.environment import connected
 from tests.support.sql_world import new_sqlite
@@ -35,6 +35,12 @@ def keep_all(batch, epoch):
     return batch.select(F.get_json_object(F.col("value").cast("string"), "$.payload").alias("payload"))
 """
 RUN = Run("dag", "run 1")
+
+
+@pytest.fixture(autouse=True)
+def _spark_that_yarn_can_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers get the ``pyspark.zip`` of a whole SPARK_HOME."""
+    monkeypatch.setenv("SPARK_HOME", str(pyspark_home()))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""What Java reads and checks when Spark starts, kept for the next start: AppCDS, see "Class Data Sharing" of Java's docs.
+"""What Java reads and checks as Spark starts, kept for the next start: "Class Data Sharing" in Java's docs.
 
-It takes a third of the processor time of a start. The archive lies in the virtual environment, as it is good for the
+A start then takes half the processor time. The archive lies in the virtual environment, as it is good for the
 jars of that pyspark and for that Java only: another Java ignores it, and so does a Spark with a ``SPARK_CONF_DIR``,
 which would be part of the class path. Without an archive Spark starts all the same.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stack import private, spark
-from stack.jars import Jars, pyspark_home
+from stack.jars import Jars
 from stack.ports import answers, free_port, hold
 from stack.processes import Server
 
@@ -77,7 +77,7 @@ class ConnectServer(Server):
         # localhost may mean ::1 first: nobody else may answer there, and be told the token
         self._other_address = self._other_address or hold("::1", self.port)
         # no SPARK_CONF_DIR: it would be part of the class path, and no class archive would fit
-        argv = [str(pyspark_home() / "bin" / "spark-submit"), "--name", "connect"]
+        argv = [str(spark.home() / "bin" / "spark-submit"), "--name", "connect"]
         argv += ["--properties-file", str(self._written_settings())]
         argv += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         # not in the settings, which every session can read

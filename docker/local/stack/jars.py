@@ -54,7 +54,7 @@ class Jars:
 
 
 def pyspark_home() -> Path:
-    """The folder of the installed pyspark, which serves as SPARK_HOME. Found without importing it."""
+    """The folder of the installed pyspark. Found without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise StackError("pyspark is not installed. What to do: run `make venv`.")

@@ -8,7 +8,6 @@ import urllib.request
 from pathlib import Path
 
 from stack import private, spark
-from stack.jars import pyspark_home
 from stack.ports import free_port
 from stack.processes import Server
 
@@ -43,7 +42,7 @@ class StandaloneCluster(Server):
             process.wait_ready(lambda: self._alive() == WORKERS)
 
     def _spawn(self, name: str, main: str, *args: str) -> None:
-        argv = [str(pyspark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
+        argv = [str(spark.home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
         env = {
             **spark.environment(self.folder),
             "SPARK_CONF_DIR": str(self.conf),

@@ -17,7 +17,7 @@ from stack.airflow import USER, AirflowStack, connection, password_in
 from stack.airflow_api import AirflowApi
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from stack.jars import Jars, pyspark_home
+from stack.jars import Jars
 from stack.processes import Server
 
 PROJECT = Path(__file__).parents[3]
@@ -149,6 +149,5 @@ class Stack(Server):
             **spark.environment(self.folder / "spark-submit"),
             "SPARK_CONF_DIR": str(conf),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(pyspark_home()),
             "LAKE": str(self.lake),
         }
