@@ -9,14 +9,15 @@ WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
-.PHONY: help venv browser jars test test-plain test-spark test-brokers test-chaos test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv browser jars test test-plain test-spark test-brokers test-chaos test-long test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 # Otherwise each of some thousand Python processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
-	@echo "make test        lint and every test (80 minutes)"
+	@echo "make test        lint and every test but the long ones (an hour)"
+	@echo "make test-long   tests that take a minute or more each to show at length what others show (20 minutes)"
 	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
@@ -71,7 +72,10 @@ browser:
 
 # Side by side: the Connect server of the one keeps a core and a half busy, the others mostly wait.
 test-spark test-brokers: test-%: venv check-java browser
-	$(BIN)/python -m pytest -m "$* and not chaos"
+	$(BIN)/python -m pytest -m "$* and not chaos and not long"
+
+test-long: venv check-java jars
+	$(BIN)/python -m pytest -m long
 
 # After the brokers, beside Spark: so two cores are never left to one of them.
 test-chaos: test-brokers

@@ -4,7 +4,9 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt /stack/
-RUN pip install --no-cache-dir -c /stack/constraints.txt "pyspark[connect]" psutil typing-extensions
+# Without python/lib, Python workers import the pyspark that is installed; its pyspark.zip they would compile each time.
+RUN pip install --no-cache-dir -c /stack/constraints.txt "pyspark[connect]" psutil typing-extensions \
+    && rm -r "$(python -c 'import pyspark; print(*pyspark.__path__)')/python/lib"
 COPY docker/local /stack/local
 ENV EPOCHS_CACHE=/stack/cache PYTHONPATH=/stack/local
 RUN python -c "from pathlib import Path; from stack import jars, spark; \

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 from airflow_epochs import secrecy
+from stack import class_archive
 from stack.broker import Broker
 from stack.connect import JAVA_OPTIONS, ConnectServer
 from stack.jars import REGISTRY, Jars, fetch
@@ -105,6 +106,7 @@ def s3(servers: Path) -> Iterator[S3Access]:
 @pytest.fixture(scope="session")
 def connect(servers: Path, jars: Jars, s3: S3Access) -> Iterator[ConnectServer]:
     """Spark Connect at ``connect.url``, with Delta, Kafka, and ``s3a://`` set up for the ``s3`` fixture."""
+    class_archive.make()
     conf = {**FEW_ROWS, JAVA_OPTIONS: with_class_archive(MANY_SESSIONS)}
     with ConnectServer(servers / "connect", jars, s3=s3, quick_start=False, conf=conf) as server:
         yield server

@@ -33,6 +33,7 @@ def test_a_number_of_a_topic_is_once_at_the_far_end_wherever_the_second_pipeline
     assert lab.ids() == Counter(range(sent))
 
 
+@pytest.mark.long
 def test_versions_are_read_by_spark_submit_as_well(tmp_path: Path, submit_conf: dict[str, str]) -> None:
     lab = TableLab(tmp_path, spark=SparkSubmit("submit", conf=submit_conf), letters=True, transform="judged")
     lab.connections["submit"] = Connection(conn_id="submit", conn_type="spark", host=MASTER)

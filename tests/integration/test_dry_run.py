@@ -549,6 +549,7 @@ def test_servers_that_do_not_answer_are_found_and_all_else_is_checked(lab: Lab, 
     assert found["sink lake, ready"].result is Result.OK
 
 
+@pytest.mark.long
 def test_a_submit_finds_jars_that_are_missing_and_none_once_they_are_there(
     lab: Lab, db: Db, submit_conf: dict[str, str]
 ) -> None:

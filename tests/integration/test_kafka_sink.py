@@ -14,7 +14,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from kafka.partitioner import murmur2
 
 from airflow_epochs import KafkaSink, KafkaSource
@@ -92,6 +92,21 @@ def test_rows_go_to_the_partition_they_name_and_otherwise_by_key_as_with_javas_c
     wanted = [[value for value, place in zip("1234", [*places, 2], strict=True) if place == at] for at in range(3)]
     assert by_partition == wanted
     assert receipt.detail["offsets"] == {str(at): [0, len(sent)] for at, sent in enumerate(wanted) if sent}
+
+
+def test_rows_in_partitions_that_somebody_adds_while_they_are_sent_are_among_the_offsets_of_the_epoch(
+    feed: Feed, broker: Broker, admin: AdminClient, topic: str, pipeline: str
+) -> None:
+    def widened() -> None:
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result()
+        wait_until(lambda: len(admin.list_topics(topic, timeout=5).topics[topic].partitions) == 4)
+
+    feed.world.at["kafka.begin"] = widened
+    receipt = feed.run(pa.table({"key": [f"k{number}" for number in range(40)], "value": ["v"] * 40}))
+    sent = [len(seen_by_confluent(broker.bootstrap, topic, number)) for number in range(4)]
+    assert (sum(sent), all(sent)) == (40, True)
+    assert receipt.detail["offsets"] == {str(at): [0, count] for at, count in enumerate(sent)}
+    assert len(list(feed.sink.rows_of(receipt, pipeline, feed.world))) == 40
 
 
 def test_rows_without_a_value_are_sent_as_json(feed: Feed, broker: Broker, topic: str) -> None:

@@ -126,6 +126,7 @@ def test_a_path_without_a_function_is_refused(session: Any, path: str) -> None:
         run_transform(path, spark=session)
 
 
+@pytest.mark.long
 def test_the_tests_of_the_gallery_pass_on_a_spark_of_their_own() -> None:
     done = _pytest(REPOSITORY / "spark_apps" / "tests", cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -208,6 +208,7 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
     assert len(set(workers)) == 2
 
 
+@pytest.mark.long
 def test_the_operators_of_a_transform_are_shipped_and_run_in_two_workers(
     topic: Topic,
     settings: dict[str, str],

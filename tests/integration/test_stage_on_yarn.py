@@ -26,7 +26,7 @@ from tests.support.environment import connected
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.timeout(300)]
 
 KEEP_ALL = """
 from pyspark.sql import functions as F

@@ -25,7 +25,7 @@ from tests.support.state_lab import PARTITIONS, Lab, dropped_files, folds
 from tests.support.state_world import Epoch, Event
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.timeout(300)]
 END = 100_000
 """A second after all windows of a test."""
 

@@ -169,6 +169,7 @@ def test_an_order_meets_its_payments_whichever_of_them_comes_first(lab: Lab) -> 
     assert lab.rejected("silver/orders_payments_rejected") == told(sent, bad)
 
 
+@pytest.mark.long
 def test_a_card_raises_one_alert_an_hour_however_its_payments_are_spread(lab: Lab) -> None:
     def payment(time: str, card: str, amount: str = "10.00") -> bytes:
         return at(time, card=card, amount=amount)

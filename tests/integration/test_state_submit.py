@@ -24,7 +24,7 @@ from tests.support.state_clicks import some_clicks
 from tests.support.state_lab import Lab
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def halting(lab: Lab) -> Coordinator:

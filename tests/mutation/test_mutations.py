@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import airflow_epochs
+from tests.mutation import fresh
 from tests.mutation.mutations import (
     AVRO_SCHEMAS,
     CONNECTIONS,
@@ -50,30 +50,37 @@ def mutated(folder: Path, edits: list[Edit]) -> Path:
     return folder
 
 
-def outcome(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+class Outcome(NamedTuple):
+    code: int
+    printed: str
+
+
+def outcome(folder: Path, tests: list[str]) -> Outcome:
     """pytest on the package in ``folder``, up to the first failure."""
     # With the fixtures of the unit tests, and without those of tests/conftest.py, which start servers.
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no"]
+    options = ["-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no", f"--rootdir={ROOT}"]
     # To load all plugins takes half of the time.
     plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "tests.mutation.no_luck"]
-    environment = {
+    env = {
         **os.environ,
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": str(folder),  # of what the tests start
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "EPOCHS_CELLS": str(folder / "cells"),
         "EPOCHS_MUTANT": str(folder),
     }
-    environment.pop("PYTEST_ADDOPTS", None)
-    return subprocess.run([*command, *plugins, *tests], cwd=ROOT, env=environment, capture_output=True, text=True)
+    env.pop("PYTEST_ADDOPTS", None)
+    output = folder / "output.txt"
+    code = fresh.run([*options, *plugins, *tests], folder=folder, env=env, output=output)
+    return Outcome(code, output.read_text())
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_defect_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
     done = outcome(mutated(tmp_path, mutation.edits), mutation.tests)
-    assert done.returncode == TESTS_FAILED, f"it survives {mutation.tests}:\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
-    assert re.search(r"^1 failed", done.stdout, re.MULTILINE), "a test must fail, not its collection"
-    assert not re.search(r"(SyntaxError|ImportError|NameError|AttributeError)", done.stdout), "the mutant is broken"
+    assert done.code == TESTS_FAILED, f"it survives {mutation.tests}:\n{done.printed[-4000:]}"
+    assert re.search(r"^1 failed", done.printed, re.MULTILINE), "a test must fail, not its collection"
+    assert not re.search(r"(SyntaxError|ImportError|NameError|AttributeError)", done.printed), "the mutant is broken"
 
 
 def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path: Path) -> None:
@@ -86,7 +93,7 @@ def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path:
         "    assert airflow_epochs.__file__.startswith(os.environ['EPOCHS_MUTANT'])\n"
     )
     done = outcome(folder, [str(witness), "tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"])
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.printed
 
 
 def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from stack.spark import S3Access
+from stack.spark import CLASS_ARCHIVE, S3Access
 from stack.standalone import StandaloneCluster
 from tests.support.processes import alive
 from tests.support.spark_world import COMPILED, settings
@@ -48,6 +48,24 @@ def test_spark_writes_and_reads_delta_tables_on_s3(connect: ConnectServer, s3: S
         session.range(10).write.format("delta").mode("append").save(table)
     assert session.read.format("delta").load(table).count() == 20
     session.stop()
+
+
+def test_spark_connect_starts_with_the_archive_of_its_classes(connect: ConnectServer) -> None:
+    mapped = Path(f"/proc/{connect.processes[-1].pid}/maps").read_text()
+    assert str(CLASS_ARCHIVE) in mapped
+
+
+def test_python_workers_import_pyspark_with_its_compiled_modules(connect: ConnectServer) -> None:
+    def imported(_rows: Any) -> Any:
+        import pandas
+        import pyspark
+
+        yield pandas.DataFrame({"module": [pyspark.__cached__]})
+
+    session = connect.session()
+    [[module]] = session.range(1, numPartitions=1).mapInPandas(imported, "module string").collect()
+    session.stop()
+    assert Path(module).is_file(), "a zip has none, so that each session compiles pyspark anew"
 
 
 def test_a_short_job_does_not_wait_for_a_long_one_of_another_pipeline(connect: ConnectServer, tmp_path: Path) -> None:

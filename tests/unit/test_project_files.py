@@ -50,10 +50,10 @@ def test_people_are_told_the_oldest_and_the_newest_python(where: str) -> None:
 # -- the workflow ------------------------------------------------------------------------------------------------------
 
 
-def test_the_workflow_runs_the_two_commands_of_the_readme() -> None:
+def test_the_workflow_runs_the_two_commands_of_the_readme_and_the_long_tests() -> None:
     shown = re.search(r"## Try it.*?```sh(.*?)```", README)
     assert shown
-    assert JOB["strategy"]["matrix"]["command"] == re.findall(r"make (\w+)", shown[1])
+    assert JOB["strategy"]["matrix"]["command"] == [*re.findall(r"make (\w+)", shown[1]), "test-long"]
     assert JOB["steps"][-1]["run"].startswith("make ${{ matrix.command }}")
 
 

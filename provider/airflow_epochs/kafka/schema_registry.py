@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
@@ -112,15 +113,19 @@ def client_of(connection: Connection) -> Iterator[SchemaRegistryClient]:
 
 
 def _settings(connection: Connection) -> dict[str, Any]:
-    url = connection.host or ""
-    if url and "://" not in url:
-        url = f"http://{url}"
-    if connection.port and url:
-        url = f"{url.rstrip('/')}:{connection.port}"
-    settings: dict[str, Any] = {"url": url, "timeout": TIMEOUT_S}
+    urls = [_url(each.strip(), connection.port) for each in (connection.host or "").split(",") if each.strip()]
+    settings: dict[str, Any] = {"url": ",".join(urls), "timeout": TIMEOUT_S}
     if connection.login:
         settings["basic.auth.user.info"] = f"{connection.login}:{connection.password or ''}"
     return {**settings, **connection.extra}
+
+
+def _url(told: str, port: int | None) -> str:
+    """What the client asks. A port in the URL goes before that of the connection."""
+    url = urlsplit(told if "://" in told else f"http://{told}")
+    if port and url.port is None:
+        url = url._replace(netloc=f"{url.netloc}:{port}")
+    return url.geturl().rstrip("/")
 
 
 class _NoSubject(Exception):

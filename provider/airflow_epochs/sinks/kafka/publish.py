@@ -204,15 +204,15 @@ class _Transaction:
         self.env.reached("kafka.begin")
         self._send_rows(len(partitions))
         self.env.reached("kafka.rows.sent")
-        self._require_same_topic()
-        marker = self._marker(before, self.this.cluster.ends(self.this.topic, partitions))
+        now = range(self._same_topic().partitions)  # somebody may have added some meanwhile: the producer uses them
+        marker = self._marker(before, self.this.cluster.ends(self.this.topic, now))
         markers = self.this.markers
         self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.assigned().partition, [])
         self._flush()
         self.env.reached("kafka.commit.before")
         return marker
 
-    def _require_same_topic(self) -> None:
+    def _same_topic(self) -> TopicFacts:
         """Whoever sends to a deleted topic may create it by that: what was sent before is gone, the rest is not."""
         (before, _), now = self.this.facts, self.this.cluster.topic(self.this.topic)
         if before is None or now is None or now.id != before.id:
@@ -223,6 +223,7 @@ class _Transaction:
                 remedy="Create it again, with as many partitions as before, unless it exists. Clear the commit task: "
                 "it sends the epoch again.",
             )
+        return now
 
     def _send_rows(self, partitions: int) -> None:
         sent = 0
@@ -269,7 +270,8 @@ class _Transaction:
     def _marker(self, before: Mapping[int, int], after: Mapping[int, int]) -> MarkerRecord:
         rows, marker_topic = self.this.facts
         assert rows
-        sent = {str(p): [before[p], end] for p, end in sorted(after.items()) if end > before[p]}
+        begins = {partition: before.get(partition, 0) for partition in sorted(after)}
+        sent = {str(p): [begin, after[p]] for p, begin in begins.items() if after[p] > begin}
         return replace(
             MarkerRecord.of(self.this.txn, rows, marker_topic, self.this.staged, self.this.ends), offsets=sent
         )
