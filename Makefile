@@ -8,6 +8,8 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
+# Of all but chaos. To collect the tests of the other folders takes as long again.
+JVM := $(addprefix tests/,conformance e2e faults integration properties stack)
 
 .PHONY: help venv browser jars test test-plain test-spark test-brokers test-chaos test-long test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
@@ -17,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
 	@echo "make test        lint and every test but the long ones (an hour)"
-	@echo "make test-long   tests that take a minute or more each to show at length what others show (20 minutes)"
+	@echo "make test-long   what other tests show, in more modes, examples and ways of running (40 minutes)"
 	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
@@ -72,14 +74,14 @@ browser:
 
 # Side by side: the Connect server of the one keeps a core and a half busy, the others mostly wait.
 test-spark test-brokers: test-%: venv check-java browser
-	$(BIN)/python -m pytest -m "$* and not chaos and not long"
+	$(BIN)/python -m pytest -m "$* and not long" $(JVM)
 
 test-long: venv check-java jars
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long $(JVM)
 
 # After the brokers, beside Spark: so two cores are never left to one of them.
 test-chaos: test-brokers
-	$(BIN)/python -m pytest -s -m chaos
+	$(BIN)/python -m pytest -s -m chaos tests/chaos
 
 test-fast: venv
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not proof" tests/unit tests/protocol tests/conformance

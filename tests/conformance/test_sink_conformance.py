@@ -163,6 +163,7 @@ class TestDeltaSinkThatOverwrites(ThroughSpark):
         return list(ids or before)
 
 
+@pytest.mark.long
 class TestDeltaSinkThatOverwritesPartitions(ThroughSpark):
     options = {"mode": "overwrite_partitions", "partition_by": ["p"]}
 

@@ -16,7 +16,7 @@ from tests.support.browser import Browser, browser
 from tests.support.running_stack import DEADLINE_S, RunningStack
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 FRAMED = "/plugin/epochs"
 ORDERS = "/epochs/pipelines/epochs_default/orders"
 ACTED = "/epochs/pipelines/epochs_default/acted"

@@ -7,7 +7,7 @@ import pytest
 from tests.support.running_stack import DEADLINE_S, ENOUGH, STEPS, RunningStack
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 DONE = {step: "skipped" if step == "abort" else "success" for step in STEPS}
 
 

@@ -59,7 +59,7 @@ def test_what_spark_takes_away_is_told_and_what_it_corrects_is_not(
     assert sink.last_committed("orders", world) is not None, "markers stay"
 
 
-@pytest.fixture(params=["managed", "on a path"])
+@pytest.fixture(params=["managed", pytest.param("on a path", marks=pytest.mark.long)])
 def named(request: pytest.FixtureRequest, session: Any, tmp_path: Path) -> Iterator[str]:
     """A table in the catalog."""
     name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"

@@ -25,7 +25,7 @@ from tests.support.delta_modes_world import (
 from tests.support.delta_world import attempt_of, promised, seen_by_duckdb, transaction
 from tests.support.environment import Environment
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.long]
 
 DELETING: dict[str, Any] = {**UPSERT, "delete_when": "name IS NULL"}
 

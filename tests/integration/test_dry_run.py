@@ -380,6 +380,7 @@ def test_a_killed_command_leaves_what_the_next_one_clears_away(lab: Lab, db: Db)
 
 
 @pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")
+@pytest.mark.long
 def test_a_transform_that_raises_is_corrected_and_the_command_run_again(lab: Lab, db: Db) -> None:
     initialised()
     sent(lab, *ORDERS)
@@ -566,6 +567,7 @@ def test_a_submit_finds_jars_that_are_missing_and_none_once_they_are_there(
 
 
 @pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")
+@pytest.mark.long
 def test_the_command_prints_nothing_but_json_and_its_exit_code_says_whether_a_check_failed(lab: Lab, db: Db) -> None:
     initialised()
     dag_file(lab, db)

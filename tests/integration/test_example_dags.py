@@ -163,6 +163,7 @@ def test_a_change_of_a_customer_that_cannot_be_read_is_rejected_and_the_others_g
     assert lab.rejected("silver/customer_changes_rejected") == told(sent, POISON_OF_CUSTOMERS)
 
 
+@pytest.mark.long
 def test_what_is_no_order_is_rejected_at_either_end_of_a_chain_and_the_others_are_counted(lab: Lab, jars: Jars) -> None:
     lab.create("orders", "orders-enriched")
     dags = dags_of("chained")
@@ -190,6 +191,7 @@ def test_what_is_no_order_is_rejected_at_either_end_of_a_chain_and_the_others_ar
     assert lab.rejected("gold/customer_totals_rejected") == told(sent, strangers)
 
 
+@pytest.mark.long
 def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> None:
     lab.create("orders", "orders-enriched")
     dags = dags_of("chained")
@@ -222,6 +224,7 @@ def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(lab: Lab
     assert {value for value, _ in letters.values()} == {b"no order"} and len(letters) == 5
 
 
+@pytest.mark.long
 def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_between_them(lab: Lab) -> None:
     lab.create("orders")
     dags = dags_of("chained_tables")
@@ -256,6 +259,7 @@ def a_sale(shop: str, amount: str, ts: str) -> bytes:
     return json.dumps({"shop": shop, "amount": amount, "ts": f"2026-01-02T{ts}Z"}).encode()
 
 
+@pytest.mark.long
 def test_an_hour_of_revenue_is_shown_when_it_is_over_and_corrected_by_late_sales(lab: Lab) -> None:
     lab.create("sales")
     (revenue,) = dags_of("hourly_revenue").values()

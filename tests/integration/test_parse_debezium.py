@@ -189,6 +189,7 @@ def follow(lab: Lab, customers: Sink) -> Iterator[dict[int, str]]:
         yield told
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_epochs(lab: Lab) -> None:
     customers = eval(blocks("python")[1].replace("/lake", lab.lake), {"DeltaSink": DeltaSink})
     for told in follow(lab, customers):

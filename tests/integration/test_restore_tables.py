@@ -339,6 +339,7 @@ def test_without_a_delta_table_the_command_says_so(world: TopicWorld) -> None:
 # -- with Spark -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_windows_and_their_state_go_on_as_if_the_later_epochs_had_never_been(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_tests_of_the_gallery_pass_on_a_spark_of_their_own() -> None:
     assert "8 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_python_workers_import_what_lies_beside_the_transform(app: Any, tmp_path: Path) -> None:
     path = app(
         "import beside\n\ndef f(batch, epoch):\n"

@@ -19,6 +19,7 @@ from tests.support.example_lab import DAGS, Lab
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [
     pytest.mark.jvm,
+    pytest.mark.long,
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
 ]

@@ -129,6 +129,7 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
     assert list(with_token(session["session_id"])) == []
 
 
+@pytest.mark.long
 def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_avro(
     topic: Topic,
     settings: dict[str, str],
@@ -190,6 +191,7 @@ def on_both_workers(
     return {**settings, **executors, "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
+@pytest.mark.long
 def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
     topic: Topic,
     settings: dict[str, str],

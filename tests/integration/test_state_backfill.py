@@ -20,7 +20,7 @@ from airflow_epochs.model import Run
 from tests.support.state_clicks import DELAY
 from tests.support.state_lab import Lab
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.timeout(300)]
 WINDOWS = ("hourly", "late")
 FIRSTS = ("firsts", "newest")
 
@@ -81,7 +81,6 @@ def test_a_new_sink_shows_what_it_would_show_had_it_been_there_from_an_earlier_e
     assert rows(lab, "late_again") == rows(lab, "late") != shown
 
 
-@pytest.mark.long
 def test_a_new_upsert_keeps_the_rows_of_the_newest_epoch_and_is_staged_again_from_the_same_states(lab: Lab) -> None:
     for n in range(1, 5):
         lab.produce((0, "a", n, n), (1, "b", 9 - n if n < 3 else 7, n), (2, "c", 1, n))
@@ -106,7 +105,6 @@ def test_a_new_upsert_keeps_the_rows_of_the_newest_epoch_and_is_staged_again_fro
     assert sorted(lab.rows("newest_again", "page, n")) == [("a", 4), ("b", 7), ("c", 1), ("d", 1)]
 
 
-@pytest.mark.long
 def test_a_backfill_that_cannot_be_as_it_was_opens_nothing_and_its_remedy_ends_in_rows(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.example_lab import NO_AMOUNTS, Lab, Place, dags_of, poison, t
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [
     pytest.mark.jvm,
+    pytest.mark.long,
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
 ]
@@ -169,7 +170,6 @@ def test_an_order_meets_its_payments_whichever_of_them_comes_first(lab: Lab) -> 
     assert lab.rejected("silver/orders_payments_rejected") == told(sent, bad)
 
 
-@pytest.mark.long
 def test_a_card_raises_one_alert_an_hour_however_its_payments_are_spread(lab: Lab) -> None:
     def payment(time: str, card: str, amount: str = "10.00") -> bytes:
         return at(time, card=card, amount=amount)

@@ -26,7 +26,7 @@ from tests.support.state_clicks import EPOCH, SIZE
 from tests.support.state_lab import ALWAYS, OPEN, PARTITIONS, Lab, firsts, folds, seen_pages
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ def test_status_and_down_without_a_stack_say_so(tmp_path: Path) -> None:
 
 @pytest.mark.jvm
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_down_leaves_no_process_behind_even_if_the_supervisor_was_killed(tmp_path: Path) -> None:
     from stack.whole import State
