@@ -50,10 +50,9 @@ def test_people_are_told_the_oldest_and_the_newest_python(where: str) -> None:
 def test_make_looks_for_the_tests_that_need_java_where_they_are() -> None:
     named = re.search(r"^JVM := \$\(addprefix tests/,(.*)\)$", MAKEFILE, re.MULTILINE)
     assert named
-    files = (ROOT / "tests").rglob("test_*.py")
-    having = {
-        path.relative_to(ROOT / "tests").parts[0] for path in files if re.search(r"pytest\.mark\.jvm", path.read_text())
-    }
+    tests = ROOT / "tests"
+    files = [path for path in tests.rglob("test_*.py") if re.search(r"pytest\.mark\.jvm", path.read_text())]
+    having = {path.relative_to(tests).parts[0] for path in files}
     assert having == {*named[1].split(), "chaos"}
 
 
