@@ -30,6 +30,7 @@ from tests.chaos.books import Book, ClosedBook, DeltaBook, LateBook, OpenBook, T
 from tests.chaos.canaries import Canaries
 from tests.chaos.transfers import create_topic
 from tests.support.kafka_world import SUDDEN
+from tests.support.spark_world import FEW_ROWS
 
 PROJECT = Path(__file__).parent / "project"
 PIPELINES = ("bank", "bank_submit", "bank_windows")
@@ -70,7 +71,7 @@ class System(Stack):
         shutil.copytree(PROJECT, project)
         dags = project / "dags"
         scheduled = {"BANK_SCHEDULE": "@continuous", **SCHEDULING}
-        super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]")
+        super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]", spark_conf=FEW_ROWS)
         self.broker.settings.update(SUDDEN)
         env = {**self._task_env(), **SCHEDULING}
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
