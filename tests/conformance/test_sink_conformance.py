@@ -146,6 +146,7 @@ class TestDeltaSinkThatUpserts(ThroughSpark):
         return list({*before, *ids})
 
 
+@pytest.mark.long
 class TestDeltaSinkThatMerges(ThroughSpark):
     """What the epochs add up: a merge that is done twice shows."""
 

@@ -135,6 +135,7 @@ def test_clearing_any_single_task_of_a_finished_run_changes_no_row(running: Runn
     assert (running.verdict(), running.watch.ledger.newest_complete()) == (before, epochs)
 
 
+@pytest.mark.long
 def test_clearing_a_whole_finished_run_changes_no_row_and_new_orders_are_still_taken(running: RunningStack) -> None:
     run_id, epochs = finished_run(running), running.watch.ledger.newest_complete()
     assert running.clear(DAG, run_id, *STEPS) == "success", running.tasks(DAG, run_id)

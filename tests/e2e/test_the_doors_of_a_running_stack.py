@@ -61,6 +61,7 @@ def open_to_others(path: Path) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_no_secret_of_the_stack_is_among_the_arguments_of_a_process(running: RunningStack) -> None:
     secrets, seen, done = secrets_of(running), set[str](), threading.Event()
     assert len(secrets) == 7

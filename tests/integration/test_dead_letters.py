@@ -137,7 +137,15 @@ def test_rows_that_a_sink_would_not_take_land_with_their_records_in_the_same_epo
     assert rejected(lab) == EXPECTED, "the next epoch has none"
 
 
-@pytest.mark.parametrize("phase", ["stage.done", "decision.landed", "committed.rejected", "complete.put"])
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("stage.done", marks=pytest.mark.long),
+        "decision.landed",
+        "committed.rejected",
+        pytest.param("complete.put", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_epoch_shows_each_letter_once(lab: Lab, db: Db, phase: str) -> None:
     sent(lab, list(RECORDS.values()))
     with pytest.raises(Crash):
@@ -148,7 +156,7 @@ def test_a_killed_epoch_shows_each_letter_once(lab: Lab, db: Db, phase: str) -> 
     assert taken(lab, db) == {"lake": list("abdeh"), "database": list("ah"), "events": list("abcdeh")}
 
 
-@pytest.mark.parametrize("lost", ["rejected", "database"])
+@pytest.mark.parametrize("lost", ["rejected", pytest.param("database", marks=pytest.mark.long)])
 def test_rows_that_are_lost_after_the_decision_are_staged_again_as_they_were(lab: Lab, db: Db, lost: str) -> None:
     """The letters alone, too: they are those of all sinks."""
     sent(lab, list(RECORDS.values()))

@@ -142,6 +142,7 @@ class Triggerer(Process):
                 yield from child.net_connections("tcp")
 
 
+@pytest.mark.long
 def test_after_a_triggerer_is_killed_the_next_one_waits_on_and_records_are_shown_once(lab: Deferred) -> None:
     first, second = (Triggerer(lab.world.folder / name) for name in ("first", "second"))
 

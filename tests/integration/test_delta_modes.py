@@ -132,6 +132,7 @@ def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: 
     assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C")]
 
 
+@pytest.mark.long
 def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING")
     how: dict[str, Any] = {**UPSERT, "delete_when": "name IS NULL"}
@@ -379,6 +380,7 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
     assert shown(session, table) == expected
 
 
+@pytest.mark.long
 def test_a_server_that_replaces_single_partitions_replaces_all_of_an_overwritten_table(
     session: Any, world: Environment, named: str, table: str
 ) -> None:
@@ -517,6 +519,7 @@ def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: E
     ],
     ids=["upsert", "merge", "overwrite", "truncate", "partitions"],
 )
+@pytest.mark.long
 def test_a_table_named_in_the_catalog_takes_every_mode_and_stays_what_it_is(
     session: Any, world: Environment, named: str, options: dict[str, Any], expected: Rows
 ) -> None:

@@ -360,6 +360,7 @@ def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")
+@pytest.mark.long
 def test_a_killed_command_leaves_what_the_next_one_clears_away(lab: Lab, db: Db) -> None:
     initialised()
     sent(lab, *ORDERS)
@@ -476,6 +477,7 @@ def resting(found: Mapping[str, Checked]) -> set[str]:
     return {name for name, each in found.items() if each.result is Result.NOT_CHECKED}
 
 
+@pytest.mark.long
 def test_a_good_pipeline_is_in_order_with_an_empty_topic_and_after_an_epoch(lab: Lab, db: Db) -> None:
     found = checks(lab, db)
     assert {each.result for each in found.values()} == {Result.OK}, found
@@ -517,6 +519,7 @@ def test_what_topics_and_database_lack_is_found_at_once_and_is_gone_after_the_re
     assert bad(checks(lab, db, source=source)) == {}
 
 
+@pytest.mark.long
 def test_records_that_are_gone_are_found_until_they_are_skipped(lab: Lab, db: Db) -> None:
     sent(lab, *ORDERS)
     lab.run(orders(lab, db))

@@ -364,6 +364,7 @@ class Restorable:
             return Topic(name, admin, self.broker.bootstrap).create()
 
 
+@pytest.mark.long
 def test_a_log_that_is_put_back_from_a_copy_and_filled_again_past_the_position_stops_the_pipeline_and_a_rerun(
     servers: Path, jars: Jars, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def test_windows_close_once_and_late_clicks_are_told_apart(lab: Lab) -> None:
     assert lab.rows("late", '"partition", "offset"') == [(1, 2)]
 
 
-@pytest.mark.parametrize("first", range(0, len(PHASES), 4))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(4, len(PHASES), 4))])
 def test_an_epoch_killed_at_any_phase_leaves_state_and_outputs_as_the_oracle_has_them(lab: Lab, first: int) -> None:
     dice = random.Random(first)
     for epoch, phase in enumerate(PHASES[first : first + 4]):
