@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +56,13 @@ class Outcome(NamedTuple):
     printed: str
 
 
-def outcome(folder: Path, tests: list[str]) -> Outcome:
+@pytest.fixture(scope="module")
+def pytests() -> Iterator[fresh.Pytests]:
+    with fresh.pytests(ROOT) as pytests:
+        yield pytests
+
+
+def outcome(pytests: fresh.Pytests, folder: Path, tests: list[str]) -> Outcome:
     """pytest on the package in ``folder``, up to the first failure."""
     # With the fixtures of the unit tests, and without those of tests/conftest.py, which start servers.
     options = ["-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no", f"--rootdir={ROOT}"]
@@ -71,19 +78,19 @@ def outcome(folder: Path, tests: list[str]) -> Outcome:
     }
     env.pop("PYTEST_ADDOPTS", None)
     output = folder / "output.txt"
-    code = fresh.run([*options, *plugins, *tests], folder=folder, env=env, output=output)
+    code = pytests.run([*options, *plugins, *tests], folder=folder, env=env, output=output)
     return Outcome(code, output.read_text())
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_defect_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
-    done = outcome(mutated(tmp_path, mutation.edits), mutation.tests)
+def test_a_defect_is_noticed(mutation: Mutation, pytests: fresh.Pytests, tmp_path: Path) -> None:
+    done = outcome(pytests, mutated(tmp_path, mutation.edits), mutation.tests)
     assert done.code == TESTS_FAILED, f"it survives {mutation.tests}:\n{done.printed[-4000:]}"
     assert re.search(r"^1 failed", done.printed, re.MULTILINE), "a test must fail, not its collection"
     assert not re.search(r"(SyntaxError|ImportError|NameError|AttributeError)", done.printed), "the mutant is broken"
 
 
-def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path: Path) -> None:
+def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(pytests: fresh.Pytests, tmp_path: Path) -> None:
     """Else a mutant's death would prove nothing. The copy is what is tested, not the installed package."""
     witness = tmp_path / "test_witness.py"
     folder = mutated(tmp_path / "copy", [])
@@ -92,7 +99,8 @@ def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path:
         "def test_the_copy_is_imported():\n"
         "    assert airflow_epochs.__file__.startswith(os.environ['EPOCHS_MUTANT'])\n"
     )
-    done = outcome(folder, [str(witness), "tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"])
+    tests = [str(witness), "tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"]
+    done = outcome(pytests, folder, tests)
     assert done.code == 0, done.printed
 
 
