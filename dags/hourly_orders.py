@@ -3,8 +3,8 @@
 An epoch has exactly the records that came into Kafka in the hour of its run. The asset events of the tables carry the
 hour as their partition key, so other DAGs can wait for it.
 
-Starts paused. Before you unpause it, create the topic ``orders``. Environment variables: ``LAKE``, the folder or URL of
-the tables.
+Starts paused. Before you unpause it, create the topic ``orders``, which the local stack has. Environment variables:
+``LAKE``, the folder or URL of the tables.
 """
 
 from __future__ import annotations

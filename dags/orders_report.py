@@ -1,4 +1,7 @@
-"""A DAG of somebody else's, scheduled on a table: it runs whenever an epoch of the pipeline ``orders`` is complete."""
+"""Another team's DAG, scheduled on a table: it runs whenever an epoch of the pipeline ``orders`` is complete.
+
+Environment variable: ``LAKE``, the folder or URL of the tables, as in ``orders``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, task
 
 LAKE = os.environ.get("LAKE", "/lake")
-ORDERS = Asset(f"file://{LAKE}/silver/orders")
+ORDERS = Asset(f"{LAKE}/silver/orders" if "://" in LAKE else f"file://{LAKE}/silver/orders")
 
 with DAG("orders_report", schedule=[ORDERS], max_active_runs=1, catchup=False):
 

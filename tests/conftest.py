@@ -15,12 +15,12 @@ import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its setti
 from airflow_epochs import secrecy
 from stack import class_archive
 from stack.broker import Broker
-from stack.connect import JAVA_OPTIONS, ConnectServer
+from stack.connect import ConnectServer
 from stack.jars import REGISTRY, Jars, fetch
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
 from stack.s3 import S3Server
-from stack.spark import S3Access, home, with_class_archive
+from stack.spark import DRIVER_OPTIONS, S3Access, home, with_class_archive
 from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
 from tests.support.spark_world import FEW_ROWS
@@ -107,7 +107,7 @@ def s3(servers: Path) -> Iterator[S3Access]:
 def connect(servers: Path, jars: Jars, s3: S3Access) -> Iterator[ConnectServer]:
     """Spark Connect at ``connect.url``, with Delta, Kafka, and ``s3a://`` set up for the ``s3`` fixture."""
     class_archive.make()
-    conf = {**FEW_ROWS, JAVA_OPTIONS: with_class_archive(MANY_SESSIONS)}
+    conf = {**FEW_ROWS, DRIVER_OPTIONS: with_class_archive(MANY_SESSIONS)}
     with ConnectServer(servers / "connect", jars, s3=s3, quick_start=False, conf=conf) as server:
         yield server
 

@@ -170,7 +170,7 @@ def _changing() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="pause",
-            help="Let the pipeline take no new epoch; what is begun goes on, what is in doubt is finished",
+            help="Let the pipeline take no new epoch; running epochs continue, epochs in doubt are completed",
             func=pause,
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
@@ -188,7 +188,7 @@ def _changing() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="sign",
-            help="Let the ledger's records count as they are; later ones count only if today's key has signed them",
+            help="Accept the ledger's unsigned records as they are; from now on accept only signed records",
             func=sign,
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
@@ -204,7 +204,7 @@ def _kafka_credentials() -> ActionCommand:
         func=write_kafka_credentials,
         args=(
             Arg(("conn_id",), nargs="+", help="Connections of type kafka"),
-            Arg(("--file",), required=True, help="Where to; replaced if it is there"),
+            Arg(("--file",), required=True, help="The file to write; an existing file is replaced"),
         ),
     )
 
@@ -389,7 +389,7 @@ def sign(args: Namespace) -> None:
         args,
         f"These records of pipeline {args.pipeline} are signed with no key of connection {args.ledger_conn_id}:",
         *(f"  {key}" for key in unsigned),
-        "They will count as they stand now, whoever wrote them: look at them first.",
+        "They will be accepted as they are now, no matter who wrote them. Read them first.",
         "Records that are written from now on count only if they are signed.",
         f"Recorded: {caller()}, because: {by.why}",
     )

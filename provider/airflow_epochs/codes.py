@@ -386,7 +386,7 @@ LEDGER_CHANGED = AGREEMENT.code(
 LEDGER_IN_PARTS = AGREEMENT.code(
     "EPOCHS-LEDGER-IN-PARTS",
     Refused,
-    "The pipeline's folder in the ledger has records that do not fit to what the sinks show, or lacks pipeline.json. "
+    "The pipeline's folder in the ledger has records that contradict the sinks, or lacks pipeline.json. "
     "Nothing was changed.",
     "Restore the whole folder from one backup of the ledger. If there is none, move the folder away, and type "
     "`airflow epochs rebuild PIPELINE --why …` again: it begins a new ledger where the sinks end.",
@@ -550,7 +550,8 @@ LAG_UNKNOWN = COMMANDS.code(
     "EPOCHS-LAG-UNKNOWN",
     Refused,
     "The command cannot tell how far the pipeline is behind.",
-    "Wait for the first complete epoch. Only sources of type KafkaSource tell what is unread.",
+    "Wait for the first complete epoch if the source is a KafkaSource. If it is a DeltaSource, compare the table's "
+    "newest version (DESCRIBE HISTORY) with the one that `airflow epochs show PIPELINE` prints.",
 )
 EPOCH_UNKNOWN = COMMANDS.code(
     "EPOCHS-EPOCH-UNKNOWN",
@@ -582,9 +583,9 @@ DRY_RUN_UNSUITABLE = COMMANDS.code(
 DRY_RUN_UNTOLD = COMMANDS.code(
     "EPOCHS-DRY-RUN-UNTOLD",
     Refused,
-    "A dry run cannot tell the rows that the epoch published from the others in its sink, so it compares their numbers "
-    "alone. It says so beside the numbers.",
-    "Choose a later epoch to compare rows. Or do nothing: the numbers are right.",
+    "A dry run cannot distinguish the rows that the epoch published from other rows of its sink. So it compares only "
+    "the row counts, and says so beside them.",
+    "Choose a later epoch to compare rows. Or do nothing: the counts are right.",
 )
 EPOCH_NOT_IN_DOUBT = COMMANDS.code(
     "EPOCHS-EPOCH-NOT-IN-DOUBT",
@@ -666,8 +667,9 @@ POSITION_MISSING = COMMANDS.code(
 SOURCE_NOT_MOVABLE = COMMANDS.code(
     "EPOCHS-SOURCE-NOT-MOVABLE",
     Refused,
-    "The command cannot move the position of the pipeline's source, which is of another kind.",
-    "Use the command only for a pipeline that reads from Kafka.",
+    "The command cannot change the position of this kind of source.",
+    "Use `adopt-checkpoint`, `adopt-group`, `export-checkpoint` and `export-group` only for a pipeline with a "
+    "KafkaSource, and `skip`, `reset-source`, `rewind` and `replan` only for one with a KafkaSource or a DeltaSource.",
 )
 TOPIC_UNKNOWN = COMMANDS.code(
     "EPOCHS-TOPIC-UNKNOWN",
@@ -808,7 +810,8 @@ PIPELINE_NOT_IN_DAGS = COMMANDS.code(
     "EPOCHS-PIPELINE-NOT-IN-DAGS",
     Refused,
     "The command needs the sinks of the pipeline's DAG, and it finds no such DAG, or several. Nothing was changed.",
-    "Name the DAG with --dag-id. If its file has an import error (`airflow dags list-import-errors`), mend it first.",
+    "Name the DAG with --dag-id. If its file has an import error (`airflow dags list-import-errors`), correct that "
+    "first.",
 )
 DAG_UNKNOWN = COMMANDS.code(
     "EPOCHS-DAG-UNKNOWN",

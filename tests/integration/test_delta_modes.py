@@ -27,7 +27,7 @@ from tests.support.delta_modes_world import (
     values,
     vote_on,
 )
-from tests.support.delta_world import attempt_of, log_of, promised, transaction
+from tests.support.delta_world import SparkOn, attempt_of, log_of, promised, transaction
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
@@ -378,6 +378,16 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
     assert shown(session, table) == shown_by_others(table) == expected
     epochs.run(empty(session, "id BIGINT, p STRING"))
     assert shown(session, table) == expected
+
+
+def test_only_partitions_are_replaced_on_a_server_that_is_set_up_to_replace_all(other_session: Any, table: str) -> None:
+    """Delta's own switch: off, it takes an overwrite of partitions for one of the table, and says nothing."""
+    other_session.conf.set("spark.databricks.delta.dynamicPartitionOverwrite.enabled", "false")
+    sink = DeltaSink("silver", table, mode="overwrite_partitions", partition_by=["p"])
+    epochs = Epochs(sink, Environment(spark=SparkOn(other_session)))
+    epochs.run(values(other_session, "id, p", "(1L, 'a')", "(2L, 'b')"))
+    epochs.run(values(other_session, "id, p", "(3L, 'b')"))
+    assert shown(other_session, table) == shown_by_others(table) == [(1, "a"), (3, "b")]
 
 
 @pytest.mark.long

@@ -93,6 +93,7 @@ def test_what_cannot_be_read_comes_out_apart_with_its_bytes_and_the_reason(sessi
         b"\0\0\0\0\x05" + good[5:]: "schema 5 has no type 'Gone'",
         good[:-1]: "not of its schema, 7",
         good[:5]: "not of its schema, 7",
+        good[:6] + b"\x80\xbc\xc1\x96\x0b" + good[7:]: "not of its schema, 7",  # a text of 1.5 GB
         good + b"\0": "bytes left over behind a value of schema 7",
         good + b"EPOCHS": "bytes left over behind a value of schema 7",
         bad_text: "a text that is not UTF-8",

@@ -199,7 +199,7 @@ def test_a_database_that_was_restored_takes_the_missing_epochs_again(world: Rela
     error = told(world)
     assert f"The last epoch in table {world.db.table()} is 2, but the ledger says 4." in error.what
     assert "'The database is behind the ledger'" in error.remedy
-    (first,) = re.findall(r"backfill=\{<the new name>: (\d+)\}", error.remedy)
+    (first,) = re.findall(r'backfill=\{"<the new name>": (\d+)\}', error.remedy)
     goes_on(under_a_new_name(world, int(first)))
 
 

@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stack.connect import JAVA_OPTIONS, ConnectServer
+from stack.connect import ConnectServer
 from stack.jars import fetch
-from stack.spark import CLASS_ARCHIVE, QUICK_START
+from stack.spark import CLASS_ARCHIVE, DRIVER_OPTIONS, QUICK_START
 
 WRITTEN_S = 180
 """Java writes the archive as it ends."""
@@ -29,7 +29,7 @@ def make() -> Path:
         return CLASS_ARCHIVE
     with tempfile.TemporaryDirectory(dir=sys.prefix) as folder:
         new = Path(folder) / CLASS_ARCHIVE.name
-        conf = {JAVA_OPTIONS: f'{QUICK_START} -XX:ArchiveClassesAtExit="{new}" -Xlog:cds*=off'}
+        conf = {DRIVER_OPTIONS: f'{QUICK_START} -XX:ArchiveClassesAtExit="{new}" -Xlog:cds*=off'}
         with ConnectServer(Path(folder) / "connect", fetch("spark"), conf=conf) as server:
             server.processes[-1].stop(grace_s=WRITTEN_S)
         os.replace(new, CLASS_ARCHIVE)

@@ -19,7 +19,6 @@ HOST = "localhost"
 """The one name to which pyspark sends a token without TLS; not 127.0.0.1."""
 TOKEN = "token"
 """The file that has it."""
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 class ConnectServer(Server):
@@ -56,7 +55,7 @@ class ConnectServer(Server):
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            JAVA_OPTIONS: spark.with_class_archive(spark.QUICK_START) if quick_start else "",
+            spark.DRIVER_OPTIONS: spark.with_class_archive(spark.QUICK_START) if quick_start else "",
             **(conf or {}),
         }
 
@@ -86,8 +85,8 @@ class ConnectServer(Server):
 
     def _written_settings(self) -> Path:
         conf = self.folder / "conf"
-        java = f'-Dlog4j2.configurationFile="{conf / spark.LOG4J_FILE}" {self.settings[JAVA_OPTIONS]}'
-        spark.write_conf(conf, {**self.settings, JAVA_OPTIONS: java})
+        log4j, own = f'-Dlog4j2.configurationFile="{conf / spark.LOG4J_FILE}"', self.settings[spark.DRIVER_OPTIONS]
+        spark.write_conf(conf, {**self.settings, spark.DRIVER_OPTIONS: f"{log4j} {spark.AVRO_LIMITS} {own}"})
         return conf / spark.DEFAULTS_FILE
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from stack.jars import Jars, pyspark_home
 # out, because the image of the Spark server has no provider.
 REDACTION = r"(?s)kafka\.(sasl|ssl)\..*"
 
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 DEFAULTS_FILE, LOG4J_FILE = "spark-defaults.conf", "log4j2.properties"
 LOG4J = """\
 rootLogger.level=WARN
@@ -46,6 +47,11 @@ FAIR = """\
 # Half the processor time of a start and of a first job, for 20 % less speed later. With that compiler alone, Java
 # would keep 48 MB of compiled code; after some minutes of different jobs it would compile again what it threw away.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:-UsePerfData"
+# More than any record of Kafka has. A damaged record that announces a text of 1.5 GB is then one that cannot be
+# decoded; without a limit Java asks for that memory, and Spark ends.
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}.maxLength=16777216" for what in ("bytes", "string", "collectionItems")
+)
 CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
 
@@ -102,6 +108,7 @@ def settings(jars: Jars, *, s3: S3Access | None = None) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
+        DRIVER_OPTIONS: AVRO_LIMITS,
         **PRIVATE,
         "spark.redaction.string.regex": REDACTION,
         **(_s3a(s3) if s3 else {}),

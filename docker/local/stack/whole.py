@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -141,13 +140,12 @@ class Stack(Server):
         defaults = {
             **spark.settings(self.jars),
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": spark.QUICK_START,
+            spark.DRIVER_OPTIONS: f"{spark.QUICK_START} {spark.AVRO_LIMITS}",
             **self.spark_conf,
         }
         conf = spark.write_conf(self.folder / "spark-conf", defaults)
         return {
             **spark.environment(self.folder / "spark-submit"),
             "SPARK_CONF_DIR": str(conf),
-            "PYSPARK_PYTHON": sys.executable,
             "LAKE": str(self.lake),
         }

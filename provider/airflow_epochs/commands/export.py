@@ -35,7 +35,7 @@ def export_command() -> ActionCommand:
     """The command of this module."""
     return ActionCommand(
         name="export",
-        help="Write a pipeline's epochs to a file: .parquet, a row each; or .jsonl, a line with all records each",
+        help="Write a pipeline's epochs to a file: .parquet has a row per epoch, .jsonl a line with all its records",
         func=export,
         args=(
             PIPELINE,

@@ -26,10 +26,10 @@ def finding_command() -> ActionCommand:
         func=find,
         args=(
             Arg(("--topic",), help="With --partition and --offset: the record"),
-            Arg(("--partition",), type=int, help="Of the topic"),
-            Arg(("--offset",), type=int, help="Of the record"),
+            Arg(("--partition",), type=int, help="Partition of --topic"),
+            Arg(("--offset",), type=int, help="Offset of the record"),
             Arg(("--table",), help="With --version: path or URL of a Delta table"),
-            Arg(("--version",), type=int, help="Of the table"),
+            Arg(("--version",), type=int, help="Version of --table"),
             Arg(("--row-file",), metavar="FILE", help="A data file of a Delta table, as queries tell it for a row"),
             Arg(("--ledger-conn-id",), help="Connection of type epochs; without it, all of them"),
             OUTPUT,
@@ -47,10 +47,18 @@ def find(args: Namespace) -> None:
         found = [row for conn_id in chosen for row in _of_connection(conn_id, args, removed=True)]
     if not found:
         raise Refused(
-            "No complete epoch of any pipeline has it.",
+            f"No complete epoch of any pipeline has {_question(args)}.",
             code=codes.NOTHING_FOUND,
         )
     print_rows(found, args.output)
+
+
+def _question(args: Namespace) -> str:
+    if args.row_file is not None:
+        return f"written the file {args.row_file}"
+    if args.table is not None:
+        return f"made version {args.version} of the table {args.table}"
+    return f"read offset {args.offset} of partition {args.partition} of topic {args.topic}"
 
 
 def _require_one_question(args: Namespace) -> None:

@@ -75,7 +75,7 @@ def show_lag(args: Namespace) -> None:
     lag = lag_of(ledger, AirflowEnvironment(SparkConnect()))
     if lag is None:
         raise Refused(
-            "The lag is not known: no epoch is complete yet, or the source does not tell.",
+            "The lag is not known: no epoch is complete yet, or the source is a DeltaSource.",
             code=codes.LAG_UNKNOWN,
             pipeline=args.pipeline,
         )

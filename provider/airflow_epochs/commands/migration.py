@@ -77,7 +77,7 @@ def _moving_in() -> list[ActionCommand]:
                 _GROUP,
                 Arg(
                     ("--starting",),
-                    help="Where partitions begin of which the group has no offset: earliest, latest, or a time",
+                    help="Where to begin in partitions without a committed offset: earliest, latest, or a time",
                 ),
                 *_OF_A_DAG,
             ),
@@ -95,7 +95,7 @@ def _moving_out() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="export-group",
-            help="Commit where the pipeline ends to a consumer group, whose consumers go on from there",
+            help="Commit the pipeline's position as the offsets of a consumer group",
             func=export_group,
             args=(PIPELINE, _GROUP, WHY, ARG_YES, CONN),
         ),

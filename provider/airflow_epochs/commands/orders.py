@@ -34,7 +34,7 @@ from airflow_epochs.model import described_epochs
 from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.runners import SparkConnect
 
-_TOPIC = Arg(("--topic",), action="append", help="A topic, as often as there are topics; without it, all of them")
+_TOPIC = Arg(("--topic",), action="append", help="A topic; may be repeated. Default: all topics")
 _SOURCE_CONN = Arg(("--source-conn-id",), help="The source's connection, if it is another one than in the last epoch")
 _WRITTEN = (WHY, ARG_YES, CONN)
 
@@ -48,7 +48,7 @@ def _moving() -> list[ActionCommand]:
     return [
         ActionCommand(
             name="skip",
-            help="Go on behind records that the source has lost, or at other offsets; what is lost goes on record",
+            help="Continue after records that the source has lost, or at given offsets; the loss is recorded",
             func=skip,
             args=(
                 PIPELINE,

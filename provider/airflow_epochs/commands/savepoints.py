@@ -50,13 +50,13 @@ def savepoint_commands() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="describe-savepoint",
-            help="A savepoint, as JSON: its offsets as `starting` takes them, receipts, the pipeline of that time",
+            help="A savepoint, as JSON: offsets as `starting` takes them; receipts, source, sinks, code of its epoch",
             func=describe_savepoint,
             args=(PIPELINE, _NAME, CONN),
         ),
         ActionCommand(
             name="dispose-savepoint",
-            help="Let a savepoint not count any more",
+            help="End a savepoint; its name cannot be used again",
             func=dispose_savepoint,
             args=(PIPELINE, _NAME, WHY, ARG_YES, CONN),
         ),

@@ -56,8 +56,8 @@ def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, e
         return
     raise Corrupt(
         f"The sink shows {_describe(found)}. But the command `adopt-sink`, which the next epoch obeys, expects it to "
-        f"show {_describe(expected)}. Its table was changed since, or the DAG points it to another one. Nothing was "
-        "read or written.",
+        f"show {_describe(expected)}. Since the command, the sink's table was changed, or the DAG points the sink to "
+        "another table. Nothing was read or written.",
         code=codes.ADOPTION_OUTDATED,
         remedy="Correct the DAG if it should point the sink to another table. Otherwise type "
         f"`airflow epochs adopt-sink {pipeline} {sink.name} --why …` again: it looks at the table anew. Then clear the "

@@ -41,7 +41,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.sinks import from_spec
 
 EPOCHS_COUNTED_MAX = 1_000
-"""Of so many epochs the rows are counted before an operator is asked; of more it would take too long."""
+"""The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,18 @@ class Standing:
         base = Position.after(self.order or self.before)
         planned = self.newest if self.attempt else None
         return source.before(base, planned.ranges if planned else {}, planned.source_state if planned else {})
+
+    def recorded(self, name: str) -> TransactionId | None:
+        """What the sink showed after the epoch before; None if no epoch of it is on record."""
+        marker = self.before.markers.get(name) if self.before else None
+        return TransactionId.parse(marker) if marker else None
+
+    def awaited(self, name: str) -> TransactionId | None:
+        """What the next run expects the sink to show: what was recorded, or what a command takes it as."""
+        if name not in self.adopted:
+            return self.recorded(name)
+        adopted = self.adopted[name]
+        return TransactionId.parse(adopted) if adopted else None
 
     @property
     def adopted(self) -> Mapping[str, str | None]:
@@ -370,11 +382,9 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     """
     sink = _known(ledger, at, name, new_table=new_table)
     found = sink.last_committed(at.newest.txn.pipeline, env) if sink else None
-    recorded = at.before.markers.get(name) if at.before else None
-    awaited = at.adopted.get(name, recorded)
-    if agree(found, TransactionId.parse(awaited) if awaited else None):
+    expected = at.recorded(name)
+    if agree(found, at.awaited(name)):
         return None
-    expected = TransactionId.parse(recorded) if recorded else None
     if expected and agree(found, expected):
         return Adoption(sink=name, shown=expected, expected=expected, lacks=None)
     if expected is None or compare(found, expected) is Shown.AHEAD:
@@ -403,13 +413,13 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
 
     Raises Refused if the ledger does not describe it.
     """
-    recorded = at.before.markers.get(name) if at.before else None
+    recorded = at.recorded(name)
     if name not in at.newest.sinks and recorded is None:
         known = sorted({*at.newest.sinks, *(at.before.markers if at.before else ())})
         raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(known)}.")
     if new_table:
         return None
-    txn = TransactionId.parse(recorded) if recorded else at.newest.txn
+    txn = recorded or at.newest.txn
     last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
     if last is None or name not in last.sinks:
         raise _not_adopted(

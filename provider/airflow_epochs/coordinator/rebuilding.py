@@ -244,7 +244,7 @@ def _disagree(name: str, shows: LastEpoch | None, newest: int, everything: Mappi
         code=codes.SINKS_DISAGREE,
         remedy=f"Restore a copy of sink {name} that shows epoch {newest}, and type the command again. If there is "
         f"none, type it with --without {name}; then give that sink another name in the DAG, with "
-        f'backfill={{"<the new name>": {newest}}}: it reads what it lacks from Kafka again. See '
+        f'backfill={{"<the new name>": {newest}}}: it reads what it lacks from the source again. See '
         "docs/operations.md#rebuild-a-lost-ledger.",
         sink=name,
     )

@@ -4,7 +4,7 @@ Each has a run id of its own (``ledger.run_ids.nth``). So whatever the ledger sa
 too, and a run may begin in one layout and go on in the other.
 
 No record says how many epochs a run has. They are dense, so they are found by their indexes. When a run has ended by
-itself, the index after its last one names the same epoch once more: whoever clears the run then takes no new data.
+itself, the index after its last one names the same epoch once more: a run that is cleared then takes no new data.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Signing:
         return [key for key, value in needed.items() if not self._is_believed(key, value)]
 
     def sign(self, *, why: str, at: str, writer: str, who: str = "", host: str = "", login: str = "") -> SigningRecord:
-        """Put a signing record: today's records count, whoever wrote them; later ones count only if they are signed.
+        """Put a signing record: today's records count, signed or not; later ones count only if they are signed.
 
         Raises:
             Refused: There is no key, or another signing record was put at the same moment. Nothing changed.

@@ -57,7 +57,7 @@ class Suspect:
             f"The table {self._name} is gone, but {self._last} was committed to it. Nothing was written.",
             code=codes.TABLE_GONE,
             remedy="Put the table back from a backup: restore its whole folder. If the table cannot come back, give "
-            f"the sink another name and {self._backfill(1)}: a new table gets what Kafka still has. See "
+            f"the sink another name and {self._backfill(1)}: a new table gets what the source still has. See "
             "docs/failures.md#the-table-is-gone.",
         )
 
@@ -99,8 +99,8 @@ class Suspect:
             "was committed to it. The table was restored from an older copy. Nothing was written.",
             code=codes.SINK_BEHIND,
             remedy="Put the newest copy of the table back: restore its whole folder. If there is none, give the sink "
-            f"another name and {self._backfill(found.epoch + 1)}: the provider reads the missing epochs from Kafka "
-            "again. See docs/failures.md#the-table-is-behind.",
+            f"another name and {self._backfill(found.epoch + 1)}: the provider reads the missing epochs from the "
+            "source again. See docs/failures.md#the-table-is-behind.",
         )
 
     def _other_history(self, expected: TransactionId) -> Corrupt:

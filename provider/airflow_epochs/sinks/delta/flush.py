@@ -1,7 +1,7 @@
 """Make what Spark has committed on a local disk survive a power cut: Spark flushes nothing, neither rows nor log.
 
 A receipt says that the rows are there. They are if the commit's own files are, and all of the log that a reader needs
-to come to that commit: the newest checkpoint and each entry since, whoever wrote them.
+to come to that commit: the newest checkpoint and each entry since, no matter who wrote them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A VACUUM deletes what no log entry named when it read the log. One that keeps nothing (0 hours), or that finds staged
 files older than it has to keep, may so delete the files of a commit that lands meanwhile: the marker is there, the
-rows are not, and nobody can read the table. So whoever has committed looks again before the receipt. Rows that are
+rows are not, and nobody can read the table. So the commit task looks again before it writes the receipt. Rows that are
 lost are staged again, and one log entry, put-if-absent, replaces all files of the commit by theirs. That entry is
 then the epoch's commit; the marker stays as it is.
 """
@@ -110,7 +110,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         remedy="Restore the files from a backup, or from the store's own versions of them. Then clear the commit task. "
         f"If there is no backup, {_undo(location, found)}; then complete the epoch without this sink's rows: "
         f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "
-        f'backfill={{"<the new name>": {txn.epoch}}}: the provider reads the epoch from Kafka again.',
+        f'backfill={{"<the new name>": {txn.epoch}}}: the provider reads the epoch from the source again.',
         **attempt_fields(txn),
         sink=app.sink,
     )
@@ -137,7 +137,7 @@ def _undo(location: TableLocation, found: FoundCommit) -> str:
 def replacement(loss: Loss, adds: list[JsonDict], info: JsonDict, table: DeltaTable) -> list[JsonDict]:
     """The log entry that puts ``adds`` in place of all files of the commit. The rows are the same: no change of data.
 
-    The table's metadata is said once more, so that whoever began before this entry notices it.
+    The table's metadata is said once more, so that a writer that began before this entry notices it.
     """
     removes = [{"remove": remove_of(add, info["commitInfo"]["timestamp"])} for add in loss.adds]
     quiet = [{"add": action["add"] | {"dataChange": False}} for action in adds]

@@ -64,8 +64,8 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
         f"{_at(found)} Nothing was written.",
         code=codes.SINK_BEHIND,
         remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
-        f"name in the DAG, with backfill={{<the new name>: {found.txn.epoch + 1}}}: it reads the missing epochs from "
-        "Kafka again. See docs/sql.md, 'The database is behind the ledger'.",
+        f'name in the DAG, with backfill={{"<the new name>": {found.txn.epoch + 1}}}: it reads the missing epochs from '
+        "the source again. See docs/sql.md, 'The database is behind the ledger'.",
     )
 
 
@@ -99,8 +99,8 @@ def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
         "was written.",
         code=codes.SINK_EMPTY,
         remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
-        "name in the DAG, with backfill={<the new name>: <its first epoch>}. See docs/sql.md, 'The database is behind "
-        "the ledger'.",
+        'name in the DAG, with backfill={"<the new name>": <its first epoch>}. See docs/sql.md, '
+        "'The database is behind the ledger'.",
     )
 
 
@@ -114,7 +114,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             "the connection of the sink is wrong. Nothing was written.",
             code=codes.TABLE_GONE,
             remedy="Restore the table and its marker, or correct the sink. To fill a new table, create it and give the "
-            "sink another name in the DAG, with backfill={<the new name>: <the first epoch to read again>}. See "
+            'sink another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See '
             "docs/sql.md, 'The table is gone'.",
         )
     if recorded.get("table_id") and recorded["table_id"] != table.id:
@@ -125,7 +125,8 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             code=codes.TABLE_REPLACED,
             remedy=f"Put the marker back if the table has the rows of a dump that ends with epoch {expected.epoch}: "
             f"{put_back} To fill a new table instead, give the sink another name in the DAG, with "
-            "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
+            'backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+            "'The table is gone'.",
         )
     what = "The marker table" if marker.table is None else "The marker of this sink in the table"
     return Corrupt(

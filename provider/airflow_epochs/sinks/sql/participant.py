@@ -186,7 +186,8 @@ class SqlParticipant:
                 code=codes.SQL_TABLE_MISSING,
                 remedy="Restore the table with its rows, or grant its rights to the user. Then clear the failed "
                 "task. To fill a new table instead, create it and give the sink another name in the DAG, with "
-                "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
+                'backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+                "'The table is gone'.",
             )
         return Refused(
             f"Table {self.sink.table} does not exist in {session.name}, or the connection's user cannot see it.",
@@ -307,7 +308,7 @@ class SqlParticipant:
             raise diagnosis.not_previous(self.sink, attempt, marker, found, rows)
 
     def detail(self, session: Session) -> JsonDict:
-        """Which table in which database it is, for whoever finds another one there later."""
+        """Which table in which database it is. If another table is found later, the error names both."""
         table = session.table(*self.sink.table_name)
         return {
             "table": self.sink.table,

@@ -23,7 +23,7 @@ from airflow_epochs.sources.kafka.starting import ms_of
 KEY = "interval"
 """The field of ``source_state`` that says which interval the epoch is for, and since when none is left out."""
 LOOKED_AT_MAX = 1_000
-"""Of so many epochs, the newest ones, the one that has read an interval is looked for, to name it."""
+"""The epoch that has read an interval is looked for among so many of the newest ones, to name it."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ _OF_SESSION = {
 """Option of a write -> setting of the session that is its like for MERGE, which takes no options."""
 _AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 """A server may have it on: then a MERGE adds columns though nobody asked for it."""
+_OVERWRITES_PARTITIONS = "spark.databricks.delta.dynamicPartitionOverwrite.enabled"
+"""A server may have it off: then Delta replaces all rows where only partitions should be replaced."""
 _NOT_PLANNED = "Error occurred during query planning"
 """What EXPLAIN says, followed by a colon and the reason; it raises for nothing but the syntax."""
 
@@ -122,6 +124,7 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
     nothing else may write in it.
     """
     spark.conf.set(_AUTO_MERGE, "false")
+    spark.conf.set(_OVERWRITES_PARTITIONS, "true")
     before = seen(spark, plan.target, plan.app)
     if refused := refusal(before, plan) or _replaced(before, plan):
         return Committed(about=before.about, marker=before.marker, refused=refused)
