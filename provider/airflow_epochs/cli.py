@@ -48,7 +48,7 @@ from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, U
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
-from airflow_epochs.event_time import micros
+from airflow_epochs.event_time import instant_text, micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
 from airflow_epochs.hooks.retrying import Retry
@@ -73,7 +73,6 @@ from airflow_epochs.sinks.delta.state_records import StateRecords
 from airflow_epochs.sinks.delta.state_view import ReadableState, readable
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
-from airflow_epochs.spark.driver.event_times import instant
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 from airflow_epochs.storage.options import storage_options
@@ -291,18 +290,10 @@ def _printed_state(row: StateFigures, now: int) -> dict[str, object]:
         "rows changed": row.changed,
         "files dropped": row.dropped,
         "rows late": row.late,
-        "watermark": _instant(row.watermark),
+        "watermark": None if row.watermark is None else instant_text(row.watermark),
         "lag": None if row.watermark is None else f"{(now - row.watermark) // 1_000_000} s",
-        "next expiry": _instant(row.next_expiry),
+        "next expiry": None if row.next_expiry is None else instant_text(row.next_expiry),
     }
-
-
-def _instant(at: int | None) -> str | None:
-    """An instant in microseconds as text; the number itself if it is outside the calendar of Python."""
-    try:
-        return None if at is None else instant(at).isoformat()
-    except OverflowError:
-        return f"{at} us"
 
 
 @tells_refusals

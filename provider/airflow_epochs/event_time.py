@@ -106,8 +106,10 @@ def next_watermarks(event_time: EventTime | None, before: CompleteRecord | None,
     """
     earlier = before.watermarks if before else ()
     length = event_time.depth + 1 if event_time else len(earlier)
-    oldest = earlier[-1] if earlier else None  # a depth that was raised gives the deepest operator nothing to close
-    marks = [_own(event_time, before, now), *earlier, *[oldest] * length]
+    # The epoch before has dropped state by the last but one, so a depth that was raised must not bring back an older
+    # one. It gives the deepest operator nothing to close.
+    oldest = earlier[-2] if earlier else None
+    marks = [_own(event_time, before, now), *earlier[:-1], *[oldest] * length]
     return tuple(marks[:length])
 
 
@@ -170,6 +172,14 @@ def unpacked(told: JsonDict) -> tuple[Watermarks, EventTimes]:
 def micros(at: datetime) -> int:
     """Microseconds from 1970 to an instant with its zone."""
     return (at - datetime.fromisoformat("1970-01-01T00:00:00+00:00")) // _MICROSECOND
+
+
+def instant_text(at: int) -> str:
+    """An instant in microseconds as text; the number itself if it is outside the calendar of Python."""
+    try:
+        return (datetime.fromisoformat("1970-01-01T00:00:00+00:00") + at * _MICROSECOND).isoformat()
+    except OverflowError:
+        return f"{at} us"
 
 
 def _times(event_times: EventTimes) -> list[PartitionTime]:

@@ -256,6 +256,19 @@ def test_rows_that_break_an_expectation_may_be_put_in_quarantine(lab: Lab, db: D
     assert rejected(lab) == [(2, "lake", "the row breaks the expectation \"note <> 'bad'\"")]
 
 
+@pytest.mark.parametrize("condition", ["nota <> 'bad'", "note <>", "note", "count(*) > 0"])
+def test_a_quarantine_that_cannot_be_computed_is_refused_before_rows_are_staged(
+    lab: Lab, db: Db, condition: str
+) -> None:
+    """Else the rows that it should take out would be shown."""
+    sent(lab, [RECORDS[0], b"x|bad|0"])
+    with pytest.raises(Refused, match="EPOCHS-EXPECTATION-INVALID"):
+        lab.run(pipeline(lab, db, expectations={"lake": [expect(condition, otherwise="quarantine")]}))
+    right = {"lake": [expect("note <> 'bad'", otherwise="quarantine")]}
+    lab.run_all(lambda: pipeline(lab, db, expectations=right))
+    assert taken(lab, db) == {"lake": ["a"], "database": list("ax"), "events": list("ax")}
+
+
 def test_a_deletion_needs_no_values_but_its_key_and_its_sequence(lab: Lab, session: Any) -> None:
     table = f"delta.`{lab.at('people')}`"
     session.sql(f"CREATE TABLE {table} (id STRING NOT NULL, op STRING, note STRING NOT NULL, seq BIGINT) USING delta")
@@ -359,6 +372,7 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (Fit(required=("other",)), "cast(NULL AS int) AS c", None),
     (Fit(conditions=(("the CHECK constraint positive (c > 0)", "c > 0"),)), "-1 AS c", "the row breaks the CHECK"),
     (Fit(conditions=(("it", "c > 0"),)), "cast(NULL AS int) AS c", "the row breaks it"),
+    (Fit(expected=(expect("c > 0"),)), "-1 AS c", "the row breaks the expectation 'c > 0'"),
     (Fit(), f"{BAD} AS `it's a \\\\ name`", "is not UTF-8"),
     (TOPIC, f"{BAD} AS value", None),
     (TOPIC, f"{BAD} AS c", "column c is not UTF-8"),

@@ -188,6 +188,18 @@ def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_anot
     assert sorted(lab.rows("seen", "page, n"))[-1] == ("c", 4)
 
 
+def test_a_key_of_several_parts_is_refused_before_rows_are_staged(lab: Lab) -> None:
+    """The vote looks for keys that come twice, and cannot compare such values."""
+    nested = "origin struct<topic: string, offset: bigint>, tags array<string>, n bigint"
+    sql = "select named_struct('topic', 'a', 'offset', 1L) as origin, array('x') as tags, 1L as n"
+    for keys in (["origin", "n"], ["tags"]):
+        with pytest.raises(Refused, match="EPOCHS-STATE-SCHEMA") as refused:
+            lab.run(changing(lab, sql, nested, keys=keys))
+        assert f"a struct, an array, a map or a variant: {keys[0]}. Make columns of their parts" in str(refused.value)
+    lab.run(changing(lab, sql, nested, keys=["n"]))
+    assert lab.rows("seen", "n") == [(1,)]
+
+
 @pytest.mark.parametrize("earlier_epochs", [1, FOLD_EPOCHS_MIN + 1], ids=["among changes", "in a fold"])
 def test_an_end_that_falls_is_a_vote_to_abort_since_an_older_row_would_come_back(lab: Lab, earlier_epochs: int) -> None:
     schema, until = "page string, until timestamp", "select 'a' as page, timestamp'2026-01-01 {}:00:00Z' as until"

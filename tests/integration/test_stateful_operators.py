@@ -103,6 +103,24 @@ def test_windows_count_what_plain_python_counts_and_tell_the_late_rows(
     assert run_windows(session, epochs, size, slide, lateness) == (expected, late)
 
 
+@pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
+def test_open_windows_keep_their_rows_when_the_size_is_changed(session: Any, before: int, after: int) -> None:
+    epochs = history(1)
+    state, shown, late = windows_state(session), 0, 0
+    for number, epoch in enumerate(epochs, 1):
+        size = before if number <= 2 else after
+        rows, kept = events_of(session, epoch.events), state.frame(epoch)
+        result = windowed(rows, kept, epoch, time="ts", size=size * S, keys=["k"], **n_and_total())
+        found = taken(result, state, epoch)
+        shown += sum(row["n"] for row in found["out"])
+        late += len(found["late"])
+        if number == 3:
+            sizes = {row["window_end"] - row["window_start"] for row in state.rows.values()}
+            assert len(sizes) == 2, "no window was open when the size was changed"
+        counted = shown + sum(row["n"] for row in state.open(epoch))
+        assert counted + late == in_rows(epochs[:number]), "a row is nowhere, or twice"
+
+
 # -- duplicates ----------------------------------------------------------------------------------------------------
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_epochs import EventTime, codes
-from airflow_epochs.contracts import PlannedEpoch
+from airflow_epochs.contracts import Move, PlannedEpoch, Position
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.order_wording import told
+from airflow_epochs.coordinator.orders import NO_RESTORATION, standing
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.event_time import micros
-from airflow_epochs.model import CompleteRecord, OpenRecord, Run
+from airflow_epochs.model import CompleteRecord, OffsetRange, OpenRecord, Run
 from airflow_epochs.testing import MemorySource
 from tests.support.scenario import Scenario, abort, run
 
@@ -66,6 +68,22 @@ def test_an_epoch_has_the_watermark_of_the_epochs_before_and_not_of_its_own_rows
         "0": at(90),
         "1": at(90),
     }
+
+
+def test_reading_again_tells_that_the_watermark_stays_and_what_that_means() -> None:
+    scenario, event_time = Scenario(), EventTime("10 s")
+    task = coordinator(scenario, event_time)
+    opened(task, run(1))
+    finish(task, run(1), 50, 40)
+    scenario.produce(2)
+    opened(coordinator(scenario, event_time), run(2))
+    finish(coordinator(scenario, event_time), run(2), 90, 90)
+    now = standing(scenario.ledger, "orders")
+    here = Position.after(now.before) or Position(ranges={}, state={})
+    back = Move(position=here, again={"orders": (OffsetRange(0, 0, 1),)})
+    words = "\n".join(told(scenario.ledger, now, back, NO_RESTORATION))
+    assert "The watermark does not go back. Rows up to it, at least to 2026-01-01T12:00:29.999999+00:00, are" in words
+    assert "watermark" not in "\n".join(told(scenario.ledger, now, Move(position=here), NO_RESTORATION))
 
 
 def test_an_epochs_now_is_the_time_after_the_source_has_waited_for_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from airflow_epochs import EventTime
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.event_time import micros, next_watermarks, times_after
 from airflow_epochs.model import CompleteRecord, EventTimes, OffsetRange, PartitionTime, Ranges
+from airflow_epochs.sinks.delta.state_pin import expired_to
 from tests.support import records
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -82,8 +83,17 @@ def test_it_stands_still_without_event_time_so_that_no_window_closes_twice() -> 
 def test_operators_one_behind_another_get_those_of_earlier_epochs() -> None:
     before = complete(times(50), at(30), at(20), at(10))
     assert next_watermarks(EventTime("0 s", depth=2), before, now(0)) == (at(50) - 1, at(30), at(20))
-    assert next_watermarks(EventTime("0 s", depth=3), before, now(0)) == (at(50) - 1, at(30), at(20), at(10))
-    assert next_watermarks(EventTime("0 s", depth=4), before, now(0)) == (at(50) - 1, at(30), at(20), at(10), at(10))
+    assert next_watermarks(EventTime("0 s", depth=1), before, now(0)) == (at(50) - 1, at(30))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5])
+def test_a_depth_that_is_raised_brings_back_no_state_that_the_epoch_before_has_dropped(depth: int) -> None:
+    before = complete(times(50), at(30), at(20), at(10))
+    marks = next_watermarks(EventTime("0 s", depth=depth), before, now(0))
+    dropped_by = expired_to(before.watermarks)
+    assert marks[0] == at(50) - 1 and len(marks) == depth + 1
+    assert dropped_by is not None and marks[-1] is not None and marks[-1] >= dropped_by
+    assert list(marks) == sorted(filter(None, marks), reverse=True)
 
 
 RANGES: Ranges = {"clicks": (OffsetRange(0, 0, 5), OffsetRange(1, 0, 0))}

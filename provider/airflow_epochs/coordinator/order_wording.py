@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
+from airflow_epochs.event_time import instant_text
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
 
@@ -19,6 +20,7 @@ def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> 
         *_input(ledger, move, restoration),
         *_brought_back(at, move, restoration),
         *_counted_again(at, move, restoration),
+        *_late(at, move, restoration),
     ]
 
 
@@ -60,6 +62,17 @@ def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[s
     return [
         f"  The state counts these records a second time, too: {', '.join(states)}. If it must not, answer no, and "
         f"first let it begin anew: airflow epochs adopt-sink {at.newest.txn.pipeline} {states[0]} --new-table --why …"
+    ]
+
+
+def _late(at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    """The watermark does not go back with the input, so operators drop what they are to see again."""
+    watermark = at.before.watermarks[0] if at.before and at.before.watermarks else None
+    if not move.again or restoration.points or watermark is None:
+        return []
+    return [
+        f"  The watermark does not go back. Rows up to it, at least to {instant_text(watermark)}, are late when they "
+        "are read again: deduplication, joins, sessions and functions do not see them."
     ]
 
 

@@ -351,8 +351,8 @@ def _fit(task: TaskTry, name: str, sink: Sink) -> Fit:
             told = sink.fit(task.pipeline.name, task.env)
     fit = from_json(Fit, told) if told else Fit(utf8=False)
     expected = task.pipeline.expectations.get(name, ())
-    rules = [each.condition for each in expected if isinstance(each, ExpectedRows) and each.otherwise == QUARANTINE]
-    return replace(fit, conditions=(*fit.conditions, *((f"the expectation {rule!r}", rule) for rule in rules)))
+    rules = (each for each in expected if isinstance(each, ExpectedRows) and each.otherwise == QUARANTINE)
+    return replace(fit, expected=tuple(replace(rule, show=()) for rule in rules))
 
 
 def _earlier_plans(task: TaskTry, opened: OpenRecord, first: int, outputs: tuple[str, ...]) -> Iterator[StagePlan]:

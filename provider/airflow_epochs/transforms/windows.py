@@ -45,7 +45,7 @@ def windowed(
             lateness by ``expires``.
         epoch: The transform's epoch.
         time: The column with the time of a row, a timestamp.
-        size: How long a window is.
+        size: How long a window is. If it is changed, an open window keeps its rows, and ends at the later of both ends.
         keys: Columns of the rows. Without any, there is one row per window.
         agg: Aggregates of rows, like ``F.count("*").alias("n")``.
         merge: Aggregates of these aggregates under the same names, like ``F.sum("n").alias("n")``. Of an average, keep
@@ -59,11 +59,11 @@ def windowed(
         has a window again whenever it changed: a sink upserts by the keys and ``window_start``.
     """
     hop = _Hop.of(size, slide, lateness)
-    marks, names = Watermarks.of(epoch), [*_CHECKS.names("keys", keys, some=False), START, END]
+    marks, names = Watermarks.of(epoch), [*_CHECKS.names("keys", keys, some=False), START]
     _check(rows, state, time, names, hop)
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
-    fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*names).agg(*agg), state), state)
+    fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*names, END).agg(*agg), state), state)
     old = state.where(~marks.passed(END, hop.lateness)).join(fresh.select(*names), names, "left_semi")
     merged = old.unionByName(fresh).groupBy(*names).agg(*merge, *_latest(state))
     new = _CHECKS.shaped(merged, state)
@@ -119,9 +119,9 @@ class _Hop:
 
 def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], hop: _Hop) -> None:
     _CHECKS.is_time("the rows", rows, time)
-    _CHECKS.has("the rows", rows, names[:-2])
+    _CHECKS.has("the rows", rows, names[:-1])
     _CHECKS.has_not("the rows", rows, [START, END, EXPIRES])
-    _CHECKS.has("the state", state, names)
+    _CHECKS.has("the state", state, [*names, END])
     _CHECKS.is_time("the state", state, START, END)
     if EXPIRES in state.columns:
         _CHECKS.is_time("the state", state, EXPIRES)
@@ -136,10 +136,14 @@ def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], h
 
 
 def _latest(state: DataFrame) -> list[Column]:
-    """Of two times at which a window expires, the later one: it must not fall when the lateness does."""
+    """Of two ends of a window, and of two times at which it expires, the later one.
+
+    They differ after a change of the size or of the lateness. A window must not end before the epoch that has shown it
+    open, and its rows of before are in it.
+    """
     from pyspark.sql import functions as F
 
-    return [F.max(EXPIRES).alias(EXPIRES)] if EXPIRES in state.columns else []
+    return [F.max(time).alias(time) for time in (END, EXPIRES) if time in state.columns]
 
 
 def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: Watermarks, hop: _Hop) -> DataFrame:

@@ -60,7 +60,8 @@ def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
     for field in schema["fields"]:
         found = _of_column(field["name"], field["type"], fit)
         yield from found if _is_in(field["name"], fit.keys) else _unless(fit.unless, found)
-    for what, condition in fit.conditions:
+    rules = [(f"the expectation {rule.condition!r}", rule.condition) for rule in fit.expected]
+    for what, condition in (*fit.conditions, *rules):
         yield f"the row breaks {what}", f"NOT coalesce(({condition}), false)"
     if fit.record_bytes is not None:
         size = _record_size({field["name"]: field["type"] for field in schema["fields"]})

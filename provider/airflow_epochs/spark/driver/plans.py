@@ -117,7 +117,8 @@ class Fit:
         calendar: Whether dates and times must be in the years 1 to 9999.
         longest: Column -> the most characters of a text.
         required: Columns that must not be NULL.
-        conditions: What every row must meet: what to call it, and a condition in SQL.
+        conditions: What the table demands of every row: what to call it, and a condition in SQL.
+        expected: What the pipeline expects of every row.
         is_topic: Whether the destination is a topic: a column ``partition`` is then the record's to be.
         record_bytes: The most bytes of a Kafka record; None: there is no limit.
         keyed: Whether the column ``key`` must not be NULL.
@@ -133,6 +134,7 @@ class Fit:
     longest: dict[str, int] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     conditions: tuple[tuple[str, str], ...] = ()
+    expected: tuple[ExpectedRows, ...] = ()
     is_topic: bool = False
     record_bytes: int | None = None
     keyed: bool = False

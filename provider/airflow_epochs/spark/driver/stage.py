@@ -34,7 +34,7 @@ from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, NewestStaging, StateStaging
 from airflow_epochs.spark.driver.expectations import Audit
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, StateRead
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
 from airflow_epochs.transforms.changes import LATE
 
@@ -110,6 +110,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
         expectations.require_computable({n: own[n] for n in own if n != _post(plan)}, plan.expectations)
+        expectations.require_computable(every, _quarantines(plan))
         analysed = determinism.analysed_plans(spark, own)
         uses, reads = _uses(analysed, epoch.clock)
         judged = letters.judged(plan, every)
@@ -149,6 +150,12 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
 def _post(plan: StagePlan) -> str | None:
     """The sink of the dead letters; None if there is none."""
     return plan.letters.sink if plan.letters else None
+
+
+def _quarantines(plan: StagePlan) -> dict[str, Rules]:
+    """Sink -> the expectations whose broken rows become dead letters."""
+    fits = plan.letters.fits if plan.letters else {}
+    return {sink: Rules(rows=fit.expected) for sink, fit in fits.items()}
 
 
 def _needed(plan: StagePlan) -> set[str]:

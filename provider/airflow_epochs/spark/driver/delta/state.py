@@ -31,7 +31,7 @@ from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
 
@@ -199,7 +199,20 @@ def _schema(spark: SparkSession, read: StateRead) -> StructType:
             f"`expires` of a state table is the column {read.expires!r} of type {kind}. It must be of type TIMESTAMP.",
             code=codes.STATE_SCHEMA,
         )
+    if nested := [name for name in read.keys if name in schema.names and _is_nested(schema[name].dataType)]:
+        raise Refused(
+            f"A key column of a state table cannot be a struct, an array, a map or a variant: {', '.join(nested)}. "
+            "Make columns of their parts, and name these in `keys`.",
+            code=codes.STATE_SCHEMA,
+        )
     return schema
+
+
+def _is_nested(kind: DataType) -> bool:
+    """Whether the vote cannot look for keys that come twice: pyarrow does not compare such values."""
+    from pyspark.sql import types
+
+    return isinstance(kind, (types.StructType, types.ArrayType, types.MapType, types.VariantType))
 
 
 def _misfit(declared: StructType, df: DataFrame, plan: StateStaging) -> str | None:
