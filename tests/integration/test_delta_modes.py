@@ -380,8 +380,7 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
     assert shown(session, table) == expected
 
 
-def test_only_partitions_are_replaced_on_a_server_that_is_set_up_to_replace_all(other_session: Any, table: str) -> None:
-    """Delta's own switch: off, it takes an overwrite of partitions for one of the table, and says nothing."""
+def test_partitions_are_replaced_on_a_server_that_is_set_up_to_refuse_it(other_session: Any, table: str) -> None:
     other_session.conf.set("spark.databricks.delta.dynamicPartitionOverwrite.enabled", "false")
     sink = DeltaSink("silver", table, mode="overwrite_partitions", partition_by=["p"])
     epochs = Epochs(sink, Environment(spark=SparkOn(other_session)))

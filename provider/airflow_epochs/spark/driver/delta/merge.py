@@ -45,7 +45,7 @@ _OF_SESSION = {
 _AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 """A server may have it on: then a MERGE adds columns though nobody asked for it."""
 _OVERWRITES_PARTITIONS = "spark.databricks.delta.dynamicPartitionOverwrite.enabled"
-"""A server may have it off: then Delta replaces all rows where only partitions should be replaced."""
+"""A server may have it off: then Delta refuses to replace partitions, and a decided epoch could not be committed."""
 _NOT_PLANNED = "Error occurred during query planning"
 """What EXPLAIN says, followed by a colon and the reason; it raises for nothing but the syntax."""
 
