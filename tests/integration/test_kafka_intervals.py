@@ -16,7 +16,7 @@ from kafka.codec import has_zstd
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval
 from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused
-from airflow_epochs.model import Run
+from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from tests.support.faults_world import crash
@@ -246,6 +246,25 @@ def test_history_before_the_beginning_is_refused_and_read_after_the_command_of_t
     for number, shown in ((9, "ac"), (10, "abc"), (11, "abcc"), (12, "abccd")):
         assert hour(world, number).run(10 + number) is None
         assert world.shown("lake") == shown, "hour by hour, and the hour that was shown before comes twice, as told"
+
+
+@pytest.mark.parametrize("then", ["added again", "deleted"])
+def test_a_topic_that_is_no_longer_read_has_no_part_in_an_interval_and_keeps_its_position(
+    world: TopicWorld, then: str
+) -> None:
+    world.create_topic("more", 1)
+    both = world.but(topics=("in", "more"))
+    send(world, ("a", at(9)), ("b", at(10)), ("c", at(11)))
+    for payload, number in (("x", 9), ("y", 10), ("z", 11)):
+        world.produce(payload, "more", [0], at(number))
+    assert hour(both, 9).run(9) is None
+    if then == "deleted":
+        world.delete_topic("more")
+    assert hour(world, 10).run(10) is None
+    assert world.shown("lake") == "abx"
+    assert world.completed(2).ranges[world.topic("more")] == (OffsetRange(0, 1, 1),)
+    assert hour(both if then == "added again" else world, 11).run(11) is None
+    assert world.shown("lake") == ("abcxyz" if then == "added again" else "abcx")
 
 
 def test_a_pipeline_that_read_what_was_there_goes_on_by_intervals(world: TopicWorld) -> None:

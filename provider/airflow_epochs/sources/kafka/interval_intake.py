@@ -85,7 +85,9 @@ def _of_interval(
     start, end = interval.instants(at)
     starts = brokers.offsets_at(start, cluster.ends())
     # the ends are newer than the logs: so what is not cut off there has no record that is too new
-    ends = brokers.seen_offsets_at(end, {(topic, r.partition): r.start for topic in full for r in full[topic]})
+    # and a topic that is no longer read has none: its empty range stays where it is
+    read = {(topic, r.partition): r.start for topic in config.topics for r in full[topic]}
+    ends = brokers.seen_offsets_at(end, read)
     ranges, why = interval.plan(at, covered, full, starts, ends, refuse_missed=config.refuses_missed)
     new = [topic for topic in config.topics if not position or topic not in position.ranges]
     if gone := interval.cut_off(ranges, cluster, new):

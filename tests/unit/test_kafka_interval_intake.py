@@ -1,0 +1,72 @@
+"""What the brokers are asked for the epoch of a data interval; no broker is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_epochs.contracts import Interval, Past, Position
+from airflow_epochs.model import OffsetRange, Ranges
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.config import KafkaConfig, read_config
+from airflow_epochs.sources.kafka.interval import KEY, Coverage, recorded
+from airflow_epochs.sources.kafka.interval_intake import find_interval
+from airflow_epochs.sources.kafka.logs import ClusterLog, Log, Partition, TopicLog
+from airflow_epochs.sources.kafka.starting import ms_of
+from airflow_epochs.sources.kafka.waiting import Waiting
+
+DAY = datetime(2026, 1, 31, tzinfo=timezone.utc)
+
+
+def hour(number: float) -> datetime:
+    return DAY + timedelta(hours=number)
+
+
+class Logs(Brokers):
+    """Topics of one partition: the hour of each record, by offset. Like brokers, they know no other topic."""
+
+    def __init__(self, **topics: Sequence[float]) -> None:
+        self.topics = topics
+
+    def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
+        there = {topic: self.topics[topic] for topic in topics if topic in self.topics}
+        return ClusterLog("c", {t: TopicLog(f"id-of-{t}", {0: Log(0, len(of))}) for t, of in there.items()})
+
+    def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
+        return []
+
+    def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        return self.seen_offsets_at(ms, dict.fromkeys(partitions, 0))
+
+    def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        return {at: self._first(at[0], ms, begin) for at, begin in begins.items()}
+
+    def _first(self, topic: str, ms: int, begin: int) -> int | None:
+        found = (o for o, time in enumerate(self.topics[topic]) if o >= begin and ms_of(hour(time)) >= ms)
+        return next(found, None)
+
+
+def config(*topics: str) -> KafkaConfig:
+    return read_config({"topics": list(topics), "conn_id": "kafka", "bounds": "data_interval", "max_wait": 0})
+
+
+def past(start: float) -> Past:
+    """Of the run for the hour from ``start`` on, a day later."""
+    interval = Interval(hour(start), hour(start + 1))
+    return Past(epochs=lambda: iter(()), clock=lambda: hour(start + 24), interval=interval)
+
+
+def position(**ends: int) -> Position:
+    """After the epoch of the hour from 9 to 10."""
+    coverage = {KEY: recorded(Interval(hour(9), hour(10)), Coverage(hour(9), hour(10)))}
+    ranges: Ranges = {topic: (OffsetRange(0, 0, end),) for topic, end in ends.items()}
+    return Position(ranges=ranges, state={"cluster_id": "c", **coverage})
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "deleted"])
+def test_of_a_topic_that_is_no_longer_read_an_interval_has_nothing_and_its_position_stays(there: bool) -> None:
+    logs = Logs(orders=[9, 10, 11], **({"refunds": [9, 10, 11]} if there else {}))
+    found = find_interval(logs, config("orders"), position(orders=1, refunds=1), past(10))
+    assert found.ranges == {"orders": (OffsetRange(0, 1, 2),), "refunds": (OffsetRange(0, 1, 1),)}
