@@ -24,7 +24,7 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.contracts import Movable, Move
 from airflow_epochs.coordinator import orders, rewinding, savepoints
-from airflow_epochs.coordinator.order_wording import shown, told
+from airflow_epochs.coordinator.order_wording import planned_anew, told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
@@ -131,7 +131,7 @@ def skip(args: Namespace) -> None:
             return source.past_losses(position, args.topic or [], environment())
         return source.to_offsets(position, offsets_in(args.offsets), environment())
 
-    _order(args, "skip", moved)
+    _order(args, "skip", moved, plans_anew=args.to_available)
 
 
 @tells_refusals
@@ -185,13 +185,7 @@ def replan(args: Namespace) -> None:
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     move = orders.replan(at, from_spec(at.newest.source))
-    planned = at.newest.ranges
-    confirm(
-        args,
-        f"Epoch {at.epoch} of pipeline {args.pipeline} was aborted. Its input was {shown(planned)}.",
-        "The next run plans it anew from the same beginning: no record is left out, and none is read twice.",
-        f"Recorded: {caller()}, because: {by.why}",
-    )
+    confirm(args, *planned_anew(at), f"Recorded: {caller()}, because: {by.why}")
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, "replan", by, move)
     print(rewinding.NEXT)
@@ -222,19 +216,20 @@ def _order(
     name: str,
     moved: Callable[[Movable, Standing], Move],
     restored: Callable[[Standing], Restoration | None] = lambda at: None,
+    *,
+    plans_anew: bool = False,
 ) -> None:
+    """``plans_anew``: the command is also for an aborted epoch that begins there, but cannot be read to its end."""
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
         move, restoration = moved(from_spec(at.newest.source, args.source_conn_id), at), restored(at)
-    if rewinding.is_nothing(at, move, restoration):
+    anew = plans_anew and at.is_aborted and not move.moves
+    if rewinding.is_nothing(at, move, restoration) and not anew:
         print("Nothing to do: the pipeline goes on there in any case.")
         return
-    confirm(
-        args,
-        *told(ledger, at, move, restoration or NO_RESTORATION),
-        f"Recorded: {caller()}, because: {by.why}",
-    )
+    lines = planned_anew(at) if anew else told(ledger, at, move, restoration or NO_RESTORATION)
+    confirm(args, *lines, f"Recorded: {caller()}, because: {by.why}")
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, name, by, move, restoration=restoration)
     print(rewinding.next_step(restoration))

@@ -24,6 +24,14 @@ def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> 
     ]
 
 
+def planned_anew(at: Standing) -> list[str]:
+    """That an aborted epoch begins where it began, and that its input is planned once more."""
+    return [
+        f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} was aborted. Its input was {shown(at.newest.ranges)}.",
+        "The next run plans it anew from the same beginning: no record is left out, and none is read twice.",
+    ]
+
+
 def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
     lines = []
     if move.left:

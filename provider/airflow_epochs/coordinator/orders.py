@@ -85,6 +85,11 @@ class Standing:
         """As in ``OpenRecord``, by the commands so far."""
         return self.order.adopted if self.order else {}
 
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the next epoch keeps the input of an attempt that was aborted, unless a command comes."""
+        return self.attempt > 0 and self.newest.command is None
+
 
 def standing(ledger: Ledger, pipeline: str) -> Standing:
     """Where the pipeline stands.
@@ -229,7 +234,7 @@ def replan(at: Standing, source: Before) -> Move:
     Raises:
         Refused: No epoch was aborted.
     """
-    if not at.attempt or at.newest.command:
+    if not at.is_aborted:
         raise Refused(
             "There is no aborted epoch to plan anew.",
             code=codes.NOTHING_TO_REPLAN,

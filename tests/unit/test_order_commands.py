@@ -1,0 +1,128 @@
+"""Commands typed as the errors name them, where the brokers say what a test lets them say. No broker is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.sources.kafka import reader
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
+from airflow_epochs.sources.kafka.waiting import Waiting
+from stack.broker import Broker
+from tests.support.remedies import in_the_environment, ordered, typed
+from tests.support.sql_world import new_sqlite
+from tests.support.topic_world import TopicWorld
+
+
+class Told(Brokers):
+    """Brokers without a network. ``logs``: topic -> its only log; ``epoch_ends``: where older leader epochs end."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, Log] = {}
+        self.epoch_ends: dict[Partition, int | None] = {}
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
+        there = {topic: TopicLog(f"id-of-{topic}", {0: self.logs[topic]}) for topic in topics if topic in self.logs}
+        return ClusterLog("c", there, {at: end for at, end in self.epoch_ends.items() if at in (epochs or {})})
+
+    def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
+        return []
+
+    def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
+        return {}
+
+    def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
+        pass
+
+    def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        return dict.fromkeys(partitions)
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Told:
+    told = Told()
+    monkeypatch.setattr(reader, "Brokers", lambda access: told)
+    monkeypatch.setattr("tests.support.kafka_staging._between", lambda *offsets: [])
+    return told
+
+
+@pytest.fixture
+def world(tmp_path: Path, brokers: Told, monkeypatch: pytest.MonkeyPatch) -> TopicWorld:
+    """Epoch 1 has read the topic up to offset 20."""
+    nowhere = cast(Broker, SimpleNamespace(bootstrap="127.0.0.1:1"))
+    world = TopicWorld(folder=tmp_path, broker=nowhere, db=new_sqlite(tmp_path), id="x")
+    for name, value in in_the_environment(world.kafka).items():
+        monkeypatch.setenv(name, value)
+    brokers.logs[world.topic()] = Log(0, 20, 3)
+    assert world.run(1) is None
+    return world
+
+
+def stopped(world: TopicWorld, number: int) -> Corrupt:
+    error = world.run(number)
+    assert isinstance(error, Corrupt), error
+    error.pipeline = world.name  # as the operator does
+    return error
+
+
+def aborted(world: TopicWorld, number: int) -> None:
+    world.opened(number)
+    world.task().abort(Run("dag", f"run {number}"), "out of memory")
+
+
+def truncated(world: TopicWorld, brokers: Told, to: int) -> None:
+    """An unclean election has cut the log there; since then it has grown up to offset 60."""
+    brokers.logs[world.topic()] = Log(0, 60, 4)
+    brokers.epoch_ends = {(world.topic(), 0): to}
+
+
+def test_an_aborted_epoch_whose_log_was_cut_behind_its_beginning_is_planned_anew_by_the_command_of_the_error(
+    world: TopicWorld, brokers: Told
+) -> None:
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=30)
+    for number in (3, 4):
+        error = stopped(world, number)
+        assert error.code is codes.RECORDS_GONE and f"{world.topic()}[0] offsets [30, 40)" in error.what
+    screen = typed(world.ledger_root, error, "skip")
+    assert f"was aborted. Its input was 20 offsets, {world.topic()}[0] [20, 40)." in screen
+    assert "no record is left out, and none is read twice" in screen
+    assert world.opened(5).ranges == {world.topic(): (OffsetRange(0, 20, 60),)}
+    order = world.ledger.open_record(2, 2)
+    assert order and order.command and (order.command.name, order.command.lost, order.moved) == ("skip", {}, False)
+
+
+def test_a_log_that_was_cut_before_the_beginning_of_an_aborted_epoch_is_gone_on_with_where_it_was_cut(
+    world: TopicWorld, brokers: Told
+) -> None:
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=15)
+    typed(world.ledger_root, stopped(world, 3), "skip")
+    assert world.opened(4).ranges == {world.topic(): (OffsetRange(0, 15, 60),)}
+
+
+def test_where_nothing_is_lost_and_no_epoch_was_aborted_skip_has_nothing_to_do(
+    world: TopicWorld, brokers: Told
+) -> None:
+    words = ("epochs", "skip", world.name, "--to-available", "--why", "the test says so")
+    assert "Nothing to do" in ordered(world.ledger_root, *words)
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    assert "plans it anew" in ordered(world.ledger_root, *words)
+    assert "Nothing to do" in ordered(world.ledger_root, *words), "the command stands already"
