@@ -293,6 +293,7 @@ class Move:
         position: Where the next epoch begins, as empty ranges.
         lost, again, left: As in ``model.Command``.
         ahead: What can be read now in the partitions that were moved.
+        stay: The topics that stay where they are, because they are no longer read, and cannot go back.
     """
 
     position: Position
@@ -300,6 +301,7 @@ class Move:
     again: Ranges = field(default_factory=dict)
     left: Ranges = field(default_factory=dict)
     ahead: Ranges = field(default_factory=dict)
+    stay: tuple[str, ...] = ()
 
     @property
     def moves(self) -> bool:

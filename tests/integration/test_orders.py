@@ -336,6 +336,53 @@ def test_a_rewind_behind_another_topic_or_to_no_epoch_is_refused(world: TopicWor
         typing(world, "rewind", "--to-timestamp", "earliest")
 
 
+@pytest.mark.parametrize("since", ["it was deleted", "retention deleted its records"])
+@pytest.mark.parametrize(
+    ("epoch", "tables", "shown"),
+    [
+        (3, [], "abcdefghiijjkkllxy"),
+        (3, ["--restore-tables"], "abcdefghijklxy"),
+        (2, [], "abcdefgghhiijjkkllxy"),
+        (2, ["--restore-tables"], "abcdefghijklx"),
+    ],
+)
+def test_a_topic_that_is_no_longer_read_and_is_gone_does_not_hinder_a_rewind(
+    world: TopicWorld, since: str, epoch: int, tables: list[str], shown: str
+) -> None:
+    """The epochs 2 and 3 have read it: so it need not move for epoch 3, and cannot for epoch 2."""
+    wide = world.but(topics=("in", "more"))
+    world.create_topic("more", 1)
+    for number, payloads, more in ((2, "ef", "x"), (3, "gh", "y")):
+        world.produce(payloads)
+        world.produce(more, "more", [0])
+        assert wide.run(number) is None
+    for number, payloads in ((4, "ij"), (5, "kl")):
+        world.produce(payloads)
+        assert world.run(number) is None
+    world.produce("z", "more", [0])
+    world.delete_topic("more") if since == "it was deleted" else world.delete_before(0, 3, "more")
+    screen = typing(world, "rewind", "--to-epoch", str(epoch), *tables)
+    assert (f"{world.topic('more')} stays where it is: the DAG no longer reads it" in screen) == (epoch == 2)
+    assert [world.run(number) for number in range(6, 7 + len(tables))] == [None] * (1 + len(tables))
+    assert world.shown("lake") == shown
+    assert world.completed(world.ledger.newest_complete()).ranges[world.topic("more")] == (OffsetRange(0, 2, 2),)
+
+
+def test_a_topic_that_is_no_longer_read_goes_back_where_it_can_and_is_read_again_once_it_is_back(
+    world: TopicWorld,
+) -> None:
+    wide = world.but(topics=("in", "more"))
+    world.create_topic("more", 1)
+    for number, more in ((2, "x"), (3, "y")):
+        world.produce(more, "more", [0])
+        assert wide.run(number) is None
+    world.produce("ef")
+    assert world.run(4) is None
+    assert "stays where it is" not in typing(world, "rewind", "--to-epoch", "2", "--restore-tables")
+    assert [each.run(number) for number, each in ((5, world), (6, world), (7, wide))] == [None] * 3
+    assert world.shown("lake") == "abcdefxy"
+
+
 def test_a_partition_that_came_later_goes_back_to_its_beginning(world: TopicWorld) -> None:
     world.add_partition()
     world.produce("efg", partitions=range(3))

@@ -46,6 +46,10 @@ def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
     if again:
         twice = "" if restoration.points else ", so their rows come twice"
         lines.append(f"  read again{twice}: {shown(again)}")
+    lines += [
+        f"  {topic} stays where it is: the DAG no longer reads it, and its older records are gone."
+        for topic in move.stay
+    ]
     return [*lines, f"  there to be read now: {shown(move.ahead)}"]
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from airflow_epochs.contracts import Environment, Movable, Move
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Environment, LeavingOut, Movable, Move, Position
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
+from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import ends_of
 
 NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
 RESTORES = (
@@ -15,8 +21,38 @@ RESTORES = (
 
 
 def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: Environment) -> Move:
-    """Where the next epoch begins if it goes back to the end of a complete epoch. Asks the source; reads only."""
-    return source.to_offsets(at.position(source), orders.ends_after(ledger, at, number), env)
+    """Where the next epoch begins if it goes back to the end of a complete epoch. Asks the source; reads only.
+
+    The source is asked only for what moves: what stays, such as a topic that is no longer read, may be gone.
+    """
+    position = at.position(source)
+    moving = _moving(position, orders.ends_after(ledger, at, number))
+    stay = [topic for topic in moving if _cannot_go_back(source, position, topic, moving[topic], env)]
+    back = {topic: of for topic, of in moving.items() if topic not in stay}
+    move = source.to_offsets(position, back, env) if back else Move(position=position)
+    return replace(move, stay=tuple(stay))
+
+
+def _moving(position: Position, offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+    """``offsets`` without the partitions that are there already."""
+    now = ends_of(position.ranges)
+    found = {topic: {p: to for p, to in of.items() if now.get((topic, p)) != to} for topic, of in offsets.items()}
+    return {topic: of for topic, of in found.items() if of}
+
+
+def _cannot_go_back(
+    source: Movable, position: Position, topic: str, offsets: Mapping[int, int], env: Environment
+) -> bool:
+    """Whether the topic is no longer read, and does not have these offsets any more. It need not go back then."""
+    if not (isinstance(source, LeavingOut) and source.leaves_out(topic)):
+        return False
+    try:
+        source.to_offsets(position, {topic: offsets}, env)
+    except Refused as error:
+        if error.code not in (codes.TOPIC_REPLACED, codes.OFFSETS_UNUSABLE):
+            raise
+        return True
+    return False
 
 
 def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> bool:
