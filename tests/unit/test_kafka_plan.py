@@ -20,7 +20,7 @@ from airflow_epochs.sources.kafka.loss import (
     require_was_readable,
     tails_of,
 )
-from airflow_epochs.sources.kafka.moves import before, past_losses, to_another, to_offsets
+from airflow_epochs.sources.kafka.moves import before, past_losses, to_another, to_offsets, to_time
 from airflow_epochs.sources.kafka.plan import (
     available,
     begun_again,
@@ -382,6 +382,15 @@ def test_a_move_forgets_what_was_known_of_the_records_before_the_position_and_ke
 def test_offsets_that_the_topics_do_not_have_are_refused(offsets: dict[str, dict[int, int]], why: str) -> None:
     with pytest.raises(Refused, match=why):
         to_offsets(position(orders={0: 20}), offsets, cluster(orders={0: (5, 30)}))
+
+
+def test_a_rewind_to_a_time_goes_back_and_never_on_and_leaves_a_partition_that_nobody_has_read_as_it_is() -> None:
+    at, log = position(orders={0: 20, 1: 7}), cluster(orders={0: (0, 30), 1: (0, 9), 2: (0, 50)})
+    found = {("orders", 0): 12, ("orders", 1): 8, ("orders", 2): 40}
+    move = to_time(at, 1_769_817_600_000, log, found)
+    assert starts(move) == {("orders", 0): 12, ("orders", 1): 7}
+    assert (move.lost, move.again) == ({}, {"orders": (OffsetRange(0, 12, 20),)})
+    assert plan(move.position, log)["orders"][2] == OffsetRange(2, 0, 50), "the next epoch reads all of it"
 
 
 def test_in_another_cluster_every_position_is_new_and_topics_that_are_not_named_are_forgotten() -> None:

@@ -74,6 +74,8 @@ def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Mov
 def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) -> Move:
     """Go back to the first record at or after a time (ms since 1970) in each partition; never forward.
 
+    A partition that the pipeline has not read yet stays as it is: the next epoch reads it from offset 0 on.
+
     Raises:
         Refused: A topic was created again.
         Corrupt: The connection leads to another cluster.
@@ -81,11 +83,11 @@ def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) 
     known = offsets_at_ends(_of(position, sorted(cluster.topics)))
     _require_same_logs(gaps_at(known, position.state, cluster))
     found = {t: started(t, cluster.topics[t], AtTime(ms), index) for t in known}
-    return to_offsets(
-        position,
-        {t: {r.partition: min(r.start, known[t].get(r.partition, r.start)) for r in of} for t, of in found.items()},
-        cluster,
-    )
+    back = {
+        t: {r.partition: min(r.start, known[t][r.partition]) for r in of if r.partition in known[t]}
+        for t, of in found.items()
+    }
+    return to_offsets(position, back, cluster)
 
 
 def to_another(
