@@ -294,6 +294,7 @@ class Move:
         lost, again, left: As in ``model.Command``.
         ahead: What can be read now in the partitions that were moved.
         stay: The topics that stay where they are, because they are no longer read, and cannot go back.
+        back_to: As in ``model.Command``.
     """
 
     position: Position
@@ -302,6 +303,7 @@ class Move:
     left: Ranges = field(default_factory=dict)
     ahead: Ranges = field(default_factory=dict)
     stay: tuple[str, ...] = ()
+    back_to: str = ""
 
     @property
     def moves(self) -> bool:
@@ -436,6 +438,10 @@ class ByInterval(Protocol):
 
     def is_of(self, state: JsonDict, interval: Interval) -> bool:
         """Whether an epoch with this ``PlannedEpoch.state`` was planned for this interval."""
+        ...
+
+    def read_until(self, state: JsonDict) -> datetime | None:
+        """The end of the interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: it had none."""
         ...
 
 

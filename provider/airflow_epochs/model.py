@@ -440,6 +440,8 @@ class Command:
         left: Where the pipeline left a topic whose place another topic has taken, as empty ranges.
         lacks: Sink -> the epochs ``(first, last)`` that it lacks from now on.
         restores: Sink -> the version of its table that comes back.
+        back_to: The time that the input goes back to, in ISO 8601: epochs of data intervals that ended by then are not
+            read again. "": it is not known by a time, or an older version has written the command.
     """
 
     name: str
@@ -453,6 +455,7 @@ class Command:
     left: Ranges = field(default_factory=dict)
     lacks: dict[str, tuple[int, int]] = field(default_factory=dict)
     restores: dict[str, int] = field(default_factory=dict)
+    back_to: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

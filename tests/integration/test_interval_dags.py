@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 from airflow.triggers.base import TriggerEvent
+from confluent_kafka import Producer
 
 from airflow_epochs import DeltaSink, KafkaSource
 from airflow_epochs.contracts import Past
@@ -25,6 +26,7 @@ from airflow_epochs.pipeline import EpochPipeline
 from stack.broker import Broker
 from tests.support.airflow_harness import Harness
 from tests.support.deferred_world import deferred, submit, trigger_of
+from tests.support.faults_disk import PARTITIONS as PARTITION_NUMBERS
 from tests.support.kafka_staging import TopicSpark
 from tests.support.page_lab import Browser
 from tests.support.remedies import in_the_environment, ordered
@@ -212,6 +214,51 @@ def test_hours_without_records_have_their_place_in_history_that_is_read_again(la
         words = ["--to-timestamp", three.isoformat(), "--why", "once more"]
         ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, *words)
     assert lab.shown() == "ddee"
+
+
+@pytest.mark.parametrize("command", ["--to-timestamp", "--to-epoch"])
+def test_after_a_rewind_to_a_later_hour_a_run_without_records_before_it_passes_its_epoch_on(
+    lab: Lab, command: str
+) -> None:
+    lab.world.produce("e", at=NINE + 5 * HOUR)
+    three, five = NINE + 3 * HOUR, NINE + 5 * HOUR
+    dag = lab.dag(EVERY_HOUR, starting=three.isoformat())
+    _, empty, _ = runs = dag.backfill(three, five)
+    assert [dag.drive(run).state for run in runs] == ["success"] * 3
+    to = five.isoformat() if command == "--to-timestamp" else "2"
+    ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, command, to, "--why", "once more")
+    [again] = dag.backfill(five, five, again=True)
+    assert (dag.drive(again).state, lab.shown()) == ("success", "dee")
+    cleared = dag.clear(empty)
+    assert (cleared.state, cleared.xcoms["orders.complete"]["epoch"]) == ("success", 2)
+    assert (lab.shown(), lab.world.ledger.newest_complete()) == ("dee", 4)
+
+
+def test_a_rewind_to_an_hour_does_not_begin_at_the_end_of_a_transaction_of_the_hour_before(lab: Lab) -> None:
+    """A broker wrote that end today: brokers find it in place of the first record of the hour."""
+    three, four, five = (NINE + number * HOUR for number in (3, 4, 5))
+    in_a_transaction(lab, "x", three + HOUR / 3)
+    lab.world.produce("y", at=three + HOUR / 2)
+    lab.world.produce("e", at=five)
+    dag = lab.dag(EVERY_HOUR, starting=three.isoformat())
+    first, *later = dag.backfill(three, five)
+    assert [dag.drive(run).state for run in (first, *later)] == ["success"] * 3
+    words = ["--to-timestamp", four.isoformat(), "--why", "once more"]
+    ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, *words)
+    assert [dag.drive(run).state for run in dag.backfill(four, five, again=True)] == ["success"] * 2
+    assert lab.shown() == "deexy"
+    cleared = dag.clear(first)
+    assert (cleared.state, cleared.xcoms["orders.complete"]["epoch"]) == ("success", 1)
+    assert (lab.shown(), lab.world.ledger.newest_complete()) == ("deexy", 5)
+
+
+def in_a_transaction(lab: Lab, payload: str, of: datetime) -> None:
+    producer = Producer({"bootstrap.servers": lab.world.broker.bootstrap, "transactional.id": lab.world.topic()})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    value = json.dumps({"source": lab.world.topic(), "payload": payload})
+    producer.produce(lab.world.topic(), value, partition=PARTITION_NUMBERS[0], timestamp=int(of.timestamp() * 1000))
+    producer.commit_transaction(20)
 
 
 def test_a_backfill_that_runs_backwards_loses_nothing_and_doubles_nothing(lab: Lab) -> None:

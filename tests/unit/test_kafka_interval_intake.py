@@ -7,7 +7,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, Past, Position
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig, read_config
@@ -25,7 +27,10 @@ def hour(number: float) -> datetime:
 
 
 class Logs(Brokers):
-    """Topics of one partition: the hour of each record, by offset. Like brokers, they know no other topic."""
+    """Topics of one partition: the hour of each record, by offset. Like brokers, they know no other topic.
+
+    A negative hour is that of the end of a transaction, which brokers count and readers do not see.
+    """
 
     def __init__(self, **topics: Sequence[float]) -> None:
         self.topics = topics
@@ -38,14 +43,14 @@ class Logs(Brokers):
         return []
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        return self.seen_offsets_at(ms, dict.fromkeys(partitions, 0))
+        return {at: self._first([*map(abs, self.topics[at[0]])], ms, 0) for at in partitions}
 
     def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        return {at: self._first(at[0], ms, begin) for at, begin in begins.items()}
+        return {at: self._first(self.topics[at[0]], ms, begin) for at, begin in begins.items()}
 
-    def _first(self, topic: str, ms: int, begin: int) -> int | None:
-        found = (o for o, time in enumerate(self.topics[topic]) if o >= begin and ms_of(hour(time)) >= ms)
-        return next(found, None)
+    @staticmethod
+    def _first(times: Sequence[float], ms: int, begin: int) -> int | None:
+        return next((o for o, time in enumerate(times) if o >= begin and ms_of(hour(time)) >= ms), None)
 
 
 def config(*topics: str) -> KafkaConfig:
@@ -56,6 +61,11 @@ def past(start: float) -> Past:
     """Of the run for the hour from ``start`` on, a day later."""
     interval = Interval(hour(start), hour(start + 1))
     return Past(epochs=lambda: iter(()), clock=lambda: hour(start + 24), interval=interval)
+
+
+def rewound(to: int) -> Position:
+    """As a command leaves it, which takes back what was read by times."""
+    return Position(ranges={"orders": (OffsetRange(0, to, to),)}, state={"cluster_id": "c"})
 
 
 def position(**ends: int) -> Position:
@@ -70,3 +80,16 @@ def test_of_a_topic_that_is_no_longer_read_an_interval_has_nothing_and_its_posit
     logs = Logs(orders=[9, 10, 11], **({"refunds": [9, 10, 11]} if there else {}))
     found = find_interval(logs, config("orders"), position(orders=1, refunds=1), past(10))
     assert found.ranges == {"orders": (OffsetRange(0, 1, 2),), "refunds": (OffsetRange(0, 1, 1),)}
+
+
+def test_after_a_rewind_an_hour_without_records_is_an_epoch_though_a_transaction_before_it_ended_later() -> None:
+    logs = Logs(orders=[9.5, 10.5, -30, 10.6, 12.1])
+    found = find_interval(logs, config("orders"), rewound(to=4), past(11))
+    assert found.ranges == {"orders": (OffsetRange(0, 4, 4),)}
+
+
+def test_after_a_rewind_an_hour_whose_records_lie_before_the_position_is_refused() -> None:
+    logs = Logs(orders=[9.5, 11.5, -30, 12.1])
+    with pytest.raises(Refused) as refused:
+        find_interval(logs, config("orders"), rewound(to=3), past(11))
+    assert refused.value.code is codes.INTERVAL_BEFORE

@@ -390,6 +390,7 @@ def test_a_rewind_to_a_time_goes_back_and_never_on_and_leaves_a_partition_that_n
     move = to_time(at, 1_769_817_600_000, log, found)
     assert starts(move) == {("orders", 0): 12, ("orders", 1): 7}
     assert (move.lost, move.again) == ({}, {"orders": (OffsetRange(0, 12, 20),)})
+    assert move.back_to == "2026-01-31T00:00:00+00:00"
     assert plan(move.position, log)["orders"][2] == OffsetRange(2, 0, 50), "the next epoch reads all of it"
 
 

@@ -221,6 +221,7 @@ def _command(name: str, by: Account, move: Move, adoption: Adoption | None, rest
         left=move.left,
         lacks={adoption.sink: adoption.lacks} if adoption and adoption.lacks else {},
         restores={sink: point.version for sink, point in restoration.points.items()},
+        back_to=move.back_to,
         **by.fields,
     )
 

@@ -7,6 +7,8 @@ the records of the run's epoch since, the ledger knows the run by another id, wh
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from airflow_epochs.contracts import ByInterval
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger import run_ids
@@ -20,16 +22,22 @@ def as_known(task: TaskTry, run: Run) -> Run:
         return run
     number = task.ledger.epoch_of(run)
     record = task.ledger.complete_record(number) if number else None
-    moved_in = _read_again_by(task, record) if record else None
+    moved_in = _read_again_by(task, source, record) if record else None
     return run_ids.again(run, moved_in) if moved_in else run
 
 
-def _read_again_by(task: TaskTry, record: CompleteRecord) -> int | None:
+def _read_again_by(task: TaskTry, source: ByInterval, record: CompleteRecord) -> int | None:
     """The newest epoch whose command lets records of ``record`` be read once more; None if there is none."""
+    until = source.read_until(record.source_state)
     for number, commands in run_ids.moves_since(task.ledger, record.txn.epoch):
-        if any(_overlap(command.again, record.ranges) for command in commands):
+        if any(_overlap(each.again, record.ranges) for each in commands if not _ended_by(until, each.back_to)):
             return number
     return None
+
+
+def _ended_by(until: datetime | None, back_to: str) -> bool:
+    """Whether the interval was over at the time that a command went back to. An empty one has no offset to tell."""
+    return until is not None and back_to != "" and until <= datetime.fromisoformat(back_to)
 
 
 def _overlap(again: Ranges, ranges: Ranges) -> bool:

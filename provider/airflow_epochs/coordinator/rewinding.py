@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, LeavingOut, Movable, Move, Position
+from airflow_epochs.contracts import ByInterval, Environment, LeavingOut, Movable, Move, Position
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.errors import Refused
@@ -30,7 +30,14 @@ def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: En
     stay = [topic for topic in moving if _cannot_go_back(source, position, topic, moving[topic], env)]
     back = {topic: of for topic, of in moving.items() if topic not in stay}
     move = source.to_offsets(position, back, env) if back else Move(position=position)
-    return replace(move, stay=tuple(stay))
+    return replace(move, stay=tuple(stay), back_to=_end_of(ledger, source, number))
+
+
+def _end_of(ledger: Ledger, source: Movable, number: int) -> str:
+    """The time that the epoch had read up to, if that is known by the data interval of its run; otherwise ""."""
+    record = ledger.complete_record(number)
+    until = source.read_until(record.source_state) if record and isinstance(source, ByInterval) else None
+    return until.isoformat() if until else ""
 
 
 def _moving(position: Position, offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:

@@ -8,13 +8,14 @@ from datetime import datetime, timedelta, timezone
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, NotYet, Past, Position
 from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import records_upper_bound
 from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.intake import POLL_S, Found, time_index
-from airflow_epochs.sources.kafka.logs import Partition, offsets_at_ends
+from airflow_epochs.sources.kafka.logs import ClusterLog, Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import epochs_of
-from airflow_epochs.sources.kafka.plan import available
+from airflow_epochs.sources.kafka.plan import TimeIndex, available
 from airflow_epochs.sources.kafka.starting import AtTime, Starting, ms_of
 from airflow_epochs.sources.kafka.waiting import told
 
@@ -83,13 +84,23 @@ def _of_interval(
     index = time_index(brokers, cluster, begin, position)
     full = available(position, list(config.topics), cluster, begin, index)
     start, end = interval.instants(at)
-    starts = brokers.offsets_at(start, cluster.ends())
     # the ends are newer than the logs: so what is not cut off there has no record that is too new
     # and a topic that is no longer read has none: its empty range stays where it is
     read = {(topic, r.partition): r.start for topic in config.topics for r in full[topic]}
     ends = brokers.seen_offsets_at(end, read)
+    by_offsets = covered is None and not records_upper_bound(interval.cut(full, ends))
+    starts = _starts(brokers, cluster, start, exact=by_offsets)
     ranges, why = interval.plan(at, covered, full, starts, ends, refuse_missed=config.refuses_missed)
     new = [topic for topic in config.topics if not position or topic not in position.ranges]
     if gone := interval.cut_off(ranges, cluster, new):
         why += f"; retention may have deleted older ones of {', '.join(gone)}"
     return Found(ranges, cluster, ready=True, why=why, state={interval.KEY: interval.recorded(at, covered)})
+
+
+def _starts(brokers: Brokers, cluster: ClusterLog, ms: int, *, exact: bool) -> TimeIndex:
+    """Per partition, the first offset of the time.
+
+    ``exact``: only what readers see counts, since a record before the position refuses the run. The end of a
+    transaction does not: it has a later time than the records around it.
+    """
+    return brokers.seen_offsets_at(ms, cluster.starts()) if exact else brokers.offsets_at(ms, cluster.ends())

@@ -65,6 +65,10 @@ class ClusterLog:
     topics: Mapping[str, TopicLog]
     epoch_ends: Mapping[Partition, int | None] = field(default_factory=dict)
 
+    def starts(self) -> dict[Partition, int]:
+        """The first offset of every partition."""
+        return {(topic, p): log.start for topic, of in self.topics.items() for p, log in of.partitions.items()}
+
     def ends(self) -> dict[Partition, int]:
         """The last stable offset of every partition."""
         return {(topic, p): log.end for topic, of in self.topics.items() for p, log in of.partitions.items()}

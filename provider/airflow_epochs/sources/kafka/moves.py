@@ -6,6 +6,7 @@ A move changes nothing by itself. It becomes part of a ledger record, which the 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
@@ -15,7 +16,7 @@ from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
 from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
-from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Starting
+from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Starting, time_of
 
 
 def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
@@ -87,7 +88,7 @@ def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) 
         t: {r.partition: min(r.start, known[t][r.partition]) for r in of if r.partition in known[t]}
         for t, of in found.items()
     }
-    return to_offsets(position, back, cluster)
+    return replace(to_offsets(position, back, cluster), back_to=time_of(ms).isoformat())
 
 
 def to_another(

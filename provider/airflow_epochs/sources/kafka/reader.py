@@ -35,7 +35,7 @@ from airflow_epochs.sources.kafka.loss import (
     require_was_readable,
 )
 from airflow_epochs.sources.kafka.plan import available, begun_again, begun_at_oldest, left_unread, new_ends, state_of
-from airflow_epochs.sources.kafka.starting import AtTime, Latest, Starting
+from airflow_epochs.sources.kafka.starting import Latest, Starting
 from airflow_epochs.sources.kafka.waiting import Waiting, told
 
 log = secrecy.logger(__name__)
@@ -220,7 +220,7 @@ class KafkaReader:
         """``moves.to_time``, by what the brokers say now, in the topics that are read."""
         with Brokers(self.access) as brokers:
             cluster = brokers.look(self._or_all(position, []), epochs_of(position.state))
-            return moves.to_time(position, ms, cluster, time_index(brokers, cluster, AtTime(ms), None))
+            return moves.to_time(position, ms, cluster, brokers.seen_offsets_at(ms, cluster.starts()))
 
     def to_another(self, position: Position, topics: Sequence[str], starting: Starting) -> Move:
         """``moves.to_another``, by what the brokers say now. No topics: all that are read."""

@@ -105,6 +105,6 @@ def _first(batch: Any, ms: int, offset: int) -> int | None:
         return next((int(r.offset) for r in batch if r.offset >= offset and r.timestamp >= ms), None)
     except UnsupportedCodecError as error:
         log.warning(
-            "the batch at offset %s cannot be decoded, so the epoch ends before it: %s", batch.base_offset, error
+            "the batch at offset %s cannot be decoded, so all of it counts as later: %s", batch.base_offset, error
         )
         return max(int(batch.base_offset), offset)

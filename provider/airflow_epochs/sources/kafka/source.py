@@ -149,6 +149,13 @@ class KafkaSource:
 
         return is_of(state, interval)
 
+    def read_until(self, state: JsonDict) -> datetime | None:
+        """The end of the interval that an epoch with this state was planned for; None: it had none."""
+        from airflow_epochs.sources.kafka.interval import coverage_of
+
+        covered = coverage_of(state)
+        return covered.end if covered else None
+
     def leaves_out(self, topic: str) -> bool:
         """Whether ``topics`` no longer names it."""
         return topic not in read_config(self._raw_given()).topics

@@ -153,3 +153,8 @@ def ms_of(time: datetime) -> int:
     # Airflow's own times are pendulum's, whose differences do not divide.
     plain = datetime.combine(time.date(), time.time(), time.tzinfo).replace(fold=time.fold)
     return -((_EPOCH - plain) // timedelta(milliseconds=1))
+
+
+def time_of(ms: int) -> datetime:
+    """The inverse of ``ms_of``."""
+    return _EPOCH + timedelta(milliseconds=ms)
