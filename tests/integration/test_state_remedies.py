@@ -191,6 +191,22 @@ def test_a_state_that_is_lost_while_its_epoch_is_in_doubt_is_waived_and_begins_a
     assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1)]
 
 
+def test_a_state_that_is_waived_in_its_first_epoch_begins_anew_as_the_error_says(lab: Lab) -> None:
+    lab.produce((0, "a", 1, 1))
+    run = decided(lab)
+    lab.ordered("firsts", "waive", "1", "seen")
+    finished(lab, run)
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED.*'seen' is as of epoch 0, and epochs 1 to 1") as skipped:
+        an_epoch(lab, "b")
+    screen = lab.typed(skipped.value, "adopt-sink")
+    assert "Sink seen of pipeline firsts shows no epoch, and it never got one." in screen
+    assert "missing for good, unless its table has them: the rows of epoch 1\n" in screen
+    anew: dict[str, Any] = {"table": lab.at("seen_2")}
+    lab.run(seen_pages(lab, **anew))
+    an_epoch(lab, "a", "b", "c", **anew)
+    assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("c", 1)], "a is new to the new state"
+
+
 def test_a_state_that_was_out_of_the_dag_for_an_epoch_begins_anew_as_the_error_says(lab: Lab) -> None:
     an_epoch(lab, "a")
     lab.produce((0, "b", 1, 1))

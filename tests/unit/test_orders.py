@@ -11,7 +11,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Move, Position
-from airflow_epochs.coordinator import orders, state_tables
+from airflow_epochs.coordinator import admin, orders, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.preview import preview
@@ -23,7 +23,7 @@ from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, OpenRecord, Run, TransactionId
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Observed, memory_coordinator
-from tests.support.scenario import Scenario, abort, crashes, moments, observed_run, run
+from tests.support.scenario import BOTH, Scenario, abort, crashes, in_doubt, moments, observed_run, run
 
 ME = Account(who="me", why="the cluster is too small", host="here")
 
@@ -191,6 +191,28 @@ def test_a_preview_lets_a_state_begin_anew_that_a_command_takes_as_it_is(
     monkeypatch.setattr(state_tables, "pins", asked)
     preview(scenario.coordinator().task, 100, 1)
     assert asked.call_args.args[2] == {"orders": None}
+
+
+def test_a_sink_that_was_waived_in_its_first_epoch_and_left_the_dag_is_taken_as_it_is_in_a_new_table() -> None:
+    scenario = Scenario(BOTH)
+    ledger, task = scenario.ledger, in_doubt(scenario)
+    admin.waive(ledger, 1, "audit", by=ME)
+    task.commit(run(1), "orders")
+    task.complete(run(1))
+    narrow = scenario.with_sinks("orders")
+    narrow.produce(2)
+    assert narrow.airflow_run(run(2)) is None
+    at, source = standing(narrow), narrow.pipeline.source
+    adoption = orders.adopt(ledger, at, "audit", task.task.env, new_table=True)
+    assert adoption and (adoption.shown, adoption.expected, adoption.lacks) == (None, None, (1, 2))
+    assert isinstance(source, Before)
+    orders.put(ledger, at, "adopt-sink", ME, Move(position=at.position(source)), adoption=adoption)
+    assert orders.adopt(ledger, standing(narrow), "audit", task.task.env, new_table=True) is None, "it stands already"
+    narrow.produce(2)
+    assert narrow.with_sinks(*BOTH).airflow_run(run(3)) is None
+    complete = ledger.complete_record(3)
+    assert complete and (complete.adopted_in, complete.waived) == ({"audit": 3}, ())
+    assert set(scenario.world.table("audit").values()) == {12, 13}
 
 
 def test_without_new_data_the_command_waits_for_the_next_run(scenario: Scenario) -> None:

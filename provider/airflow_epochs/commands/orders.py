@@ -240,9 +240,10 @@ def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
         return _taken_back(at, adoption)
     first, epochs = adoption.lacks[0], described_epochs(*adoption.lacks)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
+    expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
     return [
-        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and the ledger expects epoch "
-        f"{adoption.expected.epoch}. It will be taken as it is, and goes on with epoch {at.epoch}.",
+        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
+        f"it is, and goes on with epoch {at.epoch}.",
         f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption, adoption.lacks)}",
         "  To read them again, answer no, and give the sink another name with "
         f'backfill={{"<the new name>": {first}}} in the DAG instead.',
@@ -250,6 +251,7 @@ def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
 
 
 def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
+    assert adoption.expected, "a sink that lacks nothing shows an epoch"
     lines = [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows epoch {adoption.expected.epoch}, as the "
         "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, is taken back.",
@@ -263,9 +265,9 @@ def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
 
 
 def _rows(ledger: Ledger, adoption: Adoption, lacks: tuple[int, int]) -> str:
-    """How many rows these are by their receipts; nothing if there are too many epochs to read them."""
+    """How many rows these are by their receipts; nothing if there are none, or too many epochs to read them."""
     first, last = lacks
-    if last - first >= orders.EPOCHS_COUNTED_MAX:
+    if adoption.expected is None or last - first >= orders.EPOCHS_COUNTED_MAX:
         return ""
     records = [record for n in range(first, last + 1) if (record := ledger.complete_record(n))]
     rows = sum(record.receipts[adoption.sink].rows for record in records if adoption.sink in record.receipts)

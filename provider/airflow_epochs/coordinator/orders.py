@@ -85,6 +85,10 @@ class Standing:
         """As in ``OpenRecord``, by the commands so far."""
         return self.order.adopted if self.order else {}
 
+    def lacks_all(self, name: str) -> bool:
+        """Whether the sink was waived in its first epoch, and no epoch of it was completed since."""
+        return self.before is not None and name in self.before.waived and name not in self.before.markers
+
     @property
     def is_aborted(self) -> bool:
         """Whether the next epoch keeps the input of an attempt that was aborted, unless a command comes."""
@@ -352,14 +356,15 @@ class Adoption:
 
     Attributes:
         shown: The transaction that the sink shows; None: it shows no epoch.
-        expected: The transaction that the last complete epoch expects it to show.
+        expected: The transaction that the last complete epoch expects it to show. None: it was waived in its first
+            epoch, and in all since.
         lacks: The epochs ``[first, last]`` that the ledger says it got and that it does not show. None: it lacks none
             any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
     """
 
     sink: str
     shown: TransactionId | None
-    expected: TransactionId
+    expected: TransactionId | None
     lacks: tuple[int, int] | None
 
     def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -389,6 +394,8 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     sink = _known(ledger, at, name, new_table=new_table)
     found = sink.last_committed(at.newest.txn.pipeline, env) if sink else None
     expected = at.recorded(name)
+    if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
+        return _without_rows(at, name)
     if agree(found, at.awaited(name)):
         return None
     if expected and agree(found, expected):
@@ -414,13 +421,20 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, expected.epoch))
 
 
+def _without_rows(at: Standing, name: str) -> Adoption:
+    """A sink that lacks every epoch since it was waived in its first one."""
+    assert at.before, "an epoch was completed without it"
+    *_, oldest = at.before.may_show(name)
+    return Adoption(sink=name, shown=None, expected=None, lacks=(TransactionId.parse(oldest).epoch, at.epoch - 1))
+
+
 def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink | None:
     """The sink as its last epoch described it, in the DAG or removed from it; None if it need not be asked.
 
     Raises Refused if the ledger does not describe it.
     """
     recorded = at.recorded(name)
-    if name not in at.newest.sinks and recorded is None:
+    if name not in at.newest.sinks and recorded is None and not at.lacks_all(name):
         known = sorted({*at.newest.sinks, *(at.before.markers if at.before else ())})
         raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(known)}.")
     if new_table:
