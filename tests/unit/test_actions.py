@@ -48,6 +48,25 @@ def test_an_abort_is_for_the_attempt_that_it_has_told_and_for_no_later_one() -> 
     scenario.check_every_row()
 
 
+@pytest.mark.parametrize("between", ["open and stage", "stage and vote"])
+def test_a_run_that_is_still_at_work_goes_on_with_a_new_attempt_as_the_abort_tells(between: str) -> None:
+    scenario = Scenario()
+    coordinator = scenario.coordinator()
+    coordinator.open(run(1))
+    report = coordinator.stage(run(1)).stage if between == "stage and vote" else None
+    action = Abort.of(scenario.ledger, "orders")
+    [told] = [line for line in action.told(scenario.ledger) if "still at work" in line]
+    assert "it goes on with a new attempt. To stop it, first mark the run as failed in Airflow" in told
+    action.do(scenario.ledger, ME)
+    coordinator.vote(run(1), report or coordinator.stage(run(1)).stage)
+    coordinator.commit(run(1), "orders")
+    coordinator.complete(run(1))
+    complete = scenario.ledger.complete_record(1)
+    assert complete and (complete.txn.attempt, complete.opened_by) == (2, run(1))
+    scenario.settle()
+    scenario.check_every_row()
+
+
 def test_what_is_decided_or_not_there_cannot_be_aborted() -> None:
     scenario = Scenario()
     with pytest.raises(Refused, match="No epoch is unfinished"):

@@ -146,7 +146,9 @@ class Abort:
         return [
             f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} is aborted "
             f"({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, and none will.",
-            "If that run is still at work, its next task fails. The Spark job that stages runs to its end, in vain.",
+            "If that run is still at work, it goes on with a new attempt. To stop it, first mark the run as failed in "
+            "Airflow.",
+            "A Spark job that stages for this attempt may run to its end, in vain.",
             f"The next run, or a clear of that one, takes the same {records_upper_bound(opened.ranges)} offsets again.",
         ]
 
