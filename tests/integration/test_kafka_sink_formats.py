@@ -66,6 +66,8 @@ GIVEN = {
     ],
 }
 
+SMALL = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+
 
 @pytest.fixture
 def fed(broker: Broker, topic: str, pipeline: str, tmp_path: Path, registry: SchemaRegistry) -> Callable[..., Feed]:
@@ -291,10 +293,11 @@ def test_a_users_own_avro_schema_says_how_values_are_written(
         ("avro", GIVEN, ORDERS, "a row with key = 'k2'"),
         ("avro", GIVEN, pa.table({"id": pa.array([7], pa.int64())}), "name"),
         ("avro", GIVEN, pa.table({"id": pa.array([7], pa.int64()), "name": ["a"], "more": [1]}), "more fields"),
+        ("avro", SMALL, pa.table({"key": ["k1", "k2"], "id": [1, 2**31]}), "a row with key = 'k2'"),
         ("protobuf", ORDER_PROTO, pa.table({"id": [1], "more": [1]}), 'has no field named "more"'),
         ("json_schema", {"properties": {"id": {"minimum": 2}}}, ORDERS, "$.id: 1 is less than the minimum of 2"),
     ],
-    ids=["a NULL", "a column is missing", "a column too many", "a field of Protobuf", "a value"],
+    ids=["a NULL", "a column is missing", "a column too many", "too large", "a field of Protobuf", "a value"],
 )
 def test_a_row_that_the_users_schema_does_not_take_is_a_vote_against_that_names_it(
     fed: Callable[..., Feed], value_format: str, schema: Any, data: pa.Table, problem: str

@@ -20,6 +20,7 @@ from airflow_epochs.sinks.kafka.value_options import flaw_of
 from tests.support.protobuf_world import message_class
 
 POINT = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
+COUNTS = {"type": "map", "keyType": "string", "valueType": "long"}
 NUMBERS = {"type": "array", "elementType": "double", "containsNull": True}
 AT = dt.datetime(2026, 1, 31, 10, 20, 30, 123_456, dt.timezone.utc)
 DAY = {"type": "int", "logicalType": "date"}
@@ -100,6 +101,8 @@ def test_of_a_union_no_branch_before_the_one_that_fits_may_change_the_value(bran
     [
         ("boolean", "boolean", True),
         ("long", "int", 5),
+        ("long", "int", 2**31 - 1),
+        ("long", "int", -(2**31)),
         ("integer", "double", 2**31 - 1),
         ("string", {"type": "enum", "name": "E", "symbols": ["a", "b"]}, "b"),
         ("binary", {"type": "fixed", "name": "F", "size": 2}, b"\xff\xfe"),
@@ -113,7 +116,7 @@ def test_of_a_union_no_branch_before_the_one_that_fits_may_change_the_value(bran
         ("string", ["null", "int", "string"], "a"),
         ("boolean", ["null", "boolean"], None),
         (POINT, {"type": "record", "name": "P", "fields": [{"name": "x", "type": "long"}]}, {"x": 1}),
-        ({"type": "map", "keyType": "string", "valueType": "long"}, {"type": "map", "values": "long"}, {"k": 1}),
+        (COUNTS, {"type": "map", "values": "long"}, {"k": 1}),
     ],
 )
 def test_a_value_that_the_users_avro_schema_takes_is_read_back_as_it_was(column: Any, kind: Any, value: Any) -> None:
@@ -150,6 +153,36 @@ def test_a_value_that_the_users_avro_schema_takes_is_read_back_as_it_was(column:
 def test_a_null_where_the_schema_has_true_or_false_is_refused(column: Any, kind: Any, value: Any, at: str) -> None:
     with pytest.raises(ValueError, match=rf"{at} is NULL, and the schema has boolean"):
         read_back(record(x=kind), column, value)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "at"),
+    [
+        ("long", "int", 2**31, "x"),
+        ("long", "int", -(2**31) - 1, "x"),
+        ("long", DAY, 2**40, "x"),
+        ("long", {"type": "int", "logicalType": "time-millis"}, 2**31, "x"),
+        ({**NUMBERS, "elementType": "long"}, {"type": "array", "items": "int"}, [1, 2**31], "x"),
+        (POINT, {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}, {"x": 2**31}, "x.x"),
+        (COUNTS, {"type": "map", "values": "int"}, {"k": 2**31}, "x"),
+    ],
+    ids=["column", "below", "date", "time", "array", "struct", "map"],
+)
+def test_a_number_that_no_reader_of_an_int_can_decode_is_refused(column: Any, kind: Any, value: Any, at: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{at} is -?\d+, and the schema has int, which ends at 2147483647$"):
+        read_back(record(x=kind), column, value)
+
+
+def test_what_is_in_a_record_inside_of_itself_is_looked_at_as_deep_as_it_goes() -> None:
+    leaf = {"type": "struct", "fields": [{"name": "n", "type": "long"}]}
+    leaves = {"type": "array", "elementType": leaf, "containsNull": True}
+    column = {"type": "struct", "fields": [*leaf["fields"], {"name": "inner", "type": leaves}]}
+    inner = {"name": "inner", "type": {"type": "array", "items": "Node"}, "default": []}
+    node = {"type": "record", "name": "Node", "fields": [{"name": "n", "type": "int"}, inner]}
+    whole = {"n": 1, "inner": [{"n": 2, "inner": []}]}
+    assert read_back(record(x=node), column, {"n": 1, "inner": [{"n": 2}]}) == whole
+    with pytest.raises(ValueError, match=r"x\.inner\.n is 2147483648, and the schema has int"):
+        read_back(record(x=node), column, {"n": 1, "inner": [{"n": 2**31}]})
 
 
 def test_the_schema_that_is_made_of_the_columns_takes_them() -> None:

@@ -1,8 +1,8 @@
 """Whether a user's own Avro schema keeps the values of the columns.
 
 fastavro writes a value as its schema says, and looks only at the values of unions. So 1.9 would become 1 in a ``long``,
-and any text, or NULL, a ``boolean``. A column's type says at the vote, once, whether that can happen; a NULL is looked
-for in each row.
+and any text, or NULL, a ``boolean``. A column's type says at the vote, once, whether that can happen. A NULL, and a
+number that is too large for an ``int``, are looked for in each row.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from airflow_epochs.spark.driver.delta.schema import type_name
@@ -18,7 +19,7 @@ from airflow_epochs.transforms.avro_schemas import Resolved, Schema
 _WHOLE = ("byte", "short", "integer", "long")
 _TAKES: Mapping[str, tuple[str, ...]] = {
     "boolean": ("boolean",),
-    **dict.fromkeys(("int", "long"), _WHOLE),  # fastavro refuses a number that is too large
+    **dict.fromkeys(("int", "long"), _WHOLE),  # ``require_kept`` finds a number that is too large for an int
     "float": ("byte", "short", "float"),
     "double": ("byte", "short", "integer", "float", "double"),
     "bytes": ("binary",),
@@ -49,7 +50,7 @@ _BASES: Mapping[str, tuple[str, ...]] = {
 """Logical type -> types that may have it. fastavro, too, ignores it elsewhere."""
 
 Require = Callable[[Any], None]
-"""Raises ValueError if a value has a NULL where there must be true or false."""
+"""Raises ValueError if a value has what fastavro would write as another one."""
 
 
 def misfits(schema: Resolved, columns: Mapping[str, Any]) -> list[str]:
@@ -139,41 +140,74 @@ def _shown(schema: Schema) -> str:
     return _name(schema)
 
 
-# -- NULL as false -----------------------------------------------------------------------------------------------------
+# -- what only a row's own values tell ---------------------------------------------------------------------------------
+
+_INT = range(-(2**31), 2**31)
 
 
-def require_booleans(schema: Resolved, inside: Schema, at: str = "", within: tuple[str, ...] = ()) -> Require | None:
-    """Finds a NULL that would become false; None if there can be none. fastavro itself checks what is in a union.
+def require_kept(schema: Resolved, inside: Schema, at: str = "", within: tuple[str, ...] = ()) -> Require | None:
+    """Finds a NULL that would become false, and a number that no reader could decode as an ``int``.
+
+    None if there can be neither. fastavro itself checks what is in a union.
 
     Args:
         schema: The whole schema.
         inside: The part of it that a value has.
         at: The field's name.
-        within: Full names of the records around it: one inside of itself is not followed.
+        within: Full names of the records around it.
     """
     inside = schema.meant(inside)
-    if inside == "boolean" or (isinstance(inside, dict) and inside["type"] == "boolean"):
-        return _required(at)
-    if not isinstance(inside, dict):
+    if isinstance(inside, list):
         return None
-    if inside["type"] in ("record", "error"):
-        full = f"{inside['namespace']}.{inside['name']}"
-        fields, around = inside["fields"] if full not in within else [], (*within, full)
-        found = {f["name"]: require_booleans(schema, f["type"], f"{at}{f['name']}.", around) for f in fields}
-        return _in_record({name: require for name, require in found.items() if require})
-    if inside["type"] == "array":
-        return _in_each(require_booleans(schema, inside["items"], at, within), lambda value: value)
-    if inside["type"] == "map":
-        return _in_each(require_booleans(schema, inside["values"], at, within), lambda value: value.values())
+    kind = inside if isinstance(inside, str) else inside["type"]
+    if kind in _PLAIN:
+        return _PLAIN[kind](at.rstrip("."))
+    if kind in ("record", "error"):
+        return _of_record(schema, inside, at, within)
+    if kind == "array":
+        return _in_each(require_kept(schema, inside["items"], at, within), lambda value: value)
+    if kind == "map":
+        return _in_each(require_kept(schema, inside["values"], at, within), lambda value: value.values())
     return None
 
 
-def _required(at: str) -> Require:
+def _of_record(schema: Resolved, record: Schema, at: str, within: tuple[str, ...]) -> Require | None:
+    full = f"{record['namespace']}.{record['name']}"
+    if full in within:
+        return _later(lambda: require_kept(schema, record, at))
+    around = (*within, full)
+    found = {f["name"]: require_kept(schema, f["type"], f"{at}{f['name']}.", around) for f in record["fields"]}
+    return _in_record({name: require for name, require in found.items() if require})
+
+
+def _later(make: Callable[[], Require | None]) -> Require:
+    """A record inside of itself is looked at as deep as the values go."""
+    made = cache(make)
+
     def require(value: Any) -> None:
-        if value is None:
-            raise ValueError(f"{at.rstrip('.')} is NULL, and the schema has boolean")
+        inner = made() if value is not None else None
+        inner(value) if inner else None
 
     return require
+
+
+def _boolean(at: str) -> Require:
+    def require(value: Any) -> None:
+        if value is None:
+            raise ValueError(f"{at} is NULL, and the schema has boolean")
+
+    return require
+
+
+def _int(at: str) -> Require:
+    def require(value: Any) -> None:
+        if isinstance(value, int) and value not in _INT:
+            raise ValueError(f"{at} is {value}, and the schema has int, which ends at {_INT[-1]}")
+
+    return require
+
+
+_PLAIN: Mapping[str, Callable[[str], Require]] = {"boolean": _boolean, "int": _int}
 
 
 def _in_record(inner: Mapping[str, Require]) -> Require | None:

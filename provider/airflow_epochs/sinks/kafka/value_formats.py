@@ -94,7 +94,7 @@ class ValueSchema:
 
         schema, head = fastavro.parse_schema(json.loads(self.text)), head_of(self.number)
         told = resolved(self.text)
-        require = avro_types.require_booleans(told, told.root) if self.given else None
+        require = avro_types.require_kept(told, told.root) if self.given else None
 
         def write(row: dict[str, Any]) -> bytes:
             if require:
