@@ -183,6 +183,79 @@ def test_random_records_of_random_schemas_are_read_as_fastavro_reads_them(sessio
     assert [{name: bytes(v) if isinstance(v, bytearray) else v for name, v in row.items()} for row in found] == expected
 
 
+WAY = {"type": "enum", "name": "Channel", "symbols": ["WEB", "APP"]}
+HASH = {"type": "fixed", "name": "Hash", "size": 2}
+ALIAS = {"name": "customer", "type": ["null", "string"], "aliases": ["cust"], "default": None}
+NODE = record(("next", ["null", "Node"]), ("way", "Channel"), ("id", "int"), name="Node")
+
+
+def with_alias(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
+    made = record(*fields, name=name)
+    return {**made, "fields": [*made["fields"], ALIAS]}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "row"),
+    [
+        (record(("cust", "string"), name="com.shop.Order"), with_alias("Order"), {"cust": "Ann"}, {"customer": "Ann"}),
+        (
+            record(("cust", "string"), ("customer", "string"), name="Order"),
+            with_alias("Order"),
+            {"cust": "old", "customer": "new"},
+            {"customer": "new"},
+        ),
+        (
+            record(("buyer", record(("cust", "string"), name="Buyer")), name="com.shop.Order"),
+            record(("buyer", ["null", with_alias("Person")]), name="Order"),
+            {"buyer": {"cust": "Ann"}},
+            {"buyer": ("Ann",)},
+        ),
+        (
+            record(("way", WAY), ("hash", HASH), name="com.shop.Order"),
+            record(("way", ["null", WAY]), ("hash", ["null", {**HASH, "name": "Digest"}]), name="Order"),
+            {"way": "APP", "hash": b"ab"},
+            {"way": "APP", "hash": b"ab"},
+        ),
+        (
+            record(("way", ["null", WAY]), ("hash", HASH), name="com.shop.Order"),
+            record(("way", {**WAY, "name": "Way"}), ("hash", {**HASH, "name": "Digest"}), name="Order"),
+            {"way": "APP", "hash": b"ab"},
+            {"way": "APP", "hash": b"ab"},
+        ),
+        (
+            record(("first", WAY), ("left", {"type": "array", "items": NODE}), ("node", "Node"), name="com.shop.Order"),
+            record(("node", record(("way", ["null", WAY]), name="N")), ("first", {**WAY, "name": "F"}), name="Order"),
+            {
+                "first": "APP",
+                "left": [],
+                "node": {"next": {"next": None, "way": "WEB", "id": 1}, "way": "WEB", "id": 2},
+            },
+            {"node": ("WEB",), "first": "APP"},
+        ),
+        (
+            [record(("way", WAY), name="com.A"), record(("id", "int"), ("way", "com.Channel"), name="com.B")],
+            record(("way", ["null", WAY]), name="Order"),
+            ("com.B", {"id": 1, "way": "APP"}),
+            {"way": "APP"},
+        ),
+        (
+            record(("of", [record(("x", "int"), name="A"), record(("y", "int"), name="B")]), name="com.shop.Order"),
+            record(("of", [record(("y", "int", 0), name="B"), record(("x", "int", 0), name="A")]), name="Order"),
+            {"of": ("com.shop.A", {"x": 1})},
+            {"of": (None, (1,))},
+        ),
+    ],
+    ids=["alias", "name first", "nested", "union", "no union", "in two places", "two records", "two of a union"],
+)
+def test_names_of_types_and_records_do_not_keep_a_value_from_its_column(
+    session: Any, writer: Any, reader: Any, value: Any, row: dict[str, Any]
+) -> None:
+    parsed = parse_avro(batch_of(session, [written(7, writer, value)]), reader, schemas={7: writer}, columns=[])
+    assert parsed.corrupt.collect() == []
+    (found,) = parsed.rows.collect()
+    assert {name: bytes(told) if isinstance(told, bytearray) else told for name, told in found.asDict().items()} == row
+
+
 @pytest.mark.parametrize(
     ("reader", "options", "problem"),
     [

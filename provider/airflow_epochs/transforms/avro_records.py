@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms import avro_schemas, registry_frames
-from airflow_epochs.transforms.avro_schemas import Resolved, SchemaFlaw
+from airflow_epochs.transforms import avro_names, avro_schemas, registry_frames
+from airflow_epochs.transforms.avro_schemas import Resolved, Schema, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import anywhere, column_named, not_utf8, quoted
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, kept_of, once, origin_beside
@@ -95,9 +95,9 @@ def _reader(told: str | Mapping[str, Any]) -> Resolved:
     return reader
 
 
-def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, Resolved], dict[int, str]]:
-    """The schemas that can be read into the reader's, and why the others cannot."""
-    known: dict[int, Resolved] = {}
+def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, Schema], dict[int, str]]:
+    """The schemas that can be read into the reader's, as Spark has to have them; and why the others cannot."""
+    known: dict[int, Schema] = {}
     problems: dict[int, str] = {}
     for number, told in sorted(schemas.items()):
         try:
@@ -105,26 +105,27 @@ def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, R
         except SchemaFlaw as flaw:
             problems[number] = f"schema {number} {flaw}"
             continue
-        if problem := avro_schemas.unreadable(writer, reader):
+        try:
+            known[number] = avro_names.for_writer(writer, reader)
+        except SchemaFlaw as problem:
             problems[number] = f"schema {number} cannot be read into the reader's: {problem}"
-        else:
-            known[number] = writer
     return known, problems
 
 
 # -- what Spark evaluates ----------------------------------------------------------------------------------------------
 
 
-def _decoded(known: Mapping[int, Resolved], reader: Resolved) -> Column:
+def _decoded(known: Mapping[int, Schema], reader: Resolved) -> Column:
     """The value, and what was found behind it: a struct of NULLs where a value cannot be decoded."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
+    wanted = _framed(avro_names.for_reader(reader))
     # A session's setting must not move dates.
-    options = {"avroSchema": _framed(reader), "mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+    options = {"avroSchema": wanted, "mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
     body = F.concat(F.expr(f"substring({_RAW}, {HEADER + 1})"), F.lit(_END))
     head = F.substring(_RAW, 1, HEADER)
-    found = F.when(F.lit(False), from_avro(body, _framed(reader), options))  # gives the type, if no schema is known
+    found = F.when(F.lit(False), from_avro(body, wanted, options))  # gives the type, if no schema is known
     for number, writer in known.items():
         found = found.when(head == F.lit(head_of(number)), from_avro(body, _framed(writer), options))
     return found
@@ -147,10 +148,10 @@ def _spark_has_avro() -> Iterator[None]:
         ) from None
 
 
-def _framed(schema: Resolved) -> str:
+def _framed(schema: Schema) -> str:
     """The schema of a record, and of what stands behind it."""
     end = {"type": "fixed", "name": "epochs_end", "namespace": "airflow_epochs", "size": len(_END)}
-    fields = [{"name": "value", "type": schema.root}, {"name": "end", "type": end}]
+    fields = [{"name": "value", "type": schema}, {"name": "end", "type": end}]
     return json.dumps({"type": "record", "name": "epochs_frame", "namespace": "airflow_epochs", "fields": fields})
 
 

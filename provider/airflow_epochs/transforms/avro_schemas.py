@@ -17,7 +17,7 @@ Schema = Any
 """A schema in JSON: a name, a list (a union), or an object."""
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_NAMED = ("record", "error", "enum", "fixed")
+NAMED = ("record", "error", "enum", "fixed")
 _PROMOTED = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -109,7 +109,7 @@ def _walked(schema: Schema, namespace: str, named: _Names) -> Schema:
     if isinstance(schema, list):
         return [_walked(branch, namespace, named) for branch in schema]
     kind = schema["type"]
-    if kind in _NAMED:
+    if kind in NAMED:
         return _defined(schema, namespace, named)
     if kind == "array":
         return {**schema, "items": _walked(schema["items"], namespace, named)}
@@ -204,15 +204,18 @@ def unreadable(writer: Resolved, reader: Resolved) -> str | None:
 
     A record may still not fit: it may have a NULL, or a symbol of an enum, that the reader's schema does not have.
     """
-    return _Resolution(writer, reader).problem(writer.root, reader.root, "")
+    return Resolution(writer, reader).problem(writer.root, reader.root, "")
 
 
 @dataclass(frozen=True)
-class _Resolution:
+class Resolution:
+    """What of a writer's schema is read into what of a reader's."""
+
     writer: Resolved
     reader: Resolved
 
     def problem(self, written: Schema, wanted: Schema, at: str) -> str | None:
+        """Why one part cannot be read into the other; ``at``: its place."""
         written, wanted = self.writer.meant(written), self.reader.meant(wanted)
         if isinstance(written, list):
             branches = [branch for branch in written if branch != "null"] or written
@@ -226,13 +229,32 @@ class _Resolution:
             return f"{_field(at)}: {problem}"
         return self._inside(written, wanted, at)
 
+    def branch(self, written: Schema, wanted: list[Schema]) -> int | None:
+        """The branch of a reader's union that a value is read into; None if there is none."""
+        numbers = self._candidates(written, wanted)
+        return next((number for number in numbers if not self.problem(written, wanted[number], "")), None)
+
     def _of_union(self, written: Schema, wanted: list[Schema], at: str) -> str | None:
+        problems = [self.problem(written, wanted[number], at) for number in self._candidates(written, wanted)]
+        if not problems:
+            return self._differ(written, wanted, at)
+        return problems[0] if all(problems) else None
+
+    def _candidates(self, written: Schema, wanted: list[Schema]) -> list[int]:
         """Avro takes the branch of the same type, else the first one as which the value can be read."""
-        same = [branch for branch in wanted if _type(self.reader.meant(branch)) == _type(written)]
-        problems = [self.problem(written, branch, at) for branch in same or wanted]
-        if not problems or all(problems):
-            return problems[0] if same else self._differ(written, wanted, at)
-        return None
+        kind, kinds = _type(written), [_type(self.reader.meant(branch)) for branch in wanted]
+        same = [number for number, each in enumerate(kinds) if each == kind]
+        if not same:
+            return [number for number, each in enumerate(kinds) if each in _PROMOTED.get(kind, ())][:1]
+        return self._namesakes(written, wanted, same) if kind in NAMED else same
+
+    def _namesakes(self, written: Schema, wanted: list[Schema], same: list[int]) -> list[int]:
+        """Those of the same full name, else of the same name, else all. Of several records, the fields tell."""
+        branches = {number: self.reader.meant(wanted[number]) for number in same}
+        full = [number for number, each in branches.items() if full_name(written) in (full_name(each), *_aliases(each))]
+        short = [number for number, each in branches.items() if each["name"] == written["name"]]
+        found = full or short or same
+        return found if len(found) == 1 or _type(written) in ("record", "error") else []
 
     def _promoted(self, written: Schema, wanted: Schema) -> bool:
         """A number with a unit may be read as a plain number, and a plain one as any; no unit becomes another one."""
@@ -247,22 +269,41 @@ class _Resolution:
             case "fixed" if written["size"] != wanted["size"]:
                 return f"{_field(at)} has {written['size']} bytes, not {wanted['size']}"
             case "record" | "error":
-                found = (self._of_field(written, each, at) for each in wanted["fields"])
+                known = fields_of(written, wanted)
+                found = (self._of_field(known.get(each["name"]), each, at) for each in wanted["fields"])
                 return next((problem for problem in found if problem), None)
             case _:
                 return None
 
-    def _of_field(self, written: Schema, wanted: Schema, at: str) -> str | None:
-        known = {each["name"]: each["type"] for each in written["fields"]}
-        for name in (wanted["name"], *wanted.get("aliases", ())):
-            if name in known:
-                return self.problem(known[name], wanted["type"], _inside(at, wanted["name"]))
+    def _of_field(self, written: Schema | None, wanted: Schema, at: str) -> str | None:
+        if written:
+            return self.problem(written["type"], wanted["type"], _inside(at, wanted["name"]))
         if "default" in wanted:
             return None
         return f"{_field(_inside(at, wanted['name']))} is missing, and the reader's schema has no default for it"
 
     def _differ(self, written: Schema, wanted: Schema, at: str) -> str:
         return f"{_field(at)} is {_told(written)}, not {_told(wanted)}"
+
+
+def fields_of(written: Schema, wanted: Schema) -> dict[str, Schema]:
+    """Name of a reader's field -> the writer's field that is read into it, by name or alias. None is read twice."""
+    known = {each["name"]: each for each in written["fields"]}
+    found = {each["name"]: known.pop(each["name"]) for each in wanted["fields"] if each["name"] in known}
+    for each in wanted["fields"]:
+        alias = next((alias for alias in each.get("aliases", ()) if alias in known), None)
+        if alias is not None and each["name"] not in found:
+            found[each["name"]] = known.pop(alias)
+    return found
+
+
+def full_name(schema: Schema) -> str:
+    """The name of a record, enum or fixed type with its namespace."""
+    return _full(schema["name"], schema["namespace"])
+
+
+def _aliases(schema: Schema) -> list[str]:
+    return [_full(alias, schema["namespace"]) for alias in schema.get("aliases", ())]
 
 
 def _of_meaning(written: Schema, wanted: Schema) -> str | None:
@@ -301,7 +342,7 @@ def _told(schema: Schema) -> str:
         return " or ".join(_told(branch) for branch in schema)
     if _logical(schema) == "decimal":
         return f"decimal({schema['precision']},{schema.get('scale', 0)})"
-    if _type(schema) in _NAMED:
+    if _type(schema) in NAMED:
         return str(_logical(schema) or schema["name"])
     return _logical(schema) or _type(schema)
 
