@@ -266,6 +266,14 @@ def test_a_schema_of_protobuf_that_protoc_does_not_take_is_a_vote_against(fed: C
     assert "has no message" in reason(fed(value_format="protobuf", value_schema='syntax = "proto3";'), ORDERS)
 
 
+def test_a_column_that_protobuf_would_change_is_a_vote_against_that_registers_nothing(
+    fed: Callable[..., Feed], client: SchemaRegistryClient, topic: str
+) -> None:
+    against = reason(fed(value_format="protobuf", value_schema=ORDER_PROTO), pa.table({"raw": ["YWJj"]}))
+    assert "EPOCHS-TOPIC-ROWS-UNFIT" in against and "column 'raw' is string, and the schema has bytes" in against
+    assert f"{topic}-value" not in client.get_subjects()
+
+
 def test_open_asks_whether_the_registry_answers_and_needs_no_subject_yet(fed: Callable[..., Feed]) -> None:
     feed = fed(value_format="avro")
     feed.sink.require_ready(feed.pipeline, None, feed.world)

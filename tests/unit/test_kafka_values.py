@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import json
 import math
+from base64 import b64encode
 from decimal import Decimal
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.schemas import WriterSchema
+from airflow_epochs.sinks.kafka.protobuf_types import misfits
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema, Write, schema_of, writes_by
 from airflow_epochs.sinks.kafka.value_options import flaw_of
+from airflow_epochs.transforms.protobuf_schemas import files_of
 from tests.support.protobuf_world import message_class
 
 POINT = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
@@ -286,3 +289,116 @@ def test_a_number_is_no_text_in_protobuf_even_if_it_has_only_a_name(protobuf: Wr
 def test_an_any_of_no_type_is_refused_with_its_row(protobuf: Write) -> None:
     with pytest.raises(ValueError, match="int"):
         protobuf({"other": {"@type": 5}})
+
+
+KEPT = """
+syntax = "proto3";
+import "google/protobuf/struct.proto";
+import "google/protobuf/wrappers.proto";
+message Order {
+  bytes raw = 1;
+  string name = 2;
+  int64 number = 3;
+  int32 small = 4;
+  double share = 5;
+  float rough = 6;
+  bool yes = 7;
+  google.protobuf.DoubleValue maybe = 8;
+  google.protobuf.BytesValue maybe_raw = 9;
+  google.protobuf.Value any = 10;
+  google.protobuf.Struct many = 11;
+  google.protobuf.ListValue list = 12;
+  repeated double path = 13;
+  map<string, double> by_name = 14;
+  Point point = 15;
+  double odd = 16 [json_name = "ODD"];
+}
+message Point { double x = 1; }
+"""
+LONGS = {"type": "array", "elementType": "long"}
+
+
+@pytest.fixture(scope="module")
+def kept() -> bytes:
+    return compiled(KEPT, {})
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "told"),
+    [
+        ("string", "raw", "column 'raw' is string, and the schema has bytes"),
+        ("date", "raw", "column 'raw' is date, and the schema has bytes"),
+        ("decimal(10,2)", "raw", "column 'raw' is decimal(10,2), and the schema has bytes"),
+        ("binary", "name", "column 'name' is binary, and the schema has string"),
+        ("binary", "number", "column 'number' is binary, and the schema has int64"),
+        ("long", "share", "column 'share' is long, and the schema has double"),
+        ("decimal(10,2)", "share", "column 'share' is decimal(10,2), and the schema has double"),
+        ("string", "share", "column 'share' is string, and the schema has double"),
+        ("boolean", "share", "column 'share' is boolean, and the schema has double"),
+        ("long", "rough", "column 'rough' is long, and the schema has float"),
+        ("integer", "rough", "column 'rough' is integer, and the schema has float"),
+        ("double", "rough", "column 'rough' is double, and the schema has float"),
+        ("decimal(10,2)", "rough", "column 'rough' is decimal(10,2), and the schema has float"),
+        ("long", "maybe", "column 'maybe' is long, and the schema has google.protobuf.DoubleValue"),
+        ("string", "maybe_raw", "column 'maybe_raw' is string, and the schema has google.protobuf.BytesValue"),
+        ("string", "maybeRaw", "column 'maybeRaw' is string, and the schema has google.protobuf.BytesValue"),
+        ("long", "ODD", "column 'ODD' is long, and the schema has double"),
+        ("long", "any", "column 'any' is long, and the schema has google.protobuf.Value"),
+        (COUNTS, "many", "column 'many' is long, and the schema has google.protobuf.Struct"),
+        (LONGS, "list", "column 'list' is long, and the schema has google.protobuf.ListValue"),
+        (LONGS, "path", "column 'path' is long, and the schema has double"),
+        (COUNTS, "by_name", "column 'by_name' is long, and the schema has double"),
+        (POINT, "by_name", "column 'by_name' is long, and the schema has double"),
+        (POINT, "point", "column 'point.x' is long, and the schema has double"),
+        (COUNTS, "point", "column 'point.x' is long, and the schema has double"),
+    ],
+)
+def test_a_column_whose_values_a_message_of_protobuf_would_change_is_told(
+    kept: bytes, column: Any, field: str, told: str
+) -> None:
+    assert misfits(files_of(kept).message("Order"), {field: column, "unknown": "long"}) == [told]
+
+
+def test_columns_whose_values_a_message_of_protobuf_would_change_are_refused_before_it_is_registered() -> None:
+    columns = {"raw": "string", "number": "long", "share": "long"}
+    with pytest.raises(Refused, match="The `value_schema` cannot have these values as they are: ") as refused:
+        writes_by(WriterSchema(kind="PROTOBUF", text=KEPT), columns)
+    assert refused.value.code and refused.value.code.name == "EPOCHS-TOPIC-ROWS-UNFIT"
+    assert "'raw' is string, and" in refused.value.what and "'share' is long, and" in refused.value.what
+    assert "'number'" not in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "value", "read"),
+    [
+        ("binary", "raw", b"\x00\xff", b"\x00\xff"),
+        ("string", "name", "YWJj", "YWJj"),
+        ("decimal(10,2)", "name", Decimal("1.50"), "1.50"),
+        ("date", "name", dt.date(2026, 1, 31), "2026-01-31"),
+        ("long", "number", 2**63 - 1, 2**63 - 1),
+        ("decimal(19,0)", "number", Decimal(2**63 - 1), 2**63 - 1),
+        ("long", "small", 5, 5),
+        ("integer", "share", 2**31 - 1, 2**31 - 1),
+        ("float", "share", 0.5, 0.5),
+        ("short", "rough", 2**15 - 1, 2**15 - 1),
+        ("boolean", "yes", True, True),
+    ],
+)
+def test_a_value_that_a_message_of_protobuf_takes_is_read_back_as_it_was(
+    kept: bytes, column: Any, field: str, value: Any, read: Any
+) -> None:
+    assert misfits(files_of(kept).message("Order"), {field: column}) == []
+    assert getattr(in_protobuf(kept, {field: value}), field) == read
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_a_number_that_does_not_fit_a_field_of_protobuf_refuses_its_row(kept: bytes, value: int) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        in_protobuf(kept, {"small": value})
+
+
+def in_protobuf(files: bytes, row: dict[str, Any]) -> Any:
+    """A row, written by the schema and read with the class that protoc makes."""
+    text = b64encode(files).decode()
+    written = ValueSchema(value_format="protobuf", number=1, text=text, given=True).writer()(row)
+    return message_class(files, "Order").FromString(written[6:])

@@ -52,10 +52,11 @@ _WIDENED = {"int32": ("int64",), "uint32": ("uint64", "int64"), "sint32": ("sint
 """Type of the writer -> other types as which the same bytes are the same value."""
 _WELL_KNOWN = "google.protobuf."
 _TIMESTAMP = f"{_WELL_KNOWN}Timestamp"
-_WRAPPERS = {
+WRAPPERS = {
     f"{_WELL_KNOWN}{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
+"""Messages that stand for a value, or for NULL."""
 _BYTES, _INT32 = 12, 5
 _PARSED_AS = {"string": _BYTES, "enum": _INT32}
 """Type of a field -> the type as which it is parsed: see ``protobuf_columns``."""
@@ -151,10 +152,10 @@ def columns_of(message: Descriptor, at: str = "", within: tuple[str, ...] = ()) 
 
 
 def _as_column(told: FieldDescriptor, at: str, within: tuple[str, ...]) -> Field:
-    inner, kind = told.message_type, _type(told)
+    inner, kind = told.message_type, type_of(told)
     if kind == "group":
         raise SchemaFlaw(f"has field {at}, which is a group: make it a message of its own")
-    if _is_map(told):
+    if is_map(told):
         entries = tuple(_as_column(each, _inside(at, each.name), within) for each in inner.fields)
         return Field(told.number, told.name, at, "map", "map", entries)
     make = partial(Field, told.number, told.name, at, label=_label(told))
@@ -164,7 +165,7 @@ def _as_column(told: FieldDescriptor, at: str, within: tuple[str, ...]) -> Field
         return make(kind=_KINDS.get(kind, kind))
     if inner.full_name == _TIMESTAMP:
         return make(kind="timestamp")
-    if inner.full_name in _WRAPPERS:
+    if inner.full_name in WRAPPERS:
         return make(kind=_as_column(inner.fields[0], at, within).kind, wrapped=True)
     if inner.full_name in within:
         raise SchemaFlaw(f"has field {at}, which is a message inside of itself, and Spark has no such type")
@@ -207,7 +208,7 @@ def _describe(message: Descriptor, into: FileDescriptorProto, known: dict[str, s
         made.oneof_decl.add(name=f"o{each.index}")
     for each in message.fields:
         added = made.field.add(name=f"f{each.number}", number=each.number, label=_OPTIONAL)
-        added.type = _PARSED_AS.get(_type(each), each.type)
+        added.type = _PARSED_AS.get(type_of(each), each.type)
         if _is_repeated(each):
             added.label = _REPEATED
         if each.containing_oneof in oneofs:
@@ -239,13 +240,13 @@ def _unreadable_field(writer: Descriptor, wanted: FieldDescriptor, at: str) -> s
         return f"field {at} is missing, and the reader's message requires it" if _is_required(wanted) else None
     if (mine := _shape(written)) != (theirs := _shape(wanted)):
         return f"field {at} is {mine}, not {theirs}"
-    if _is_map(wanted):
+    if is_map(wanted):
         return unreadable(written.message_type, wanted.message_type, at)
     return _unreadable_value(written, wanted, at)
 
 
 def _unreadable_value(written: FieldDescriptor, wanted: FieldDescriptor, at: str) -> str | None:
-    mine, theirs = _type(written), _type(wanted)
+    mine, theirs = type_of(written), type_of(wanted)
     if mine != theirs:
         return None if theirs in _WIDENED.get(mine, ()) else f"field {at} is {mine}, not {theirs}"
     if mine == "enum":
@@ -289,10 +290,11 @@ def _is_well_known(message: Descriptor) -> bool:
 
 
 def _shape(told: FieldDescriptor) -> str:
-    return "a map" if _is_map(told) else "repeated" if _is_repeated(told) else "single"
+    return "a map" if is_map(told) else "repeated" if _is_repeated(told) else "single"
 
 
-def _is_map(told: FieldDescriptor) -> bool:
+def is_map(told: FieldDescriptor) -> bool:
+    """Whether the field is a map. Protobuf has it as repeated messages."""
     return bool(told.message_type and told.message_type.GetOptions().map_entry)
 
 
@@ -305,7 +307,8 @@ def _is_required(told: FieldDescriptor) -> bool:
     return bool(told.is_required if hasattr(told, "is_required") else told.label == told.LABEL_REQUIRED)
 
 
-def _type(told: FieldDescriptor) -> str:
+def type_of(told: FieldDescriptor) -> str:
+    """The name of a field's type; of a message, that is ``message``."""
     return _TYPES[told.type - 1]
 
 

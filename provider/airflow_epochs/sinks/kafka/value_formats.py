@@ -16,7 +16,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,12 +26,15 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
-from airflow_epochs.sinks.kafka import avro_types
+from airflow_epochs.sinks.kafka import avro_types, protobuf_types
 from airflow_epochs.sinks.kafka.protobuf_values import with_numbers_named
 from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
 from airflow_epochs.transforms.registry_frames import head_of
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
 
 _DETAIL = "value_schema"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -122,7 +125,7 @@ class ValueSchema:
         from google.protobuf import json_format, message_factory
 
         files = protobuf_schemas.files_of(b64decode(self.text))
-        make = message_factory.GetMessageClass(next(iter(files.main.message_types_by_name.values())))
+        make = message_factory.GetMessageClass(_first_of(files))
         head = head_of(self.number) + b"\0"
 
         def write(row: dict[str, Any]) -> bytes:
@@ -180,14 +183,14 @@ def writes_by(schema: WriterSchema, columns: Mapping[str, Any]) -> str:
     """``ValueSchema.text`` for a schema.
 
     Raises:
-        Refused: protoc, fastavro or jsonschema does not take it, or protoc is not installed; or Avro would change
-            values.
+        Refused: protoc, fastavro or jsonschema does not take it, or protoc is not installed; or values would
+            become others.
     """
     try:
         if schema.kind == KINDS[PROTOBUF]:
-            return b64encode(_compiled(schema.text)).decode()
+            return b64encode(_compiled(schema.text, columns)).decode()
         if schema.kind == KINDS[AVRO]:
-            _require_kept(schema.text, columns)
+            _require_kept(_avro_misfits(schema.text, columns))
         if schema.kind == KINDS[JSON_SCHEMA]:
             _require_usable(json.loads(schema.text))
     except SchemaFlaw as flaw:
@@ -199,17 +202,36 @@ def writes_by(schema: WriterSchema, columns: Mapping[str, Any]) -> str:
     return schema.text
 
 
-def _compiled(text: str) -> bytes:
+def _require_kept(problems: list[str]) -> None:
+    if problems:
+        raise Refused(
+            f"The `value_schema` cannot have these values as they are: {'; '.join(problems)}.",
+            code=codes.TOPIC_ROWS_UNFIT,
+            remedy="Let the transform cast each column to the schema's type, or correct `value_schema` in the DAG. "
+            "Clear the stage task.",
+        )
+
+
+# -- Protobuf --------------------------------------------------------------------------------------------------------
+
+
+def _compiled(text: str, columns: Mapping[str, Any]) -> bytes:
     files = compiled(text, {})
-    if not protobuf_schemas.files_of(files).main.message_types_by_name:
+    messages = protobuf_schemas.files_of(files)
+    if not messages.main.message_types_by_name:
         raise SchemaFlaw("has no message")
+    _require_kept(protobuf_types.misfits(_first_of(messages), columns))
     return files
+
+
+def _first_of(messages: protobuf_schemas.Files) -> Descriptor:
+    return next(iter(messages.main.message_types_by_name.values()))
 
 
 # -- Avro ------------------------------------------------------------------------------------------------------------
 
 
-def _require_kept(text: str, columns: Mapping[str, Any]) -> None:
+def _avro_misfits(text: str, columns: Mapping[str, Any]) -> list[str]:
     import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
 
@@ -217,13 +239,7 @@ def _require_kept(text: str, columns: Mapping[str, Any]) -> None:
         fastavro.parse_schema(json.loads(text))
     except (SchemaParseException, UnknownType) as error:
         raise SchemaFlaw(f"is no valid Avro schema: {first_line(error)}") from error
-    if problems := avro_types.misfits(resolved(text), columns):
-        raise Refused(
-            f"The `value_schema` cannot have these values as they are: {'; '.join(problems)}.",
-            code=codes.TOPIC_ROWS_UNFIT,
-            remedy="Let the transform cast each column to the schema's type, or correct `value_schema` in the DAG. "
-            "Clear the stage task.",
-        )
+    return avro_types.misfits(resolved(text), columns)
 
 
 def _avro_record(columns: Mapping[str, Any], name: str) -> JsonDict:
