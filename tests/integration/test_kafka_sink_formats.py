@@ -66,6 +66,7 @@ GIVEN = {
     ],
 }
 
+REQUIRED_PROTO = 'syntax = "proto2"; message Order { required int64 id = 1; }'
 SMALL = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 
 
@@ -303,9 +304,18 @@ def test_a_users_own_avro_schema_says_how_values_are_written(
         ("avro", GIVEN, pa.table({"id": pa.array([7], pa.int64()), "name": ["a"], "more": [1]}), "more fields"),
         ("avro", SMALL, pa.table({"key": ["k1", "k2"], "id": [1, 2**31]}), "a row with key = 'k2'"),
         ("protobuf", ORDER_PROTO, pa.table({"id": [1], "more": [1]}), 'has no field named "more"'),
+        ("protobuf", REQUIRED_PROTO, pa.table({"key": ["k1", "k2"], "id": [1, None]}), "a row with key = 'k2'"),
         ("json_schema", {"properties": {"id": {"minimum": 2}}}, ORDERS, "$.id: 1 is less than the minimum of 2"),
     ],
-    ids=["a NULL", "a column is missing", "a column too many", "too large", "a field of Protobuf", "a value"],
+    ids=[
+        "a NULL",
+        "a column is missing",
+        "a column too many",
+        "too large",
+        "a field of Protobuf",
+        "a required one",
+        "a value",
+    ],
 )
 def test_a_row_that_the_users_schema_does_not_take_is_a_vote_against_that_names_it(
     fed: Callable[..., Feed], value_format: str, schema: Any, data: pa.Table, problem: str

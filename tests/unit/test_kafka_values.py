@@ -402,3 +402,18 @@ def in_protobuf(files: bytes, row: dict[str, Any]) -> Any:
     text = b64encode(files).decode()
     written = ValueSchema(value_format="protobuf", number=1, text=text, given=True).writer()(row)
     return message_class(files, "Order").FromString(written[6:])
+
+
+@pytest.mark.parametrize("field", ["id", "point.x"])
+def test_a_null_for_a_required_field_of_proto2_refuses_its_row(field: str) -> None:
+    text = """
+    syntax = "proto2";
+    message Order { required int64 id = 1; optional Point point = 2; }
+    message Point { required int64 x = 1; }
+    """
+    files = compiled(text, {})
+    row = {"id": None} if field == "id" else {"id": 1, "point": {"x": None}}
+    with pytest.raises(ValueError, match=rf"required fields: {field}"):
+        in_protobuf(files, row)
+    told = in_protobuf(files, {"id": 1, "point": None})
+    assert (told.id, told.HasField("point")) == (1, False)

@@ -123,6 +123,7 @@ class ValueSchema:
 
     def _protobuf(self) -> Write:
         from google.protobuf import json_format, message_factory
+        from google.protobuf.message import EncodeError
 
         files = protobuf_schemas.files_of(b64decode(self.text))
         make = message_factory.GetMessageClass(_first_of(files))
@@ -133,7 +134,8 @@ class ValueSchema:
                 told = with_numbers_named(msgspec.to_builtins(row), make.DESCRIPTOR)
                 message = json_format.ParseDict(told, make())
                 return head + bytes(message.SerializeToString(deterministic=True))
-            except (json_format.ParseError, AttributeError) as error:  # the latter of an Any whose @type is no text
+            except (json_format.ParseError, EncodeError, AttributeError) as error:
+                # EncodeError: a NULL for a required field of proto2. AttributeError: an Any whose @type is no text.
                 raise ValueError(str(error)) from None
 
         return write
