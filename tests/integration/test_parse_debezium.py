@@ -110,6 +110,7 @@ UNSENT_BYTES = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
         ("array<string>", UNSENT),
         ("array<binary>", [UNSENT_BYTES]),
         ("array<bigint>", [*UNSENT.encode()]),
+        ("array<double>", [float(byte) for byte in UNSENT.encode()]),
         ("array<string>", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
         ("map<string, string>", {UNSENT: UNSENT}),
         ("string", json.dumps({UNSENT: UNSENT}, separators=(",", ":"))),

@@ -37,12 +37,13 @@ _VALUE = "__epochs_value"
 _UNSENT = "__debezium_unavailable_value"
 """What Debezium writes for a large value that PostgreSQL has not sent it, because the change does not touch it."""
 _UNSENT_BYTES = b64encode(_UNSENT.encode()).decode()
-_UNSENT_NUMBERS = ",".join(map(str, _UNSENT.encode()))
+_UNSENT_INTEGERS = ",".join(f"{byte}" for byte in _UNSENT.encode())
+_UNSENT_FLOATS = ",".join(f"{byte}.0" for byte in _UNSENT.encode())
 _UNSENT_UUID = str(uuid.UUID(bytes=hashlib.md5(_UNSENT.encode(), usedforsecurity=False).digest(), version=3))
 _UNSENT_VALUES = (
     *(_UNSENT, _UNSENT_BYTES, f'{{"{_UNSENT}":"{_UNSENT}"}}'),  # the last one of an hstore
     *(f'["{element}"]' for element in (_UNSENT, _UNSENT_BYTES, _UNSENT_UUID)),
-    f"[{_UNSENT_NUMBERS}]",
+    *(f"[{numbers}]" for numbers in (_UNSENT_INTEGERS, _UNSENT_FLOATS)),
 )
 """The same for columns of each type, as Spark has them in a map of texts."""
 _IS_TIME = "(ts_ms BETWEEN -62135596800000 AND 253402300799999)"
@@ -192,5 +193,6 @@ def _traces(text: Column, table: StructType) -> list[Column]:
     """Conditions of which an event fulfils one if it lacks a value."""
     traces = [text.contains(_UNSENT), text.contains(_UNSENT_BYTES)]
     if any(field.dataType.typeName() == "array" for field in table.fields):
-        traces += [text.contains(_UNSENT_UUID), text.rlike(_UNSENT_NUMBERS.replace(",", r",\s*"))]
+        numbers = r"(\.0)?,\s*".join(_UNSENT_INTEGERS.split(","))
+        traces += [text.contains(_UNSENT_UUID), text.rlike(numbers)]
     return traces
