@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 import struct
 import uuid
@@ -12,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -98,6 +100,11 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
+def fastavro_row(value: bytes, text: Any) -> Any:
+    """A value behind the id of its schema."""
+    return fastavro.schemaless_reader(io.BytesIO(value[5:]), fastavro.parse_schema(json.loads(text)), None)
+
+
 def reason(feed: Feed, data: pa.Table) -> str:
     vote = feed.vote(feed.attempt(), data)
     assert vote.vote is VoteKind.VOTE_ABORT
@@ -164,6 +171,22 @@ def test_rows_that_were_promised_are_staged_again_without_registering_anything(
     attempt = replace(feed.attempt(), promised=True)
     assert "does not have this schema" in (feed.vote(attempt, ORDERS).reason or "")
     assert f"{topic}-value" not in client.get_subjects()
+
+
+def test_promised_rows_are_staged_again_with_their_schema_even_if_it_was_deleted(
+    fed: Callable[..., Feed], client: SchemaRegistryClient, read: Callable[[Any], list[Any]], topic: str
+) -> None:
+    feed = fed(value_format="avro")
+    attempt = feed.attempt()
+    lost = feed.staged(attempt, ORDERS)
+    text = client.get_latest_version(f"{topic}-value").schema.schema_str
+    client.delete_subject(f"{topic}-value")
+    again = feed.staged(replace(attempt, promised=True), ORDERS)
+    assert again.detail["value_schema"] == lost.detail["value_schema"]
+    assert f"{topic}-value" not in client.get_subjects(), "nothing is registered"
+    feed.commit(attempt, again)
+    told = [fastavro_row(value, text) for value in read(lambda value, _: value)]
+    assert told == rows_of(ORDERS.drop_columns("key"))
 
 
 def test_a_dry_run_tells_the_records_and_registers_nothing(

@@ -54,8 +54,15 @@ def subjects_of(connection: Connection) -> list[str]:
         return list(client.get_subjects())
 
 
-def id_of(connection: Connection, subject: str, schema: WriterSchema, *, register: bool) -> int:
-    """The id of a schema in a subject. ``register``: put it there if the subject does not have it. Idempotent.
+def id_of(connection: Connection, subject: str, schema: WriterSchema, *, register: bool, deleted: bool = False) -> int:
+    """The id of a schema in a subject. Idempotent.
+
+    Args:
+        connection: The registry.
+        subject: The name of the subject.
+        schema: The schema.
+        register: Put it there if the subject does not have it.
+        deleted: Without ``register``, take it also if it was deleted.
 
     Raises:
         Refused: The subject does not have it, or its rules of compatibility do not let it in.
@@ -68,7 +75,7 @@ def id_of(connection: Connection, subject: str, schema: WriterSchema, *, registe
         with asking(connection, what, missing=_no_schema), _taken(connection, what):
             if register:
                 return int(client.register_schema(subject, told))
-            return int(client.lookup_schema(subject, told).schema_id or 0)
+            return int(client.lookup_schema(subject, told, deleted=deleted).schema_id or 0)
 
 
 def known_id_of(connection: Connection, subject: str, schema: WriterSchema) -> int:

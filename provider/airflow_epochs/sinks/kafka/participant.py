@@ -106,9 +106,10 @@ class KafkaParticipant:
         marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
         checks.require_room(marker_topic, topic, marker)
         voted = Voted.now(topic, marker_topic, markers)
-        # Rows that are staged again were promised: their schema is there.
+        # Rows that are staged again were promised: their schema was there, and may have been deleted since.
         may_register = self.sink.register_schemas and not attempt.promised
-        schema = self._value_schema(staging, partial(schema_registry.id_of, register=may_register))
+        id_of = partial(schema_registry.id_of, register=may_register, deleted=attempt.promised)
+        schema = self._value_schema(staging, id_of)
         self._require_records(attempt.txn, staging, schema, topic)  # last: takes longest
         return replace(staged, detail={**voted.detail(), **(schema.detail() if schema else {})})
 
