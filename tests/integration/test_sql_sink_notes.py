@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ FIRST, SECOND, THIRD = (transaction(number) for number in (1, 2, 3))
 MEMBERS = "CREATE TABLE members (id varchar(20) PRIMARY KEY, name text, lsn bigint)"
 PAIRS = "CREATE TABLE pairs (id bigint, part integer, name text, lsn bigint, PRIMARY KEY (id, part))"
 LONG = "a_name_of_more_than_forty_bytes_of_which_the_last"
+FORTY = "a" * 40
+KEY = "0e02b2c3-d479-4000-8000-000000000000"
 
 
 @pytest.fixture
@@ -41,6 +45,27 @@ def delete(world: SqlWorld, table: str, lsn: int = 20, **keys: Any) -> None:
     sink = world.sink(table, keys=list(keys), **CHANGES)
     world.epoch(sink, FIRST, None, change("Ann", 10, **keys))
     world.epoch(sink, SECOND, FIRST, change(None, lsn, **keys))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def notes_of(world: SqlWorld, table: str) -> str:
+    """The only table of notes about a table: short names whole, long ones as docs/sql.md says."""
+    stem = table if len(table) <= 40 else f"{table[:37]}_{digest(table)}"
+    listed = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    if world.db.kind == "postgres":
+        listed = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+    (name,) = [name for (name,) in world.db.run(listed) if re.fullmatch(f"{stem}_deleted_[0-9a-f]{{8}}", name)]
+    return str(name)
+
+
+def as_version_0_1_named_them(world: SqlWorld, table: str, **columns: str) -> None:
+    """Rename the notes about a table. ``columns``: with their types, in the order of the keys; the sequence is last."""
+    older = f"{table[:40]}_deleted_{digest(json.dumps([table, *columns.items()]))}"
+    if older != (named := notes_of(world, table)):
+        world.db.run(f'ALTER TABLE "{named}" RENAME TO "{older}"')
 
 
 def comes_back(world: SqlWorld, table: str, lsn: int = 15, **keys: Any) -> bool:
@@ -82,16 +107,106 @@ def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_another_type(sqli
     assert not comes_back(sqlite, "members", id="7")
 
 
-def test_notes_that_cannot_be_compared_are_a_vote_against_until_the_remedy_is_done(pg: SqlWorld) -> None:
-    key = "0e02b2c3-d479-4000-8000-000000000000"
-    pg.db.run("CREATE TABLE members (id text PRIMARY KEY, name text, lsn bigint)")
-    delete(pg, "members", id=key)
-    pg.db.run("ALTER TABLE members ALTER id TYPE uuid USING id::uuid")
-    attempt, late = attempt_of(THIRD, SECOND), change("Ann, late", 15, id=key)
-    reason = pg.voted(pg.sink("members", keys=["id"], **CHANGES), attempt, late).reason
-    assert reason and "EPOCHS-SQL-NOTES-UNFIT: Column 'id' of table 'members' is uuid. It was text" in reason
+@pytest.mark.parametrize("deletes_another", [False, True])
+@pytest.mark.parametrize(
+    ("table", "older"), [("members", False), (LONG, False), (LONG, True)], ids=["short", "long", "long, of 0.1"]
+)
+def test_notes_that_cannot_be_compared_are_a_vote_against_until_the_remedy_is_done(
+    pg: SqlWorld, table: str, older: bool, deletes_another: bool
+) -> None:
+    pg.db.run(*(f"CREATE TABLE {name} (id text PRIMARY KEY, name text, lsn bigint)" for name in (table, f"{LONG}_2")))
+    delete(pg, table, id=KEY)
+    if older:
+        as_version_0_1_named_them(pg, table, id="text", lsn="bigint")
+    pg.db.run(f"ALTER TABLE {table} ALTER id TYPE uuid USING id::uuid")
+    attempt, late = attempt_of(THIRD, SECOND), change("Ann, late", 15, id=KEY)
+    if deletes_another:
+        late = pa.concat_tables([late, change(None, 15, id=KEY.replace("0e", "0f"))])
+    sink = pg.sink(table, keys=["id"], **CHANGES)
+    reason = pg.voted(sink, attempt, late).reason
+    assert reason and f"EPOCHS-SQL-NOTES-UNFIT: Column 'id' of table '{table}' is uuid. It was text" in reason
     pg.db.run(*re.findall("`(ALTER [^`]+)`", reason))
-    assert not comes_back(pg, "members", id=key)
+    pg.epoch(sink, THIRD, SECOND, late)
+    assert pg.db.run(f"SELECT * FROM {table}") == []
+
+
+def test_the_remedy_for_a_second_table_of_notes_keeps_the_first(pg: SqlWorld) -> None:
+    """The notes have the names of version 0.1, and another table has the same beginning: only a new name helps."""
+    pg.db.run(*(f"CREATE TABLE {LONG}{end} (id text, part text, name text, lsn bigint)" for end in ("", "_2")))
+    pg.db.run(f"CREATE UNIQUE INDEX ON {LONG} (id, part)")
+    keys: dict[str, Any] = {"id": KEY, "part": "1"}
+    other: dict[str, Any] = {"part": "2", "id": KEY}
+    delete(pg, LONG, **keys)
+    as_version_0_1_named_them(pg, LONG, id="text", part="text", lsn="bigint")
+    sinks = [pg.sink(LONG, keys=list(each), **CHANGES) for each in (keys, other)]
+    pg.epoch(sinks[1], THIRD, SECOND, change(None, 20, **other))
+    as_version_0_1_named_them(pg, LONG, part="text", id="text", lsn="bigint")
+    pg.db.run(f"ALTER TABLE {LONG} ALTER id TYPE uuid USING id::uuid")
+    fourth, late = transaction(4), [change("late", 15, **{name: each[name] for name in keys}) for each in (keys, other)]
+    for _ in range(2):
+        reason = pg.voted(sinks[0], attempt_of(fourth, THIRD), pa.concat_tables(late)).reason
+        assert reason and "EPOCHS-SQL-NOTES-UNFIT" in reason
+        pg.db.run(*re.findall("`(ALTER [^`]+)`", reason))
+    pg.epoch(sinks[0], fourth, THIRD, pa.concat_tables(late))
+    assert pg.db.run(f"SELECT * FROM {LONG}") == []
+
+
+@pytest.mark.parametrize(("was", "now"), [(LONG, f"{LONG}_2"), (LONG, "members"), ("members", LONG)])
+def test_notes_that_were_renamed_as_the_page_says_count_after_the_table_was(
+    world: SqlWorld, was: str, now: str
+) -> None:
+    world.db.run(MEMBERS.replace("members", was))
+    delete(world, was, id="a")
+    stem = now if len(now) <= 40 else f"{now[:37]}_{digest(now)}"
+    world.db.run(
+        f"ALTER TABLE {was} RENAME TO {now}",
+        f"ALTER TABLE {notes_of(world, was)} RENAME TO {stem}_deleted_01234567",
+    )
+    assert not comes_back(world, now, id="a")
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("column", ["id", "lsn"])
+@pytest.mark.parametrize("table", ["members", LONG])
+def test_notes_count_after_a_column_was_renamed_in_both_tables(
+    world: SqlWorld, table: str, column: str, older: bool
+) -> None:
+    world.db.run(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text, lsn bigint)")
+    delete(world, table, id=1)
+    if older:
+        as_version_0_1_named_them(world, table, id="bigint", lsn="bigint")
+    (notes,) = world.db.run(
+        f"SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '{table[:37]}%_deleted_%'"
+        if world.db.kind == "sqlite"
+        else f"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE '{table[:37]}%_deleted_%' AND"
+        " relnamespace = current_schema()::regnamespace"
+    )
+    world.db.run(*(f"ALTER TABLE {each} RENAME {column} TO renamed" for each in (table, notes[0])))
+    late = change("Ann, late", 15, id=1)
+    late = late.rename_columns(["renamed" if name == column else name for name in late.column_names])
+    options = {**CHANGES, **({"sequence_by": "renamed"} if column == "lsn" else {})}
+    sink = world.sink(table, keys=["renamed" if column == "id" else "id"], **options)
+    world.epoch(sink, THIRD, SECOND, late)
+    assert world.db.run(f"SELECT * FROM {table}") == []
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("deleted", [FORTY, f"{FORTY}_archive"])
+def test_notes_about_a_table_do_not_count_for_one_with_the_same_beginning(
+    world: SqlWorld, deleted: str, older: bool
+) -> None:
+    tables = [FORTY, f"{FORTY}_archive"]
+    world.db.run(*(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text, lsn bigint)" for table in tables))
+    delete(world, deleted, id=1)
+    if older:
+        as_version_0_1_named_them(world, deleted, id="bigint", lsn="bigint")
+    world.db.run("DROP TABLE epoch_markers")
+    (other,) = {*tables} - {deleted}
+    world.epoch(world.sink(other, keys=["id"], **CHANGES), FIRST, None, change("Ann", 15, id=1))
+    assert world.db.run(f"SELECT * FROM {other}") == [(1, "Ann", 15)]
+    world.db.run("DROP TABLE epoch_markers")
+    world.epoch(world.sink(deleted, keys=["id"], **CHANGES), FIRST, None, change("late", 15, id=1))
+    assert world.db.run(f"SELECT * FROM {deleted}") == []
 
 
 @pytest.mark.parametrize("type_of_id", ["character varying(20)", "varchar(20)"])
@@ -157,14 +272,19 @@ def test_an_older_row_waits_for_a_deletion_of_a_sink_that_names_the_keys_in_anot
     assert pg.db.run("SELECT id FROM pairs") == [(9,)]
 
 
-def test_notes_count_when_the_connection_gets_another_search_path(pg: SqlWorld) -> None:
+@pytest.mark.parametrize(
+    ("table", "older"), [("members", False), (LONG, False), (LONG, True)], ids=["short", "long", "long, of 0.1"]
+)
+def test_notes_count_when_the_connection_gets_another_search_path(pg: SqlWorld, table: str, older: bool) -> None:
     pg.db.run(
-        "CREATE TYPE region AS ENUM ('eu')", "CREATE TABLE members (id region PRIMARY KEY, name text, lsn bigint)"
+        "CREATE TYPE region AS ENUM ('eu')", f"CREATE TABLE {table} (id region PRIMARY KEY, name text, lsn bigint)"
     )
-    delete(pg, "members", id="eu")
+    delete(pg, table, id="eu")
     schema = pg.db.table().partition(".")[0]
+    if older:
+        as_version_0_1_named_them(pg, table, id=f"{schema}.region", lsn="bigint")
     pg.env.connections["db"] = pg.db.connection(extra={"options": f"-c search_path={schema}"})
-    assert not comes_back(pg, "members", id="eu")
+    assert not comes_back(pg, table, id="eu")
 
 
 @pytest.mark.parametrize("table", ["members", f"{LONG}_1"])

@@ -1,8 +1,10 @@
 """Keys that an upsert has deleted, noted in a table beside the target: an older row must not bring them back later.
 
 A note is a key with the sequence of its deletion. It is written in the transaction that deletes the key. A sink writes
-into one table of notes, whose name depends on the order and the types of the columns. It reads all that have these
-columns: another sink may name them in another order, and somebody may have changed their types since.
+into one table of notes, ``<stem>_deleted_<8 hex digits>``. The stem is the target's name; of a long name, its beginning
+and a digest of the whole. The digits depend on the order and the types of the columns. The sink reads all tables of
+notes that have this stem and these columns: another sink may name the columns in another order, and somebody may have
+changed their types since.
 """
 
 from __future__ import annotations
@@ -12,16 +14,37 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.statements import Names
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, quoted
 
-_STEM_BYTES = 40
-"""Of the target's name, in that of the notes: PostgreSQL cuts names to 63 bytes."""
-_DIGEST = re.compile("[0-9a-f]{8}")
+_WHOLE_BYTES = 40
+"""A target's name of this size is the stem as it is: PostgreSQL cuts names to 63 bytes."""
+_CUT_BYTES = 37
+"""Of a longer name, in its stem."""
+_NOTES = re.compile("(?P<stem>.+)_deleted_(?P<digits>[0-9a-f]{8})", re.DOTALL)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _cut(name: str, size: int) -> str:
+    return name.encode()[:size].decode(errors="ignore")
+
+
+def _stem(target: str) -> str:
+    """docs/sql.md tells how to compute it: whoever renames the target renames the notes too."""
+    return target if _older_stem(target) == target else f"{_cut(target, _CUT_BYTES)}_{_digest(target)}"
+
+
+def _older_stem(target: str) -> str:
+    """The stem in version 0.1: long names that begin alike had the same."""
+    return _cut(target, _WHOLE_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +56,20 @@ class Deletions:
     keys: Sequence[str]
     sequence: str
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the table that the sink writes its notes into."""
-        return self._named(self.table, self._columns)
+        older = self._of_stem(_older_stem(self.table.name))
+        return older if self.session.exists(self.table.schema, older) else self._of_stem(_stem(self.table.name))
 
-    def _named(self, typed: SqlTable, columns: Iterable[str]) -> str:
-        """The name of a table of notes with these columns, of the types that they have in ``typed``."""
+    def _of_stem(self, stem: str) -> str:
+        return f"{stem}_deleted_{self._digits(self.table, self.table, self._columns)}"
+
+    @staticmethod
+    def _digits(target: SqlTable, typed: SqlTable, columns: Iterable[str]) -> str:
+        """The digits of notes about ``target`` with these columns, of the types that they have in ``typed``."""
         kinds = [(name, found.kind if (found := typed.column_of(name)) else "") for name in columns]
-        digest = hashlib.sha256(json.dumps([self.table.name, *kinds]).encode()).hexdigest()[:8]
-        return f"{self._prefix}{digest}"
-
-    @property
-    def _prefix(self) -> str:
-        return f"{self._stem}_deleted_"
-
-    @property
-    def _stem(self) -> str:
-        return self.table.name.encode()[:_STEM_BYTES].decode(errors="ignore")
+        return _digest(json.dumps([target.name, *kinds]))
 
     @property
     def exist(self) -> bool:
@@ -68,7 +87,7 @@ class Deletions:
         lacking = [f"{right} on schema {self.table.schema_spelled}" for right in creates]
         for notes in self._tables():
             needed = ("SELECT", "INSERT", "UPDATE") if notes.name == self.name else ("SELECT",)
-            lacking += [f"{right} on table {_spelled(notes)}" for right in self.session.lacks(notes, *needed)]
+            lacking += [f"{right} on table {notes.spelled}" for right in self.session.lacks(notes, *needed)]
         return lacking
 
     def apply(self, batch: str, deleted: str) -> int:
@@ -84,18 +103,21 @@ class Deletions:
             How many rows it took away.
         """
         self._serialise()
+        # Before the sink makes a table of its own: the remedy depends on whether there is one already.
+        earlier = [self._as_today(notes) for notes in self._tables()]
         if self.session.execute(f"SELECT 1 FROM {batch} WHERE {self.session.quoted(deleted)} LIMIT 1"):
             if not self.exist:
                 self._create()
             self._note(batch, deleted)
-        return sum(self._take_older(batch, notes) for notes in self._tables())
+        return sum(self._take_older(batch, notes) for notes in earlier)
 
     def _serialise(self) -> None:
         # Else an older row, of another pipeline, could follow a deletion that is not committed, and not see its note.
         columns = json.dumps([sorted(self.keys), self.sequence])
         self.session.serialise(f"airflow_epochs:{self.table.schema}.{self.table.name} deletes by {columns}")
         # A worker that still has an earlier version of the provider waits only for this.
-        self.session.serialise(f"airflow_epochs:{self.spelled}")
+        older = self._of_stem(_older_stem(self.table.name))
+        self.session.serialise(f"airflow_epochs:{self.table.schema}.{older}")
 
     def _note(self, batch: str, deleted: str) -> None:
         columns, keys = self._names.listed(self._columns), self._names.listed(self.keys)
@@ -107,10 +129,10 @@ class Deletions:
             f"DO UPDATE SET {sequence} = excluded.{sequence} WHERE {later}"
         )
 
-    def _take_older(self, batch: str, notes: SqlTable) -> int:
+    def _take_older(self, batch: str, notes: str) -> int:
         older = f"{self._names.ordered(self.sequence, 'b')} < {self._names.ordered(self.sequence, 'n')}"
         return self.session.change(
-            f"DELETE FROM {batch} AS b WHERE EXISTS (SELECT 1 FROM {self._as_today(notes)} n "
+            f"DELETE FROM {batch} AS b WHERE EXISTS (SELECT 1 FROM {notes} n "
             f"WHERE {self._names.same_keys(self.keys, 'n', 'b')} AND {older})"
         )
 
@@ -118,7 +140,8 @@ class Deletions:
 
     def _tables(self) -> Iterator[SqlTable]:
         """All tables of notes with these columns."""
-        for name in self.session.names(self.table.schema, self._prefix):
+        stems = dict.fromkeys((_stem(self.table.name), _older_stem(self.table.name)))
+        for name in (each for stem in stems for each in self.session.names(self.table.schema, f"{stem}_deleted_")):
             found = self.session.table(self.table.schema, name)
             if found and (name == self.name or self._is_alike(found)):
                 yield found
@@ -128,10 +151,30 @@ class Deletions:
         columns = [column.name for column in found.columns]
         if sorted(columns) != sorted(self._columns) or frozenset(self.keys) not in found.unique:
             return False
-        if self._stem == self.table.name:
-            return bool(_DIGEST.fullmatch(found.name.removeprefix(self._prefix)))
-        # The name is cut, and so may be that of another target's notes.
-        return found.name in (self._named(found, columns), self._named(self.table, columns))
+        named = _NOTES.fullmatch(found.name)
+        if named is None:
+            return False
+        return self._is_own(found) if named["stem"] == _older_stem(self.table.name) else True
+
+    def _is_own(self, found: SqlTable) -> bool:
+        """Whether notes with a stem of version 0.1 are about this target, and not about another that begins alike."""
+        if self._fits(self.table, found):
+            return True
+        others = self._namesakes()
+        if _stem(self.table.name) == self.table.name:
+            return not any(self._fits(other, found) for other in others)
+        return not others
+
+    def _fits(self, target: SqlTable, found: SqlTable) -> bool:
+        columns = [column.name for column in found.columns]
+        return any(found.name.endswith(self._digits(target, typed, columns)) for typed in (found, target))
+
+    def _namesakes(self) -> list[SqlTable]:
+        """Other targets whose notes had the same stem in version 0.1."""
+        stem, schema = _older_stem(self.table.name), self.table.schema
+        names = [name for name in self.session.names(schema, stem) if _older_stem(name) == stem]
+        others = [name for name in names if name != self.table.name and not _NOTES.fullmatch(name)]
+        return [found for name in others if (found := self.session.table(schema, name))]
 
     def _as_today(self, notes: SqlTable) -> str:
         """Notes with the types that the target has today, in parentheses."""
@@ -147,18 +190,24 @@ class Deletions:
         return value
 
     def _unfit(self, notes: SqlTable, was: SqlColumn, now: SqlColumn) -> Refused:
-        alter = (
-            f'ALTER TABLE {_spelled(notes)} ALTER "{was.name}" TYPE {now.kind} USING CAST("{was.name}" AS {now.kind})'
-        )
-        rename = "" if self.exist else f', and `ALTER TABLE {_spelled(notes)} RENAME TO "{self.name}"`'
+        column = quoted(was.name)
+        alter = f"ALTER TABLE {notes.spelled} ALTER {column} TYPE {now.kind} USING CAST({column} AS {now.kind})"
+        name = self._name_to_keep(notes)
+        rename = f", and `ALTER TABLE {notes.spelled} RENAME TO {quoted(name)}`" if name != notes.name else ""
         return Refused(
             f"Column {now.name!r} of table {self.table.name!r} is {now.kind}. It was {was.kind} when earlier epochs "
-            f"noted the keys that they deleted, in {_spelled(notes)}. The sink cannot compare such values, so an older "
+            f"noted the keys that they deleted, in {notes.spelled}. The sink cannot compare such values, so an older "
             "row could bring a deleted key back.",
             code=codes.SQL_NOTES_UNFIT,
             remedy=f"Change the notes too: `{alter}`{rename}. Or drop the table of notes, if no row can come any more "
             "that is older than one of its deletions. Then clear the failed task.",
         )
+
+    def _name_to_keep(self, notes: SqlTable) -> str:
+        """A name by which the sinks find the notes, although their types are not those that their digits tell."""
+        if not self.exist:
+            return self.name
+        return f"{_stem(self.table.name)}_deleted_{notes.name[-8:]}"
 
     def _create(self) -> None:
         target = self._names.spelled(self.table.schema, self.table.name)
@@ -182,7 +231,3 @@ class Deletions:
     @property
     def _notes(self) -> str:
         return self._names.spelled(self.table.schema, self.name)
-
-
-def _spelled(notes: SqlTable) -> str:
-    return f'"{notes.schema}"."{notes.name}"'
