@@ -256,6 +256,63 @@ def test_keys_that_the_database_takes_as_equal_have_one_note(sqlite: SqlWorld) -
         assert len(sqlite.db.run("SELECT * FROM folded")) == (1 if number in (1, 4) else 0)
 
 
+TWO_INDEXES = [
+    (
+        "CREATE TABLE mails (id int, email text, region text, lsn bigint, PRIMARY KEY (id, email))",
+        "CREATE UNIQUE INDEX u ON mails (region, email COLLATE NOCASE)",
+    ),
+    (
+        "CREATE TABLE mails (id int, email text COLLATE NOCASE, region text, lsn bigint)",
+        "CREATE UNIQUE INDEX u ON mails (id, email COLLATE BINARY)",
+    ),
+]
+"""In both, the index on id and email takes ``a`` and ``A`` for two keys; another index, or the column, does not."""
+
+
+def mails(*rows: tuple[str, str | None, int]) -> pa.Table:
+    """E-mail address, region (None: a deletion), sequence."""
+    return pa.table(
+        {
+            "id": pa.array([1] * len(rows), pa.int32()),
+            "email": [email for email, _, _ in rows],
+            "region": pa.array([region for _, region, _ in rows], pa.string()),
+            "lsn": pa.array([lsn for _, _, lsn in rows], pa.int64()),
+            DELETED: [region is None for _, region, _ in rows],
+        }
+    )
+
+
+@pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
+@pytest.mark.parametrize("statements", TWO_INDEXES, ids=["another index", "the column"])
+def test_keys_are_compared_as_their_own_index_does(
+    sqlite: SqlWorld, statements: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    sqlite.db.run(*statements)
+    epoch = Epochs(sqlite, sqlite.sink("mails", **{**options, "keys": ["id", "email"]}))
+    epoch.of(mails(("a", "eu", 10), ("A", "us", 10)))
+    epoch.of(mails(("a", None, 20)))
+    assert sqlite.db.run("SELECT email, region FROM mails") == [("A", "us")]
+    epoch.of(mails(("A", "late", 15)))
+    assert sqlite.db.run("SELECT email, region FROM mails") == [("A", "late")]
+
+
+def test_notes_that_an_earlier_version_compared_otherwise_are_read_and_get_no_more_notes(sqlite: SqlWorld) -> None:
+    """Version 0.1 compared the keys by another index's collation too, so that two keys had one note."""
+    sqlite.db.run(*TWO_INDEXES[0])
+    epoch = Epochs(sqlite, sqlite.sink("mails", **{**CHANGES, "keys": ["id", "email"]}))
+    epoch.of(mails(("a", None, 20)))
+    (older,) = notes(sqlite)
+    sqlite.db.run(
+        f'DROP INDEX "{older}_key"', f'CREATE UNIQUE INDEX "{older}_key" ON "{older}" (id, email COLLATE NOCASE)'
+    )
+    epoch.of(mails(("A", None, 30)))
+    epoch.of(mails(("a", "late", 15), ("A", "later, but late", 25)))
+    assert sqlite.db.run("SELECT * FROM mails") == []
+    epoch.of(mails(("a", "again", 20), ("A", "too", 30)))
+    assert sqlite.db.run("SELECT email FROM mails ORDER BY email") == [("A",), ("a",)]
+    assert len(notes(sqlite)) == 2
+
+
 @pytest.mark.parametrize("column", ["text", "varchar(20)"])
 def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(world: SqlWorld, column: str) -> None:
     folded = " COLLATE NOCASE" if world.db.kind == "sqlite" else ""

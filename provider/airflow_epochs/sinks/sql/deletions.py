@@ -60,7 +60,20 @@ class Deletions:
     def name(self) -> str:
         """The name of the table that the sink writes its notes into."""
         older = self._of_stem(_older_stem(self.table.name))
-        return older if self.session.exists(self.table.schema, older) else self._of_stem(_stem(self.table.name))
+        name = older if self.session.exists(self.table.schema, older) else self._of_stem(_stem(self.table.name))
+        return name if self._compares_alike(name) else self._other_than(name)
+
+    def _compares_alike(self, name: str) -> bool:
+        """Whether notes of this name, if there are any, compare texts in the keys as the target does."""
+        found = self.session.table(self.table.schema, name)
+        return found is None or self._collations(found) in (None, self._collations(self.table))
+
+    def _collations(self, table: SqlTable) -> list[tuple[str, str | None]] | None:
+        index = table.unique.get(frozenset(self.keys))
+        return None if index is None else sorted((key, compared.collation) for key, compared in index.items())
+
+    def _other_than(self, name: str) -> str:
+        return f"{_stem(self.table.name)}_deleted_{_digest(json.dumps([name, self._collations(self.table)]))}"
 
     def _of_stem(self, stem: str) -> str:
         return f"{stem}_deleted_{self._digits(self.table, self.table, self._columns)}"
@@ -125,7 +138,7 @@ class Deletions:
         sequence = self.session.quoted(self.sequence)
         self.session.execute(
             f"INSERT INTO {self._notes} AS n ({columns}) SELECT {columns} FROM {batch} "
-            f"WHERE {self.session.quoted(deleted)} ORDER BY {keys} ON CONFLICT ({self._index}) "
+            f"WHERE {self.session.quoted(deleted)} ORDER BY {keys} ON CONFLICT ({keys}) "
             f"DO UPDATE SET {sequence} = excluded.{sequence} WHERE {later}"
         )
 
@@ -133,7 +146,7 @@ class Deletions:
         older = f"{self._names.ordered(self.sequence, 'b')} < {self._names.ordered(self.sequence, 'n')}"
         return self.session.change(
             f"DELETE FROM {batch} AS b WHERE EXISTS (SELECT 1 FROM {notes} n "
-            f"WHERE {self._names.same_keys(self.keys, 'n', 'b')} AND {older})"
+            f"WHERE {self._names.same_keys('n', 'b')} AND {older})"
         )
 
     # -- all tables of notes -------------------------------------------------------------------------------------
@@ -214,11 +227,8 @@ class Deletions:
         self.session.execute(
             f"CREATE TABLE {self._notes} AS SELECT {self._names.listed(self._columns)} FROM {target} WHERE 1 = 0"
         )
-        self.session.make_unique(self.table.schema, self.name, self._index)
-
-    @property
-    def _index(self) -> str:
-        return ", ".join(map(self._names.compared, self.keys))
+        compared = ", ".join(map(self._names.compared, self.keys))
+        self.session.make_unique(self.table.schema, self.name, compared)
 
     @property
     def _columns(self) -> list[str]:
@@ -226,7 +236,7 @@ class Deletions:
 
     @property
     def _names(self) -> Names:
-        return Names(self.session, self.table)
+        return Names(self.session, self.table, self.keys)
 
     @property
     def _notes(self) -> str:

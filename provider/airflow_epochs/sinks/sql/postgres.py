@@ -23,7 +23,7 @@ from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
     postgres_retyped,
@@ -372,7 +372,9 @@ class PostgresSession:
                 )
                 for column, spelled, required, generated, parts, not_null in self.execute(_COLUMNS, (oid,))
             ),
-            unique=tuple(frozenset(columns) for (columns,) in self.execute(_UNIQUE, (oid,))),
+            unique={
+                frozenset(columns): dict.fromkeys(columns, Comparison()) for (columns,) in self.execute(_UNIQUE, (oid,))
+            },
             problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
             id=str(oid),
         )

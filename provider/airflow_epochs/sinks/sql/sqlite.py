@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +16,7 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql.database import RowRefused, Session
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
 from airflow_epochs.sinks.sql.types import (
     sqlite_affinity,
     sqlite_retyped,
@@ -164,10 +164,9 @@ class SqliteSession:
                 )
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
-            unique=(*self._unique(its_name), frozenset(row[0] for row in columns if row[4])),
+            unique=self._unique(its_name, [row[0] for row in columns if row[4]]),
             problem="it is a view" if kind == "view" else None,
             insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(definition) else "INSERT",
-            collations=dict(self._collations(its_name)),
         )
 
     def _is_strict(self, table: str) -> bool:
@@ -176,19 +175,21 @@ class SqliteSession:
         found = self.execute("SELECT strict FROM pragma_table_list(?) WHERE schema = ?", (table, _MAIN))
         return any(strict for (strict,) in found)
 
-    def _collations(self, table: str) -> Iterator[tuple[str, str]]:
-        yield from self.execute(
-            "SELECT c.name, c.coll FROM pragma_index_list(?) AS i, pragma_index_xinfo(i.name) AS c"
-            " WHERE i.\"unique\" AND c.key AND c.name IS NOT NULL AND upper(c.coll) <> 'BINARY'",
-            (table,),
+    def _unique(self, table: str, primary: Sequence[str]) -> dict[frozenset[str], dict[str, Comparison]]:
+        """Of several indexes on the same columns, ON CONFLICT takes the first that SQLite lists."""
+        unique: dict[frozenset[str], dict[str, Comparison]] = {}
+        indexes = self.execute(
+            'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial ORDER BY seq', (table,)
         )
-
-    def _unique(self, table: str) -> Iterator[frozenset[str]]:
-        indexes = self.execute('SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (table,))
         for (index,) in indexes:
-            columns = [row[0] for row in self.execute("SELECT name FROM pragma_index_info(?)", (index,))]
-            if None not in columns:  # an expression has no name
-                yield frozenset(columns)
+            columns = self.execute("SELECT name, coll FROM pragma_index_xinfo(?) WHERE key", (index,))
+            if all(name is not None for name, _ in columns):  # an expression has no name
+                unique.setdefault(frozenset(name for name, _ in columns), self._comparisons(columns))
+        unique.setdefault(frozenset(primary), self._comparisons((name, "BINARY") for name in primary))  # of numbers
+        return unique
+
+    def _comparisons(self, collations: Iterable[tuple[Any, ...]]) -> dict[str, Comparison]:
+        return {name: Comparison(collation=self.quoted(collation)) for name, collation in collations}
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
         """None: who may open the file for writing, as the transaction has, may do everything."""

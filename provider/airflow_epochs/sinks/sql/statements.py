@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.table import SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlTable
 
 
 @dataclass(frozen=True)
 class Names:
-    """The columns of ``table``, quoted as ``session`` needs them."""
+    """The columns of ``table``, quoted as ``session`` needs them. ``keys``: those of one of its unique indexes."""
 
     session: Session
     table: SqlTable
+    keys: Sequence[str]
 
     def spelled(self, schema: str, name: str) -> str:
         """A table with its schema."""
@@ -26,12 +27,18 @@ class Names:
 
     def compared(self, key: str) -> str:
         """A key, compared as the table's index does."""
-        collation = self.table.collations.get(key)
+        collation = self._comparison(key).collation
         return f"{self.session.quoted(key)} COLLATE {collation}" if collation else self.session.quoted(key)
 
-    def same_keys(self, keys: Sequence[str], one: str, other: str) -> str:
+    def same_keys(self, one: str, other: str) -> str:
         """The condition that two rows have the same key, as the table's index compares keys."""
-        return " AND ".join(f"{one}.{self.compared(key)} = {other}.{self.session.quoted(key)}" for key in keys)
+        return " AND ".join(
+            f"{one}.{self.compared(key)} {self._comparison(key).equals} {other}.{self.session.quoted(key)}"
+            for key in self.keys
+        )
+
+    def _comparison(self, key: str) -> Comparison:
+        return self.table.unique[frozenset(self.keys)][key]
 
     def ordered(self, sequence: str, of: str) -> str:
         """A column that tells which row is newer. Texts are compared byte by byte, as Spark does."""

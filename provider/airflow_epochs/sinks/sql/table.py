@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_epochs import codes
@@ -53,25 +53,36 @@ class SqlColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """How a unique index compares the values of one of its columns. Both are spelled as a statement needs them.
+
+    Attributes:
+        equals: The operator that says whether two values are equal.
+        collation: The collation; None if the values have none.
+    """
+
+    equals: str = "="
+    collation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SqlTable:
     """A table that exists.
 
     Attributes:
-        unique: The columns of each unique index that an upsert can use.
+        unique: The columns of each unique index that an upsert can use -> how it compares each of them.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
-        collations: Column -> the collation of its texts in a unique index, where that is not byte by byte.
     """
 
     schema: str
     name: str
     columns: tuple[SqlColumn, ...]
-    unique: tuple[frozenset[str], ...]
+    unique: Mapping[frozenset[str], Mapping[str, Comparison]]
     problem: str | None
     id: str | None = None
     insert: str = "INSERT"
-    collations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def spelled(self) -> str:

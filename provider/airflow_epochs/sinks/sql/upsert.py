@@ -79,12 +79,11 @@ class Upsert:
         return self.session.load(into, columns, fields, rows)
 
     def _require_keys(self) -> None:
-        keys = self._names.listed(self.by.keys)
-        compared = ", ".join(map(self._names.compared, self.by.keys))
+        keys, compared = self._names.listed(self.by.keys), ", ".join(map(self._names.compared, self.by.keys))
         missing = " OR ".join(f"{self.session.quoted(key)} IS NULL" for key in self.by.keys)
         no_key = self.session.execute(f"SELECT {keys} FROM {self._batch} WHERE {missing} LIMIT {_NAMED_MAX}")
         repeated = self.session.execute(
-            f"SELECT {keys} FROM {self._batch} GROUP BY {compared} HAVING count(*) > 1 ORDER BY {compared} "
+            f"SELECT {compared} FROM {self._batch} GROUP BY {compared} HAVING count(*) > 1 ORDER BY {compared} "
             f"LIMIT {_NAMED_MAX}"
         )
         hint = "" if self.by.sequence else " The sink has no `sequence_by` that tells which row of a key is the newest."
@@ -188,7 +187,7 @@ class Upsert:
 
     @property
     def _names(self) -> Names:
-        return Names(self.session, self.table)
+        return Names(self.session, self.table, self.by.keys)
 
     @property
     def _notes(self) -> Deletions | None:
@@ -199,7 +198,7 @@ class Upsert:
 
     @property
     def _same_keys(self) -> str:
-        return self._names.same_keys(self.by.keys, "t", "b")
+        return self._names.same_keys("t", "b")
 
     @property
     def _others(self) -> list[str]:
