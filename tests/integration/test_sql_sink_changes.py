@@ -313,6 +313,58 @@ def test_notes_that_an_earlier_version_compared_otherwise_are_read_and_get_no_mo
     assert len(notes(sqlite)) == 2
 
 
+FOLDED = (
+    "CREATE TYPE {0}.folded",
+    "CREATE FUNCTION {0}.read(cstring) RETURNS {0}.folded LANGUAGE internal IMMUTABLE STRICT AS 'textin'",
+    "CREATE FUNCTION {0}.shown({0}.folded) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'textout'",
+    "CREATE TYPE {0}.folded (INPUT = {0}.read, OUTPUT = {0}.shown, LIKE = text, CATEGORY = 'S', COLLATABLE = true)",
+    "CREATE CAST ({0}.folded AS text) WITHOUT FUNCTION AS IMPLICIT",
+    "CREATE FUNCTION {0}.compares({0}.folded, {0}.folded) RETURNS int IMMUTABLE STRICT"
+    " AS 'SELECT bttextcmp(lower($1::text), lower($2::text))' LANGUAGE sql",
+    *(
+        line.format("{0}", name, operator)
+        for name, operator in [("lt", "<"), ("le", "<="), ("eq", "="), ("ge", ">="), ("gt", ">")]
+        for line in (
+            "CREATE FUNCTION {0}.{1}({0}.folded, {0}.folded) RETURNS bool IMMUTABLE STRICT"
+            " AS 'SELECT lower($1::text) {2} lower($2::text)' LANGUAGE sql",
+            "CREATE OPERATOR {0}.{2} (LEFTARG = {0}.folded, RIGHTARG = {0}.folded, FUNCTION = {0}.{1})",
+        )
+    ),
+    "CREATE OPERATOR CLASS {0}.folded_ops DEFAULT FOR TYPE {0}.folded USING btree AS OPERATOR 1 {0}.<,"
+    " OPERATOR 2 {0}.<=, OPERATOR 3 {0}.=, OPERATOR 4 {0}.>=, OPERATOR 5 {0}.>,"
+    " FUNCTION 1 {0}.compares({0}.folded, {0}.folded)",
+    "CREATE COLLATION {0}.wide (locale = 'C.UTF-8')",
+)
+"""A type like citext, which the tests' server has not: compared in lower case, and elsewhere a text. In the collation
+``wide``, the lower case of Ä is ä; in ``C`` it is Ä."""
+
+
+@pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
+@pytest.mark.parametrize(
+    ("first", "again", "collation"), [("a", "A", ""), ("ä", "Ä", 'COLLATE "{0}".wide')], ids=["type", "collation"]
+)
+def test_keys_are_compared_as_their_index_does_although_the_search_path_lacks_the_schema_of_their_type(
+    pg: SqlWorld, first: str, again: str, collation: str, options: dict[str, Any]
+) -> None:
+    types = f"Types_{pg.db.table().partition('.')[0]}"[:40]
+    pg.db.run(
+        f'CREATE SCHEMA "{types}"',
+        *(statement.format(f'"{types}"') for statement in FOLDED),
+        f'CREATE TABLE mails (id int, email "{types}".folded COLLATE "C", region text, lsn bigint)',
+        f"CREATE UNIQUE INDEX ON mails (id, email {collation.format(types)})",
+    )
+    epoch = Epochs(pg, pg.sink("mails", **{**options, "keys": ["id", "email"]}))
+    epoch.of(mails((first, "eu", 10)))
+    epoch.of(mails((again, "eu", 10)))
+    assert pg.db.run("SELECT email::text, region FROM mails") == [(first, "eu")]
+    reason = pg.voted(epoch.sink, attempt_of(transaction(3), epoch.last), mails((first, "eu", 11), (again, "us", 11)))
+    assert "The keys (id, email) are not unique in the epoch's rows" in str(reason.reason)
+    epoch.of(mails((again, None, 20)))
+    assert pg.db.run("SELECT * FROM mails") == []
+    epoch.of(mails((first, "late", 15)))
+    assert len(pg.db.run("SELECT * FROM mails")) == (0 if "sequence_by" in options else 1)
+
+
 @pytest.mark.parametrize("column", ["text", "varchar(20)"])
 def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(world: SqlWorld, column: str) -> None:
     folded = " COLLATE NOCASE" if world.db.kind == "sqlite" else ""

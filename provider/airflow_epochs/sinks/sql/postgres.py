@@ -135,13 +135,27 @@ _NAMES = """
     ORDER BY c.relname
 """
 _UNIQUE = """
-    SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, n)
-                 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num
-                 WHERE k.n <= i.indnkeyatts)
+    SELECT i.indexrelid::bigint, a.attname, op_in.nspname, op.oprname, coll_in.nspname, coll.collname
     FROM pg_catalog.pg_index i
+    CROSS JOIN LATERAL ROWS FROM (
+        pg_catalog.unnest(i.indkey::int2[]), pg_catalog.unnest(i.indclass::oid[]),
+        pg_catalog.unnest(i.indcollation::oid[])
+    ) WITH ORDINALITY AS k(num, class, collates, n)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num
+    JOIN pg_catalog.pg_opclass c ON c.oid = k.class
+    JOIN pg_catalog.pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3
+         AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+    JOIN pg_catalog.pg_operator op ON op.oid = m.amopopr
+    JOIN pg_catalog.pg_namespace op_in ON op_in.oid = op.oprnamespace
+    LEFT JOIN pg_catalog.pg_collation coll ON coll.oid = k.collates
+    LEFT JOIN pg_catalog.pg_namespace coll_in ON coll_in.oid = coll.collnamespace
     WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
-          AND i.indpred IS NULL AND i.indexprs IS NULL
+          AND i.indpred IS NULL AND i.indexprs IS NULL AND k.n <= i.indnkeyatts
+    ORDER BY pg_catalog.bool_and(coalesce(coll.collisdeterministic, true)) OVER (PARTITION BY i.indexrelid) DESC,
+             i.indexrelid, k.n
 """
+"""Strategy 3 is equality. An index whose collation takes different texts as equal comes last: of several on the same
+columns, it decides which rows ON CONFLICT finds."""
 _PRESENCE = """
     SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
     FROM pg_catalog.unnest(%s::text[]) AS name
@@ -372,12 +386,19 @@ class PostgresSession:
                 )
                 for column, spelled, required, generated, parts, not_null in self.execute(_COLUMNS, (oid,))
             ),
-            unique={
-                frozenset(columns): dict.fromkeys(columns, Comparison()) for (columns,) in self.execute(_UNIQUE, (oid,))
-            },
+            unique=self._unique(oid),
             problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
             id=str(oid),
         )
+
+    def _unique(self, oid: int) -> dict[frozenset[str], dict[str, Comparison]]:
+        found: dict[int, dict[str, Comparison]] = {}
+        for index, column, schema, operator, *collation in self.execute(_UNIQUE, (oid,)):
+            # With its schema: along the search path, PostgreSQL may find the operator of another type.
+            equals = f"OPERATOR({self.quoted(schema)}.{operator.replace('%', '%%')})"
+            spelled = ".".join(map(self.quoted, collation)) if collation[0] else None
+            found.setdefault(index, {})[column] = Comparison(equals=equals, collation=spelled)
+        return {frozenset(columns): columns for columns in found.values()}
 
     def _problem_of_partitions(self, oid: int) -> str | None:
         for name, kind, persistence in self.execute(_LEAVES, (oid,)):
