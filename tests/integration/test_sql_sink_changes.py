@@ -411,6 +411,40 @@ def test_a_column_that_the_condition_names_only_in_a_text_must_be_in_the_table(w
     assert "column 'op' (string) is not in the table" in world.reason_against(sink, changes((1, "a", 1)))
 
 
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        ("left", "left(op, 1) = 'd'"),
+        ("left", "left (op, 1) = 'd'"),
+        ("date", "CAST(op AS date) IS NULL"),
+        ("date", "op::date IS NULL"),
+        ("date", "lsn > DATE'2024-01-01'"),
+        ("date", "lsn > DATE '2024-01-01'"),
+        ("part", "CAST(op AS struct<part: string>) IS NULL"),
+        ("day", "lsn < now() - INTERVAL 1 DAY"),
+        ("day", "lsn < now() - INTERVAL '1' DAY"),
+    ],
+)
+def test_a_column_that_the_condition_names_only_as_a_function_or_a_type_must_be_in_the_table(
+    sqlite: SqlWorld, name: str, condition: str
+) -> None:
+    sqlite.db.run(CUSTOMERS)
+    sink = sqlite.sink("customers", mode="upsert", keys=["id"], delete_when=f"op = 'd' AND {condition}")
+    data = changes((1, "a", 1)).append_column(name, pa.array(["kept"]))
+    assert f"column '{name}' (string) is not in the table" in sqlite.reason_against(sink, data)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["left(op, 1) = left", "CAST(left AS date) IS NULL", "`left` IS NULL", "op IN (left)", "DATE'1' < left"],
+)
+def test_a_column_that_the_condition_names_need_not_be_in_the_table(sqlite: SqlWorld, condition: str) -> None:
+    sqlite.db.run(CUSTOMERS)
+    epoch = Epochs(sqlite, sqlite.sink("customers", mode="upsert", keys=["id"], delete_when=f"op = 'd' OR {condition}"))
+    epoch.of(changes((1, "a", 1)).append_column("left", pa.array(["used"])))
+    assert shown(sqlite) == [(1, "a", 1)]
+
+
 def test_a_table_without_the_sequence_is_refused_before_the_first_epoch(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE plain (id bigint PRIMARY KEY, name text)")
     with pytest.raises(Refused, match="no column 'lsn', which `sequence_by` of the sink names") as refused:

@@ -116,6 +116,9 @@ Sorts = Callable[[SqlColumn, Any], bool]
 """Whether a column orders the values of a Delta type as Spark does."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 
+_TYPES = re.compile(r"(\bas\b|::)\s*\w+(\s*<[^()]*>)?|\binterval\s+(''|[-+]?\w+)\s+\w+")
+"""In a condition: the type of a cast, and the unit of an interval."""
+
 
 def written(
     table: SqlTable, staged: Sequence[JsonDict], delete_when: str | None, kept: Collection[str | None]
@@ -128,11 +131,12 @@ def written(
         delete_when: The condition of the sink. A field that it names and the table lacks has done its work in Spark.
         kept: Fields that the sink needs in the table.
     """
-    spelled = _QUOTED.sub("''", delete_when or "").lower()
+    spelled = _TYPES.sub("", _QUOTED.sub("''", delete_when or "").lower())
     needed = {name.lower() for name in kept if name}
 
     def has_done(name: str) -> bool:
-        used = re.search(rf"(?<![\w.]){re.escape(name.lower())}(?!\w)", spelled)
+        # What is before a parenthesis is a function, and before a text a type.
+        used = re.search(rf"(?<![\w.]){re.escape(name.lower())}(?!\w|\s*[('])", spelled)
         return bool(used) and name.lower() not in needed and table.column_of(name) is None
 
     return [field for field in staged if field["name"] != DELETED and not has_done(field["name"])]
