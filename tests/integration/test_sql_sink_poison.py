@@ -170,6 +170,31 @@ def test_a_row_that_breaks_a_rule_is_named_with_its_record(world: SqlWorld) -> N
     assert_named(world, one(-1, pa.int64()), "v_s_check" if world.db.kind == "postgres" else "CHECK constraint failed")
 
 
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    ("kind", "trigger", "expected"),
+    [
+        ("text", "RAISE(ABORT, 'account is locked')", "account is locked"),
+        ("text", "RAISE(ABORT, 'the box is full, or busy')", "the box is full, or busy"),
+        ("text NOT NULL", None, "NOT NULL constraint failed: v.locked_at"),
+    ],
+)
+def test_a_row_that_sqlite_refuses_with_words_that_tell_of_a_lock_is_a_vote_against(
+    sqlite: SqlWorld, kind: str, trigger: str | None, expected: str, options: dict[str, Any]
+) -> None:
+    sqlite.db.run(
+        f'CREATE TABLE v (topic text, partition int, "offset" bigint, note text, locked_at {kind}, UNIQUE ("offset"))'
+    )
+    if trigger:
+        when = "BEFORE INSERT ON v WHEN NEW.locked_at IS NULL"
+        sqlite.db.run(f"CREATE TRIGGER locks {when} BEGIN SELECT {trigger}; END")
+    data = bad_after_good(one(None, pa.string()))
+    data = data.set_column(4, "locked_at", pa.array([*["open"] * GOOD, None]))
+    reason = sqlite.reason_against(sqlite.sink("v", **options), data)
+    assert "EPOCHS-SQL-ROW-REFUSED" in reason and expected in reason
+    assert options or f"the record at topic 'clicks', partition 4, offset {100 + GOOD}" in reason
+
+
 def test_without_the_record_the_keys_are_named_and_how_to_carry_it(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE v (id bigint PRIMARY KEY, s text)")
     data = pa.table({"id": [7], "s": not_utf8(b"\xff")})
