@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import BadArgument, Refused
-from airflow_epochs.model import TransactionId
+from airflow_epochs.model import TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.spark.driver.delta.keys import DELETED
@@ -236,6 +236,31 @@ def test_a_deletion_that_a_trigger_swallows_is_a_vote_against(pg: SqlWorld) -> N
     )
     reason = pg.reason_against(pg.sink("customers", **CHANGES), changes((1, None, 20)))
     assert "The epoch deletes rows of table customers, and 1 of them are still there" in reason
+
+
+@pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
+@pytest.mark.parametrize(
+    "domain",
+    ["varchar(20) NOT NULL", "text CHECK (VALUE IS NOT NULL)", "mood NOT NULL", "inner_text CHECK (VALUE <> 'x')"],
+)
+def test_a_column_of_a_domain_that_takes_no_null_does_not_keep_a_key_from_its_deletion(
+    pg: SqlWorld, domain: str, options: dict[str, Any]
+) -> None:
+    pg.db.run(
+        "CREATE TYPE mood AS ENUM ('Ann', 'x')",
+        "CREATE DOMAIN inner_text AS text NOT NULL",
+        f"CREATE DOMAIN needed AS {domain}",
+        "CREATE TABLE people (id bigint PRIMARY KEY, name needed, lsn bigint)",
+    )
+    sink = pg.sink("people", **options)
+    epoch = Epochs(pg, sink)
+    epoch((1, "Ann", 10), (2, "Ann", 10))
+    epoch((1, None, 20))
+    assert shown(pg, "people") == [(2, "Ann", 10)]
+    without = changes((3, None, 30)).set_column(4, DELETED, pa.array([False]))
+    vote = pg.voted(sink, attempt_of(transaction(3), epoch.last), without)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "domain" in str(vote.reason)
 
 
 def test_a_deletion_that_a_foreign_key_forbids_is_a_vote_against(pg: SqlWorld) -> None:

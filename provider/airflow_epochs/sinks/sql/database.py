@@ -77,6 +77,10 @@ class Session(Protocol):
         """The clause by which texts of the column are compared byte by byte; empty if the column has no texts."""
         ...
 
+    def nullable(self, column: SqlColumn) -> str:
+        """The column, quoted, for a temporary table whose rows may have NULL there whatever its type says."""
+        ...
+
     def make_unique(self, schema: str, table: str, columns: str) -> None:
         """Create a unique index. ``columns``: as a statement lists them."""
         ...

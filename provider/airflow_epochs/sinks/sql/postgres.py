@@ -358,6 +358,11 @@ class PostgresSession:
         """The collation ``C``."""
         return 'COLLATE "C"' if is_postgres_text(column.kind) else ""
 
+    def nullable(self, column: SqlColumn) -> str:
+        """Of the base type: a domain may be NOT NULL. The target takes the value as its domain all the same."""
+        kind = column.kind.replace("%", "%%")
+        return f"CAST({self.quoted(column.name)} AS {kind})"
+
     def make_unique(self, schema: str, table: str, columns: str) -> None:
         """The server names the index."""
         self.execute(f"CREATE UNIQUE INDEX ON {self.quoted(schema)}.{self.quoted(table)} ({columns})")

@@ -129,6 +129,10 @@ class SqliteSession:
         """The collation ``BINARY``: any column may hold texts."""
         return "COLLATE BINARY"
 
+    def nullable(self, column: SqlColumn) -> str:
+        """The column itself: SQLite has no domains."""
+        return self.quoted(column.name)
+
     def make_unique(self, schema: str, table: str, columns: str) -> None:
         """The index is in the table's schema, and cannot name it again."""
         index = f"{self.quoted(schema)}.{self.quoted(f'{table}_key')}"

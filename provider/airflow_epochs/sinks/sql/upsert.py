@@ -68,15 +68,22 @@ class Upsert:
 
     def _fill(self, fields: Sequence[JsonDict], rows: Batches) -> int:
         columns, mark = list(self.columns), ""
+        copied = ", ".join(map(self._copied, columns))
         if self.by.deleted:
             mark = f", 1 = 0 AS {self.session.quoted(self.by.deleted)}"
             columns, fields = [*columns, self.by.deleted], [*fields, {"name": self.by.deleted, "type": "boolean"}]
         self.session.execute(
-            f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {self._names.listed(self.columns)}{mark} FROM "
-            f"{self._target} WHERE 1 = 0"
+            f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {copied}{mark} FROM {self._target} WHERE 1 = 0"
         )
         into = replace(self.table, schema=self.session.temporary, name=BATCH_TABLE, insert="INSERT")
         return self.session.load(into, columns, fields, rows)
+
+    def _copied(self, name: str) -> str:
+        """A column for the temporary table. There, a row that deletes its key has NULL in all but key and sequence."""
+        column = self.table.column_of(name)
+        if column is None or not self.by.deleted or name in (*self.by.keys, self.by.sequence):
+            return self.session.quoted(name)
+        return f"{self.session.nullable(column)} AS {self.session.quoted(name)}"
 
     def _require_keys(self) -> None:
         keys, compared = self._names.listed(self.by.keys), ", ".join(map(self._names.compared, self.by.keys))
