@@ -166,3 +166,18 @@ def test_numbers_are_the_same_in_whatever_column_of_sqlite_takes_them(tmp_path: 
         ("9999999999999.97", "9999999999999.97", 10**18 - 1, 0.1 + 0.2, 2**31 - 1, 2**63 - 1, 1),
         ("-1.10", "-1.10", -1, 2.0, 1, -(2**63), 0),
     ]
+
+
+@pytest.mark.parametrize("kind", ["character varying(3)", "character(3)"])
+def test_a_text_of_any_length_is_sound_for_sqlite_which_does_not_look_at_the_size(sqlite: SqlWorld, kind: str) -> None:
+    """What ``fit`` says decides which rows go to the dead letters."""
+    sqlite.db.run(f"CREATE TABLE v (s {kind})")
+    sink = sqlite.sink("v")
+    assert "longest" not in {name for name, value in sink.fit("orders", sqlite.env).items() if value}
+    sqlite.epoch(sink, transaction(1), None, pa.table({"s": ["abcdef"]}))
+    assert sqlite.db.run("SELECT s FROM v") == [("abcdef",)]
+
+
+def test_a_text_that_is_too_long_for_postgresql_is_not_sound(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (s character varying(3))")
+    assert pg.sink("v").fit("orders", pg.env)["longest"] == {"s": 3}

@@ -181,6 +181,10 @@ class Database(Protocol):
         """Whether the column can store Delta's ``kind`` without a change."""
         ...
 
+    def longest(self, column: SqlColumn) -> int | None:
+        """How many characters of a text the column takes; None if it has no limit."""
+        ...
+
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
         """Whether the column's values have the order of Delta's ``kind``, texts byte by byte."""
         ...

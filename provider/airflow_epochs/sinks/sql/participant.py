@@ -49,7 +49,6 @@ from airflow_epochs.sinks.sql.table import (
     suggestion,
     written,
 )
-from airflow_epochs.sinks.sql.types import longest_text
 from airflow_epochs.sinks.sql.upsert import By
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from airflow_epochs.spark.driver.delta.plans import How
@@ -385,7 +384,7 @@ class SqlParticipant:
             nul=self.database.stores_nul,
             calendar=True,
             json=True,
-            longest={c.name: size for c in columns if (size := longest_text(c.kind)) is not None},
+            longest={c.name: size for c in columns if (size := self.database.longest(c)) is not None},
             required=(*(c.name for c in columns if c.not_null and not c.generated), *keys),
             unless=self.sink.delete_when,
             keys=keys,

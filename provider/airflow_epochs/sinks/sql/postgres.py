@@ -26,6 +26,7 @@ from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
+    longest_text,
     postgres_retyped,
     postgres_sorts,
     postgres_takes,
@@ -121,13 +122,17 @@ _COLUMNS = """
                    UNION ALL SELECT p.typelem, part.mod WHERE p.typcategory = 'A'
                    UNION ALL SELECT f.atttypid, f.atttypmod FROM pg_catalog.pg_attribute f
                              WHERE p.typtype = 'c' AND f.attrelid = p.typrelid AND f.attnum > 0 AND NOT f.attisdropped
-                   UNION ALL SELECT r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE r.rngtypid = p.oid
+                   UNION ALL SELECT r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE p.oid IN ({ranges})
                ) AS inner_part(typ, mod)
            ) SELECT pg_catalog.format_type(typ, mod) FROM part),
            a.attnotnull OR t.typnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
+_RANGES = "r.rngtypid"
+_MULTIRANGES = "r.rngmultitypid"
+_MULTIRANGES_SINCE = 140_000
+"""The first server version that has multiranges."""
 _NAMES = """
     SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relkind IN ('r', 'p')
@@ -219,6 +224,10 @@ class Postgres:
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         """As ``types.postgres_takes`` says."""
         return postgres_takes(column.kind, kind, column.parts)
+
+    def longest(self, column: SqlColumn) -> int | None:
+        """As ``types.longest_text`` says."""
+        return longest_text(column.kind)
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
         """As ``types.postgres_sorts`` says."""
@@ -389,12 +398,17 @@ class PostgresSession:
                     parts=tuple(parts),
                     not_null=not_null,
                 )
-                for column, spelled, required, generated, parts, not_null in self.execute(_COLUMNS, (oid,))
+                for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
             unique=self._unique(oid),
             problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
             id=str(oid),
         )
+
+    def _columns(self, oid: int) -> list[tuple[Any, ...]]:
+        has_multiranges = self._connection.info.server_version >= _MULTIRANGES_SINCE
+        ranges = f"{_RANGES}, {_MULTIRANGES}" if has_multiranges else _RANGES
+        return self.execute(_COLUMNS.format(ranges=ranges), (oid,))
 
     def _unique(self, oid: int) -> dict[frozenset[str], dict[str, Comparison]]:
         found: dict[int, dict[str, Comparison]] = {}

@@ -51,6 +51,10 @@ class Sqlite:
         """As ``types.sqlite_takes`` says."""
         return sqlite_takes(column.affinity, kind)
 
+    def longest(self, column: SqlColumn) -> int | None:
+        """None: SQLite does not look at the number in VARCHAR(n)."""
+        return None
+
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
         """As ``types.sqlite_sorts`` says."""
         return sqlite_sorts(column.affinity, kind)
