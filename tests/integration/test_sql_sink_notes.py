@@ -309,21 +309,51 @@ def test_notes_about_a_table_with_a_long_name_count_after_a_column_got_another_t
     assert not comes_back(pg, LONG, id="a")
 
 
-def test_a_right_that_the_user_lacks_on_another_sinks_notes_is_named_before_the_epoch(pg: SqlWorld) -> None:
-    user = f"u_{pg.db.table().partition('.')[0]}"
-    pg.db.run(MEMBERS)
-    delete(pg, "members", id="a")
+def in_the_name_of_another_user(pg: SqlWorld, table: str) -> str:
+    """A user with all rights on a table and its markers, and none on its notes; the connection has it from now on."""
+    schema = pg.db.table().partition(".")[0]
+    user = f"u_{schema}"
     pg.db.run(
-        "ALTER TABLE members ALTER id TYPE text",
         f"CREATE ROLE {user} LOGIN PASSWORD 'secret'",
-        f"GRANT USAGE, CREATE ON SCHEMA {pg.db.table().partition('.')[0]} TO {user}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON members, epoch_markers TO {user}",
+        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table}, epoch_markers TO {user}",
     )
     pg.env.connections["db"] = pg.db.connection(login=user, password="secret")
-    sink = pg.sink("members", keys=["id"], **CHANGES)
+    return user
+
+
+SEQUENCE_ONLY = {"mode": "upsert", "sequence_by": "lsn"}
+
+
+@pytest.mark.parametrize("options", [CHANGES, SEQUENCE_ONLY], ids=["deletes", "sequence only"])
+def test_a_right_that_the_user_lacks_on_another_sinks_notes_is_named_before_the_epoch(
+    pg: SqlWorld, options: dict[str, Any]
+) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    pg.db.run("ALTER TABLE members ALTER id TYPE text")
+    user = in_the_name_of_another_user(pg, "members")
+    sink = pg.sink("members", keys=["id"], **options)
     with pytest.raises(Refused, match=r"the connection's user lacks SELECT on table") as refused:
         sink.require_ready("orders", SECOND, pg.env)
     (grant,) = re.findall("`(GRANT [^`]+)`", str(refused.value))
     pg.db.run(grant.replace("<the user>", user))
     sink.require_ready("orders", SECOND, pg.env)
-    assert not comes_back(pg, "members", id="a")
+    pg.epoch(sink, THIRD, SECOND, change("Ann, late", 15, id="a"))
+    assert pg.db.run("SELECT * FROM members") == []
+
+
+@pytest.mark.parametrize("name", ["Ann, late", None], ids=["brings", "deletes"])
+def test_a_right_on_notes_that_appeared_after_the_epoch_was_opened_is_named_by_the_vote(
+    pg: SqlWorld, name: str | None
+) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    user = in_the_name_of_another_user(pg, "members")
+    sink, attempt = pg.sink("members", keys=["id"], **CHANGES), attempt_of(THIRD, SECOND)
+    reason = str(pg.voted(sink, attempt, change(name, 15, id="a")).reason)
+    assert "EPOCHS-SQL-TABLE-UNUSABLE" in reason
+    grants = re.findall("`(GRANT [^`]+)`", reason)
+    pg.db.run(*(grant.replace("<the user>", user) for grant in grants))
+    pg.epoch(sink, THIRD, SECOND, change(name, 15, id="a"))
+    assert pg.db.run("SELECT * FROM members") == []

@@ -89,17 +89,29 @@ class Deletions:
         """Whether there is the table that the sink writes its notes into."""
         return self.session.exists(self.table.schema, self.name)
 
-    @property
-    def spelled(self) -> str:
-        """The table that the sink writes its notes into, for people."""
-        return f"{self.table.schema}.{self.name}"
+    def require_rights(self, *, deletes: bool) -> None:
+        """The connection's user has the rights on the notes that it needs. ``deletes``: also to note deletions.
 
-    def lacks(self) -> list[str]:
-        """The rights that the connection's user needs for the notes and does not have, as GRANT spells them."""
-        creates = [] if self.exist or self.session.may_create_in(self.table.schema) else ["CREATE"]
+        Raises:
+            Refused: It lacks some.
+        """
+        if lacks := self._lacks(deletes):
+            noting = f"notes the keys that it deletes in {self.table.schema}.{self.name}"
+            does = noting if deletes else "looks for its keys in the notes of deletions by other sinks"
+            raise Refused(
+                f"The sink {does}, but the connection's user lacks {', '.join(lacks)}.",
+                code=codes.SQL_TABLE_UNUSABLE,
+                remedy="Grant the user these rights: "
+                f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
+            )
+
+    def _lacks(self, deletes: bool) -> list[str]:
+        """As GRANT spells them."""
+        makes = deletes and not self.exist
+        creates = ["CREATE"] if makes and not self.session.may_create_in(self.table.schema) else []
         lacking = [f"{right} on schema {self.table.schema_spelled}" for right in creates]
         for notes in self._tables():
-            needed = ("SELECT", "INSERT", "UPDATE") if notes.name == self.name else ("SELECT",)
+            needed = ("SELECT", "INSERT", "UPDATE") if deletes and notes.name == self.name else ("SELECT",)
             lacking += [f"{right} on table {notes.spelled}" for right in self.session.lacks(notes, *needed)]
         return lacking
 
@@ -114,11 +126,16 @@ class Deletions:
 
         Returns:
             How many rows it took away.
+
+        Raises:
+            Refused: Rights are missing, or earlier notes cannot be compared with the rows.
         """
         self._serialise()
+        found = self.session.execute(f"SELECT 1 FROM {batch} WHERE {self.session.quoted(deleted)} LIMIT 1")
+        self.require_rights(deletes=bool(found))  # another user's sink may have made notes since ``open``
         # Before the sink makes a table of its own: the remedy depends on whether there is one already.
         earlier = [self._as_today(notes) for notes in self._tables()]
-        if self.session.execute(f"SELECT 1 FROM {batch} WHERE {self.session.quoted(deleted)} LIMIT 1"):
+        if found:
             if not self.exist:
                 self._create()
             self._note(batch, deleted)

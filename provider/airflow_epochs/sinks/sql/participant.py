@@ -126,17 +126,8 @@ class SqlParticipant:
         if self.sink.sequence_by is None:
             return
         sequence = require_sequence(table, self.sink.sequence_by).name
-        if self.sink.delete_when is None:
-            return
         notes = Deletions(session=session, table=table, keys=keys, sequence=sequence)
-        if lacks := notes.lacks():
-            raise Refused(
-                f"The sink notes the keys that it deletes in {notes.spelled}, but the connection's user lacks "
-                f"{', '.join(lacks)}.",
-                code=codes.SQL_TABLE_UNUSABLE,
-                remedy="Grant the user these rights: "
-                f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
-            )
+        notes.require_rights(deletes=self.sink.delete_when is not None)
 
     # -- vote ----------------------------------------------------------------------------------------------------
 
