@@ -38,7 +38,7 @@ def _cut(name: str, size: int) -> str:
 
 
 def _stem(target: str) -> str:
-    """docs/sql.md tells how to compute it: whoever renames the target renames the notes too."""
+    """docs/sql.md says how to compute it: if the target is renamed, the notes must be renamed too."""
     return target if _older_stem(target) == target else f"{_cut(target, _CUT_BYTES)}_{_digest(target)}"
 
 
