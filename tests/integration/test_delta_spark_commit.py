@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs.contracts import LastEpoch
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
-from airflow_epochs.model import Marker, Receipt, TransactionId, VoteKind
+from airflow_epochs.model import Marker, Receipt, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.cells import fired
 from tests.support.delta_modes_world import create
@@ -228,8 +228,9 @@ def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: Envir
         ("SELECT 1L id, 2L extra", "'extra'"),
         ("SELECT 'a' note", "'id' is NOT NULL"),
         ("SELECT 1L id, 'four' short", "length of column short"),
+        ("SELECT 1L id, 'abc   ' short", "length of column short"),
         ("SELECT 1L id, named_struct('a', CAST(NULL AS INT), 'b', 1) s", "NOT NULL constraint of column s.a"),
-        ("SELECT 1L id, CAST(NULL AS STRUCT<a: INT, b: INT>) s, 'abc   ' short", ""),
+        ("SELECT 1L id, CAST(NULL AS STRUCT<a: INT, b: INT>) s, 'abc' short", ""),
     ],
 )
 def test_the_targets_rules_hold_while_staging_for_spark(
@@ -242,6 +243,46 @@ def test_the_targets_rules_hold_while_staging_for_spark(
     vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(rows), world), world)
     assert vote.vote is (VoteKind.VOTE_ABORT if names else VoteKind.VOTE_COMMIT)
     assert names in (vote.reason or "")
+    if not names:
+        sink.commit(attempt, promised(vote), world)
+        assert ids(session, table) == [1]
+
+
+NESTED = {
+    "tags": "ARRAY<VARCHAR(3)>",
+    "part": "STRUCT<note: STRING, code: CHAR(3)>",
+    "byname": "MAP<VARCHAR(3), ARRAY<STRUCT<long: VARCHAR(5), short: VARCHAR(2)>>>",
+}
+"""Columns with texts inside whose length their owner limits."""
+LONG = {
+    "tags": "array('one', NULL, 'four')",
+    "part": "named_struct('note', 'as long as it likes', 'code', 'four')",
+    "byname": "map('a', array(named_struct('long', 'three', 'short', 'two')))",
+}
+FITTING = {
+    "tags": "array('one', NULL, '')",
+    "part": "named_struct('note', 'as long as it likes', 'code', 'abc')",
+    "byname": "map('abc', array(named_struct('long', 'three', 'short', 'of'), NULL), 'no', NULL)",
+}
+
+
+@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+def test_a_text_inside_a_value_that_is_longer_than_the_table_allows_is_a_vote_abort(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, " + ", ".join(f"{name} {kind}" for name, kind in NESTED.items()))
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+
+    def voted(values: dict[str, str]) -> Vote:
+        rows = session.sql("SELECT 1L id, " + ", ".join(f"{value} {name}" for name, value in values.items()))
+        return sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world)
+
+    for name, value in LONG.items():
+        vote = voted(FITTING | {name: value})
+        assert vote.vote is VoteKind.VOTE_ABORT
+        assert f"length of column {name}" in (vote.reason or "")
+    sink.commit(attempt, promised(voted(FITTING)), world)
+    assert ids(session, table) == seen_by_duckdb(table) == [1]
 
 
 @pytest.mark.parametrize(

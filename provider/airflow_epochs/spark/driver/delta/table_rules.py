@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.wire import JsonDict
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import anywhere, is_text, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +21,8 @@ Rule = tuple[str, str]
 """The name of a rule, and the condition that every row must meet."""
 CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 """The property of a column in which Spark keeps the type that its owner gave it, such as ``varchar(3)``."""
-_LENGTH = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
+_TEXT_TYPE = re.compile(r"(?:^|[<:,])(?:string|(?:var)?char\((\d+)\))(?=[ ,>]|$)", re.IGNORECASE)
+"""The type of a text, alone or within another type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +128,29 @@ def _of_columns(schema: JsonDict, given: set[str]) -> Iterator[Rule]:
         if not column["nullable"]:
             yield f"NOT NULL constraint of column {column['name']}", f"{name} IS NOT NULL"
         yield from _within(column["name"], name, column["type"])
-        if length := _LENGTH.fullmatch(metadata.get(CHAR_OR_VARCHAR, "")):
-            # Spark cuts blanks off the end before it counts.
-            yield f"length of column {column['name']}", f"{name} IS NULL OR length(rtrim({name})) <= {length[1]}"
+        if too_long := _too_long(name, column["type"], metadata.get(CHAR_OR_VARCHAR, "")):
+            yield f"length of column {column['name']}", f"NOT coalesce({too_long}, false)"
         if expression := metadata.get(delta_schema.GENERATED):
             yield f"generation expression of column {column['name']}", f"{name} <=> ({expression})"
+
+
+def _too_long(name: str, kind: object, given: str) -> str | None:
+    """The condition that a text is longer than a column's owner allows it; None if every length is allowed.
+
+    Blanks at its end count, as they do for Delta.
+
+    Args:
+        name: The column, in SQL.
+        kind: Its type, in which all texts are ``string``.
+        given: The type that its owner gave it, such as ``array<varchar(3)>``: it has the same texts in the same order.
+    """
+    lengths = iter(_TEXT_TYPE.findall(given))
+
+    def longer(value: str, inside: str) -> str | None:
+        length = next(lengths, "") if is_text(inside) else ""
+        return f"length({value}) > {length}" if length else None
+
+    return anywhere(name, kind, longer)
 
 
 def _within(told: str, parent: str, kind: object) -> Iterator[Rule]:
