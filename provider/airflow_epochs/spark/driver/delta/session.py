@@ -33,6 +33,8 @@ OF_DATES = {
     # Files with dates before 1582 in the calendar of that time are read as other dates by all but Spark.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    # Else an instant in a partition column is a local time without its zone, which all but Spark read as UTC.
+    "spark.databricks.delta.write.utcTimestampPartitionValues": "true",
 }
 """Of every session that writes rows."""
 ROWS_IN_GROUP = 2**20

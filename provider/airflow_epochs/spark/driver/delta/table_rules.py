@@ -108,10 +108,15 @@ def _decidable(df: DataFrame, rules: Iterable[Rule]) -> list[Rule]:
 def ruled(df: DataFrame, target: str, rules: Iterable[Rule], unless: str = "false") -> DataFrame:
     """``df``, which fails on the first row that breaks a rule and does not meet ``unless``, when Spark computes it."""
     for what, rule in rules:
-        message = f"A row breaks the {what} of {target}".replace("\\", "\\\\").replace("'", "\\'")
         met = f"coalesce(({rule}), false) OR coalesce(({unless}), false)"
-        df = df.where(f"if({met}, true, raise_error('{message}'))")
+        df = failing(df, met, f"A row breaks the {what} of {target}")
     return df
+
+
+def failing(df: DataFrame, met: str, message: str) -> DataFrame:
+    """``df``, which fails with ``message`` on the first row that does not meet a condition, when Spark computes it."""
+    text = message.replace("\\", "\\\\").replace("'", "\\'")
+    return df.where(f"if({met}, true, raise_error('{text}'))")
 
 
 def _checks(properties: Mapping[str, str]) -> Iterator[Rule]:
