@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
-from tests.support.delta_modes_world import Epochs, values, vote_on
-from tests.support.delta_world import attempt_of, log_of, transaction
+from tests.support.delta_modes_world import Epochs, create, shown, shown_by_others, values, vote_on
+from tests.support.delta_world import attempt_of, log_of, promised, stage_with_spark, transaction
 from tests.support.environment import Environment
 from tests.support.spark_world import settings
 
@@ -63,3 +63,51 @@ def test_instants_in_partition_columns_are_in_utc_in_the_log_whatever_the_server
     told = [action["add"]["partitionValues"] for entry in log_of(table) for action in entry if "add" in action]
     assert told == [{"hour": "2026-10-25T00:00:00.000000Z"}]
     assert hours_seen(table) == [(1, FIRST)]
+
+
+MODES: list[dict[str, Any]] = [
+    {},
+    {"commit": "spark"},
+    {"mode": "upsert", "keys": ["id"]},
+    {"mode": "overwrite"},
+    {"mode": "overwrite_partitions"},
+]
+
+
+@pytest.mark.parametrize("how", MODES, ids=str)
+def test_an_empty_text_in_a_partition_column_that_must_not_be_null_is_a_vote_abort(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, country STRING NOT NULL", "PARTITIONED BY (country)")
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+    vote = vote_on(sink, attempt, session.sql("SELECT 1L id, '' country"), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "not null" in (vote.reason or "").lower() and "country" in (vote.reason or "")
+    Epochs(sink, world).run(session.sql("SELECT 1L id, 'DE' country"))
+    assert shown_by_others(table) == [(1, "DE")]
+
+
+def test_a_check_of_an_empty_text_in_a_partition_column_is_that_of_null(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "id BIGINT, country STRING", "PARTITIONED BY (country)")
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT known CHECK (country <> 'XX')").collect()
+    sink, attempt = DeltaSink("bronze", table, commit="spark"), attempt_of(transaction(1))
+    vote = vote_on(sink, attempt, session.sql("SELECT 1L id, '' country"), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "CHECK constraint known" in (vote.reason or "")
+
+
+@pytest.mark.parametrize("how", MODES[1:], ids=str)
+def test_an_empty_text_in_a_partition_column_is_digested_and_shown_as_null(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, Country STRING COMMENT 'of birth'", "PARTITIONED BY (Country)")
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+    staged = [
+        promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(query), world), world))
+        for query in ("SELECT 1L id, '' country", "SELECT 1L id, CAST(NULL AS STRING) country")
+    ]
+    assert staged[0].has_rows_of(staged[1])
+    sink.commit(attempt, staged[0], world)
+    assert shown(session, table) == shown_by_others(table) == [(1, None)]

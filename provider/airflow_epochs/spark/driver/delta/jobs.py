@@ -66,7 +66,7 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
     rows = json.loads(df.schema.json())
     if plan.committer == "spark":
         plan, rules = planned_by_spark(spark, plan, df.columns)
-        df = table_rules.kept(df, plan.target, rules)
+        df = table_rules.kept(partitions.stored(df, plan.partition_by), plan.target, rules)
     if plan.schema is not None and (found := delta_schema.problems(plan.schema, rows)):
         return Claim(place=plan.place, problem=f"The rows do not fit {plan.target}: {'; '.join(found)}.")
     return write_staged(plan, job, df)

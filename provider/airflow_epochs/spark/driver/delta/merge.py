@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions, deletions, session, staged, table_rules
+from airflow_epochs.spark.driver.delta import conditions, deletions, partitions, session, staged, table_rules
 from airflow_epochs.spark.driver.delta import keys as delta_keys
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.jobs import (
@@ -63,6 +63,7 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     plan, rules = planned_by_spark(spark, plan, df.columns)
     if problem := _misfit(plan, df):
         return Claim(place=plan.place, problem=problem)
+    df = partitions.stored(df, plan.partition_by)
     if how.mode != "merge":  # the rows of a merge need not look like the table's
         replaces = how.mode != "upsert"  # of a key that is there, what the rows lack keeps its value
         df = table_rules.kept(df, plan.target, rules, unless=how.delete_when or "false", are_whole=replaces)

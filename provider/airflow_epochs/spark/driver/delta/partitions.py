@@ -6,11 +6,22 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta import table_rules
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import is_text, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
+
+
+def stored(df: DataFrame, partition_by: Collection[str]) -> DataFrame:
+    """``df`` with NULL for an empty text in a partition column, as Delta stores it."""
+    from pyspark.sql import functions as F
+
+    for field in _fields(df, partition_by):
+        if is_text(field.dataType.simpleString()):
+            value = F.expr(f"nullif({quoted(field.name)}, '')")
+            df = df.withColumn(field.name, value.alias(field.name, metadata=field.metadata))
+    return df
 
 
 def unambiguous(df: DataFrame, target: str, partition_by: Collection[str]) -> DataFrame:
