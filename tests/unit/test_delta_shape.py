@@ -152,3 +152,10 @@ def test_rows_fit_whatever_the_case_order_and_nullability_of_their_columns(rows:
 )
 def test_every_misfit_is_named(rows: dict[str, Any], problems: list[str]) -> None:
     assert delta_schema.problems(TABLE, rows) == problems
+
+
+def test_sql_names_an_instant_so_on_every_server_and_digests_keep_the_word_that_they_had() -> None:
+    kind = {"type": "array", "elementType": "timestamp", "containsNull": True}
+    assert delta_schema.sql_type(kind) == "array<timestamp_ltz>"
+    assert delta_schema.told_type(kind) == "array<timestamp>"
+    assert delta_schema.sql_columns({"fields": [field("at", "timestamp")]}) == "`at` timestamp_ltz"

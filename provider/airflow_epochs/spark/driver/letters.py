@@ -27,7 +27,7 @@ COLUMNS = {
     "topic": "string",
     "partition": "int",
     "offset": "bigint",
-    "timestamp": "timestamp",
+    "timestamp": "timestamp_ltz",
     "sink": "string",
     "error": "string",
     "key": "binary",

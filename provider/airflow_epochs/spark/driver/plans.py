@@ -79,6 +79,7 @@ class StateRead:
             rows, or with nothing if its statistics lack them. None: there is no table yet.
         stored: The schema of that version, in Spark's JSON.
         schema: The columns, as SQL.
+        declared: The same in Spark's JSON, once Spark has read them.
         keys: The columns that identify a row.
         expires: The column up to which a row matters; None if every row matters for ever.
         hidden_to: Rows that expired up to this instant are hidden; None: no row is.
@@ -97,6 +98,7 @@ class StateRead:
     folded_in: int | None = None
     initial: str | None = None
     initial_version: int | None = None
+    declared: JsonDict | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

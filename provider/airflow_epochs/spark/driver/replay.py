@@ -48,7 +48,7 @@ def _returned(
     sinks: Mapping[str, DataFrame],
 ) -> Mapping[str, DataFrame]:
     batch = source_read.batch(spark, plan, secrets)
-    state = delta_state.frames(spark, plan.state)
+    state = delta_state.frames(spark, delta_state.understood(spark, plan.state))
     return users(batch, transform.EpochContext.of(plan), plan.outputs, sinks, state)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver import observed
-from airflow_epochs.spark.driver.delta.schema import sql_type
+from airflow_epochs.spark.driver.delta.schema import told_type
 from airflow_epochs.spark.driver.plans import RowDigest
 from airflow_epochs.transforms.conditions import column_named, field_of
 
@@ -56,7 +56,7 @@ def told(df: DataFrame, observation: Observation | None) -> RowDigest | None:
 
 def _of_columns(df: DataFrame) -> str:
     """A digest of the columns' names and types. It travels through XCom, so it must be short."""
-    kinds = [[field.name, sql_type(field.dataType.jsonValue())] for field in df.schema.fields]
+    kinds = [[field.name, told_type(field.dataType.jsonValue())] for field in df.schema.fields]
     return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()[:32]
 
 

@@ -98,6 +98,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
     Raises:
         Refused: The transform is wrong; nothing was staged.
     """
+    plan = replace(plan, state=delta_state.understood(spark, plan.state))
     stagers = {name: _stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
     epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:

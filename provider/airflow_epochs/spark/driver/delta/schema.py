@@ -86,24 +86,37 @@ PLAIN_TEXT = "string collate UTF8_BINARY"
 _IN_SQL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", PLAIN_TEXT: "string"}
 
 
+_FOR_EVERY_SERVER = _IN_SQL | {"timestamp": "timestamp_ltz"}
+"""With ``spark.sql.timestampType=TIMESTAMP_NTZ``, a server takes the word ``timestamp`` for a time without zone."""
+
+
+def told_type(kind: Any) -> str:
+    """A type as digests of rows tell it. Digests on record have this spelling, so it stays."""
+    return _spelt(kind, _IN_SQL)
+
+
 def sql_type(kind: Any) -> str:
-    """A type as Spark's SQL reads it back."""
-    if not isinstance(kind, dict):
-        return _IN_SQL.get(kind, str(kind))
-    if kind["type"] == "struct":
-        inside = ", ".join(f"{quoted(field['name'])}: {_sql_of(field)}" for field in kind["fields"])
-        return f"struct<{inside}>"
-    if kind["type"] == "array":
-        return f"array<{sql_type(kind['elementType'])}>"
-    return f"map<{sql_type(kind['keyType'])}, {sql_type(kind['valueType'])}>"
+    """A type as Spark's SQL reads it back, on every server."""
+    return _spelt(kind, _FOR_EVERY_SERVER)
 
 
 def sql_columns(schema: JsonDict) -> str:
     """All columns of a table as CREATE TABLE and REPLACE COLUMNS take them."""
-    return ", ".join(f"{quoted(field['name'])} {_sql_of(field)}" for field in schema["fields"])
+    return ", ".join(f"{quoted(field['name'])} {_spelt_field(field, _FOR_EVERY_SERVER)}" for field in schema["fields"])
 
 
-def _sql_of(field: JsonDict) -> str:
+def _spelt(kind: Any, words: Mapping[str, str]) -> str:
+    if not isinstance(kind, dict):
+        return words.get(kind, str(kind))
+    if kind["type"] == "struct":
+        inside = ", ".join(f"{quoted(field['name'])}: {_spelt_field(field, words)}" for field in kind["fields"])
+        return f"struct<{inside}>"
+    if kind["type"] == "array":
+        return f"array<{_spelt(kind['elementType'], words)}>"
+    return f"map<{_spelt(kind['keyType'], words)}, {_spelt(kind['valueType'], words)}>"
+
+
+def _spelt_field(field: JsonDict, words: Mapping[str, str]) -> str:
     comment = field.get("metadata", {}).get("comment", "").replace("\\", "\\\\").replace("'", "\\'")
     required = "" if field["nullable"] else " not null"
-    return sql_type(field["type"]) + required + (f" comment '{comment}'" if comment else "")
+    return _spelt(field["type"], words) + required + (f" comment '{comment}'" if comment else "")

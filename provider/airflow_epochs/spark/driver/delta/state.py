@@ -33,7 +33,28 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+_TIMESTAMP, _INSTANT = "spark.sql.timestampType", "TIMESTAMP_LTZ"
+"""The setting that says what the word TIMESTAMP means, and its value for an instant."""
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
+
+
+def understood(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, StateRead]:
+    """The same with the columns as Spark knows them. For the time before sinks are staged side by side.
+
+    TIMESTAMP is an instant in them, whatever a server takes the word for.
+    """
+    kind = spark.conf.get(_TIMESTAMP, _INSTANT) if reads else _INSTANT
+    if kind == _INSTANT:
+        return {name: _understood(spark, read) for name, read in reads.items()}
+    spark.conf.set(_TIMESTAMP, _INSTANT)
+    try:
+        return {name: _understood(spark, read) for name, read in reads.items()}
+    finally:
+        spark.conf.set(_TIMESTAMP, kind)
+
+
+def _understood(spark: SparkSession, read: StateRead) -> StateRead:
+    return replace(read, declared=json.loads(_schema(spark, read).json()))
 
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
@@ -64,6 +85,7 @@ def changes(
 ) -> DataFrame:
     """Every row of the log, or of some of its files, that has not expired, with ``EPOCH`` and ``DELETED``."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
 
     if read.files is not None:
         table = _stored(spark, read, read.files if files is None else files)
@@ -72,7 +94,7 @@ def changes(
         table = _as_declared(_at(spark, read.initial, read.initial_version), declared, read.initial)
         rows = table.select("*", F.lit(0).cast("bigint").alias(EPOCH), F.lit(False).alias(DELETED))
     else:
-        rows = spark.createDataFrame([], f"{read.schema}, {EPOCH} bigint, {DELETED} boolean")
+        rows = spark.createDataFrame([], StructType([*declared.fields]).add(EPOCH, "long").add(DELETED, "boolean"))
     return unexpired(rows, read)
 
 
@@ -187,6 +209,10 @@ def _fallen(spark: SparkSession, before: DataFrame, place: str, read: StateRead)
 
 
 def _schema(spark: SparkSession, read: StateRead) -> StructType:
+    from pyspark.sql.types import StructType
+
+    if read.declared is not None:
+        return StructType.fromJson(read.declared)
     try:
         schema = spark.createDataFrame([], read.schema).schema
     except Exception as error:

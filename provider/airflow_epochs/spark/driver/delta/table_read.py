@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
-CHANGES = {"_change_type": "string", "_commit_version": "bigint", "_commit_timestamp": "timestamp"}
+CHANGES = {"_change_type": "string", "_commit_version": "bigint", "_commit_timestamp": "timestamp_ltz"}
 """The columns of Delta's change data feed."""
 _FILE, _KNOWN = "__epochs_file", "__epochs_known"
 
