@@ -29,6 +29,11 @@ def twice(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     return {"rows": copied(batch, epoch), "late": batch}
 
 
+def days(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """Some of the columns."""
+    return batch.select("id", "day")
+
+
 def from_topic(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     """Records whose value is a number."""
     number = F.col("value").cast("string").cast("bigint")

@@ -7,11 +7,12 @@ OPTIMIZE or DELETE changes nothing about them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.spark.driver.delta.files import rows_in
 from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import TableRead
+from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CHANGES = {"_change_type": "string", "_commit_version": "bigint", "_commit_timestamp": "timestamp_ltz"}
 """The columns of Delta's change data feed."""
+_OF_DELTA, _DEFAULTS = "delta.", ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
+"""How the names of properties begin, or what they are, by which a table tells its writers how to fill a column."""
 _FILE, _KNOWN = "__epochs_file", "__epochs_known"
 
 
@@ -27,15 +30,40 @@ def batch(spark: SparkSession, read: TableRead) -> DataFrame:
     """The batch as a lazy DataFrame, with the columns that the table has at the last version."""
     from pyspark.sql.types import StructType
 
-    schema = StructType.fromJson(read.schema)
+    schema = StructType.fromJson(_for_readers(read.schema))
     if read.start == read.end:
         rows = _none(spark, read, schema)
     elif read.start == 0:
         rows = _whole(spark, read)
     else:
         rows = _changes(spark, read) if read.feed else _appended(spark, read, schema)
-    more = list(CHANGES) if read.feed else []
-    return rows.select(*(quoted(name) for name in [*schema.names, *more]))
+    columns = [_as_told(field, read.schema) for field in schema.fields]
+    return rows.select(*columns, *(CHANGES if read.feed else []))
+
+
+def _for_readers(schema: Any) -> Any:
+    """A schema, or a part of it, without what only writers of the table must know, such as how a column is generated.
+
+    A sink would take it for what its own table must do.
+    """
+    if isinstance(schema, list):
+        return [*map(_for_readers, schema)]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _told(part) if key == "metadata" else _for_readers(part) for key, part in schema.items()}
+
+
+def _told(metadata: JsonDict) -> JsonDict:
+    return {key: told for key, told in metadata.items() if not key.startswith(_OF_DELTA) and key not in _DEFAULTS}
+
+
+def _as_told(field: StructField, schema: JsonDict) -> Column:
+    """The column with no other properties than ``field`` has. Delta's reader leaves some that are for writers."""
+    from pyspark.sql import functions as F
+
+    column = F.col(quoted(field.name))
+    stored = {each["name"]: each.get("metadata", {}) for each in schema["fields"]}
+    return column if stored[field.name] == field.metadata else column.alias(field.name, metadata=field.metadata)
 
 
 def _none(spark: SparkSession, read: TableRead, schema: StructType) -> DataFrame:
