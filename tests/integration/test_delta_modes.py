@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,23 @@ def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_tabl
     epochs.run(values(session, "id, v, name", "(1L, 4L, 'too late')"))
     assert shown(session, table) == shown_by_others(table) == [(2, 1, "b")]
     assert DeltaTable(table).metadata().partition_columns == ["id"]
+
+
+@pytest.mark.parametrize(("column", "columns"), [("id", "id CHAR(3), v BIGINT"), ("v", "id STRING, v CHAR(3)")])
+def test_a_column_that_spark_pads_is_compared_once_the_command_in_the_vote_has_changed_its_type(
+    session: Any, world: Environment, table: str, column: str, columns: str
+) -> None:
+    create(session, table, columns)
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT), world)
+    first, second = ("('a', 1L)", "('a', 2L)") if column == "id" else ("('a', 'b')", "('a', 'c')")
+    vote = vote_on(epochs.sink, attempt_of(transaction(1)), values(session, "id, v", first), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert f"column '{column}' is char(3) there" in (vote.reason or "")
+    (command,) = re.findall(r"in Spark: (ALTER TABLE .* TYPE STRING)", vote.reason or "")
+    session.sql(command).collect()
+    epochs.run(values(session, "id, v", first))
+    epochs.run(values(session, "id, v", second))
+    assert shown(session, table) == shown_by_others(table) == [("a", 2 if column == "id" else "c")]
 
 
 def test_a_delete_when_that_depends_on_the_time_is_a_vote_abort(session: Any, world: Environment, table: str) -> None:

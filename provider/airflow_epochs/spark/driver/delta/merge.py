@@ -112,7 +112,21 @@ def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame
     if _NOT_PLANNED not in told:
         return None
     why = " ".join(told.split(_NOT_PLANNED, 1)[1].split())
-    return f"The MERGE into {plan.target} is not valid{why[:MESSAGE_LENGTH_MAX]}"
+    return _of_padding(plan) or f"The MERGE into {plan.target} is not valid{why[:MESSAGE_LENGTH_MAX]}"
+
+
+def _of_padding(plan: DeltaChangeStaging) -> str | None:
+    """What is wrong with a MERGE that compares a column of type CHAR: what Spark says of it names no column."""
+    compared = {name.lower() for name in (*plan.how.keys, plan.how.sequence_by) if name}
+    for field in (plan.schema or {}).get("fields", ()):
+        kind = field.get("metadata", {}).get(table_rules.CHAR_OR_VARCHAR, "")
+        if field["name"].lower() in compared and kind.startswith("char("):
+            return (
+                f"The MERGE into {plan.target} is not valid: column {field['name']!r} is {kind} there, and Delta "
+                "cannot compare a column that Spark pads with blanks. Make it a text without padding, in Spark: "
+                f"ALTER TABLE {identifier(plan.target)} ALTER COLUMN {quoted(field['name'])} TYPE STRING"
+            )
+    return None
 
 
 # -- commit ------------------------------------------------------------------------------------------------------
