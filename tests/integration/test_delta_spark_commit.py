@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
 from airflow_epochs.contracts import LastEpoch
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
@@ -230,7 +231,8 @@ def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: Envir
         ("SELECT 1L id, 'four' short", "length of column short"),
         ("SELECT 1L id, 'abc   ' short", "length of column short"),
         ("SELECT 1L id, named_struct('a', CAST(NULL AS INT), 'b', 1) s", "NOT NULL constraint of column s.a"),
-        ("SELECT 1L id, CAST(NULL AS STRUCT<a: INT, b: INT>) s, 'abc' short", ""),
+        ("SELECT 1L id, CAST(NULL AS STRUCT<a: INT, b: INT>) s", "NOT NULL constraint of column s.a"),
+        ("SELECT 1L id, 'abc' short", ""),
     ],
 )
 def test_the_targets_rules_hold_while_staging_for_spark(
@@ -239,13 +241,29 @@ def test_the_targets_rules_hold_while_staging_for_spark(
     create(session, table, "id BIGINT NOT NULL, note STRING, short VARCHAR(3), s STRUCT<a: INT NOT NULL, b: INT>")
     session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT positive CHECK (id IS NULL OR id > 0)").collect()
     sink = DeltaSink("bronze", table, commit="spark")
-    attempt = attempt_of(transaction(1))
-    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(rows), world), world)
+    attempt, frame = attempt_of(transaction(1)), session.sql(rows)
+    if "s" not in frame.columns:
+        frame = frame.withColumn("s", F.expr("named_struct('a', 1, 'b', 2)"))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world)
     assert vote.vote is (VoteKind.VOTE_ABORT if names else VoteKind.VOTE_COMMIT)
     assert names in (vote.reason or "")
     if not names:
         sink.commit(attempt, promised(vote), world)
         assert ids(session, table) == [1]
+
+
+@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "overwrite"}], ids=str)
+def test_rows_without_a_struct_that_has_a_required_field_are_a_vote_abort(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, s STRUCT<b: STRUCT<c: INT NOT NULL>>")
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "column 's.b.c' is NOT NULL in the table and missing in the rows" in (vote.reason or "")
+    rows = session.sql("SELECT 1L id, named_struct('b', named_struct('c', 1)) s")
+    spark_epoch(sink, transaction(1), None, rows, world)
+    assert ids(session, table) == seen_by_duckdb(table) == [1]
 
 
 NESTED = {

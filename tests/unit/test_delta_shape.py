@@ -159,3 +159,10 @@ def test_sql_names_an_instant_so_on_every_server_and_digests_keep_the_word_that_
     assert delta_schema.sql_type(kind) == "array<timestamp_ltz>"
     assert delta_schema.told_type(kind) == "array<timestamp>"
     assert delta_schema.sql_columns({"fields": [field("at", "timestamp")]}) == "`at` timestamp_ltz"
+
+
+def test_a_field_that_is_never_null_must_be_in_the_rows_whose_struct_may_be_null() -> None:
+    table = struct(field("id"), field("s", struct(field("a"), field("b", struct(field("c", nullable=False))))))
+    assert delta_schema.problems(table, struct(field("id"))) == [
+        "column 's.b.c' is NOT NULL in the table and missing in the rows"
+    ]

@@ -35,9 +35,18 @@ def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> l
     fitting = [field for field in rows["fields"] if not add_columns or field["name"].lower() in columns]
     found = [text for field in fitting if (text := _misfit(columns.get(field["name"].lower()), field))]
     for name, column in columns.items():
-        if name not in given and not column["nullable"] and not _filled_by_delta(column):
-            found.append(f"column {column['name']!r} is NOT NULL in the table and missing in the rows")
+        if name not in given and (required := _required(column)) and not _filled_by_delta(column):
+            found.append(f"column {required!r} is NOT NULL in the table and missing in the rows")
     return found
+
+
+def _required(column: JsonDict) -> str | None:
+    """The column, or the first field within its structs, that is never NULL; None if all of it may be."""
+    if not column["nullable"]:
+        return str(column["name"])
+    kind = column["type"]
+    inside = kind["fields"] if isinstance(kind, dict) and kind["type"] == "struct" else []
+    return next((f"{column['name']}.{name}" for field in inside if (name := _required(field))), None)
 
 
 def _misfit(column: JsonDict | None, field: JsonDict) -> str | None:

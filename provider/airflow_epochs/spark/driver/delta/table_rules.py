@@ -159,11 +159,14 @@ def _too_long(name: str, kind: object, given: str) -> str | None:
 
 
 def _within(told: str, parent: str, kind: object) -> Iterator[Rule]:
-    """The NOT NULL constraints of a struct's fields. Delta has none within arrays and maps."""
+    """The NOT NULL constraints of a struct's fields, which a struct that is NULL breaks, too, as Delta has it.
+
+    It has none within arrays and maps.
+    """
     if not isinstance(kind, dict) or kind["type"] != "struct":
         return
     for part in kind["fields"]:
         inner, name = f"{told}.{part['name']}", f"{parent}.{quoted(part['name'])}"
         if not part["nullable"]:
-            yield f"NOT NULL constraint of column {inner}", f"{parent} IS NULL OR {name} IS NOT NULL"
+            yield f"NOT NULL constraint of column {inner}", f"{name} IS NOT NULL"
         yield from _within(inner, name, part["type"])
