@@ -356,7 +356,7 @@ ENDS_UNKNOWN = AGREEMENT.code(
     "EPOCHS-ENDS-UNKNOWN",
     Refused,
     "No sink knows the offsets where its last epoch ended: version 0.1 committed it, somebody put its marker back by "
-    "hand, or the table's log no longer has the commit. Nothing was changed.",
+    "hand, the table's log no longer has the commit, or a sink of your own has no `last_epoch`. Nothing was changed.",
     "Write the offsets of the pipeline's consumer group into a file (docs/operations.md#where-the-offsets-are), and "
     "type `airflow epochs rebuild PIPELINE --offsets FILE --why …`.",
 )

@@ -67,6 +67,27 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     assert (deed.what, deed.epoch, deed.who) == ("retry: run r1 tasks cleared", 1, "ana")
 
 
+@pytest.mark.parametrize(("configured", "newest"), [(None, True), ("True", True), ("False", False)])
+def test_a_run_is_retried_with_the_newest_version_of_its_dag_unless_airflow_is_set_up_otherwise(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, configured: str | None, newest: bool
+) -> None:
+    """What was mended is in the newest version of the bundle; the failed run has an older one."""
+    from airflow.serialization.definitions.dag import SerializedDAG
+
+    if configured:
+        monkeypatch.setenv("AIRFLOW__CORE__RERUN_WITH_LATEST_VERSION", configured)
+    in_doubt(lab)
+    clear, given = SerializedDAG.clear, []
+
+    def spy(dag: Any, **options: Any) -> Any:
+        given.append(options["run_on_latest_version"])
+        return clear(dag, **options)
+
+    monkeypatch.setattr(SerializedDAG, "clear", spy)
+    retried(lab)
+    assert given == [newest]
+
+
 def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
     """The tasks that failed were to be tried again, when somebody marks the run as failed, or its time is over."""
     from airflow.api.common.mark_tasks import set_dag_run_state_to_failed

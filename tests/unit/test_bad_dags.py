@@ -195,6 +195,34 @@ def test_a_pipeline_name_that_cannot_be_a_key_is_refused(name: str) -> None:
         define([ONE], name=name)
 
 
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+@pytest.mark.parametrize("setting", ["depends_on_past", "wait_for_downstream"])
+def test_a_task_that_waits_for_the_run_before_is_refused(setting: str, layout: str) -> None:
+    with DAG("bad", schedule=None, max_active_runs=1, default_args={setting: True}):
+        with pytest.raises(BadArgument, match="EPOCHS-PIPELINE-ARGUMENT: `depends_on_past` or `wait_for_downstream`"):
+            EpochPipeline(
+                "orders",
+                source=KafkaSource(topics=["orders"]),
+                transform="orders.py:orders",
+                sinks=[ONE],
+                spark=SparkConnect(),
+                layout=layout,
+            )
+
+
+def test_tasks_hand_on_what_they_staged_even_if_the_dag_says_that_tasks_push_nothing() -> None:
+    with DAG("quiet", schedule=None, max_active_runs=1, default_args={"do_xcom_push": False}) as dag:
+        EpochPipeline(
+            "orders",
+            source=KafkaSource(topics=["orders"]),
+            transform="orders.py:orders",
+            sinks=[ONE],
+            spark=SparkConnect(),
+        )
+    pushing = [cast(Any, dag.get_task(task_id)).do_xcom_push for task_id in dag.task_ids]
+    assert pushing and all(pushing)
+
+
 def test_operators_used_one_by_one_refuse_what_the_pipeline_would_have_refused_when_they_run() -> None:
     good = f"{__file__}:define"
     for sinks, runs, transform, said in (

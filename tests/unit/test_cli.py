@@ -13,7 +13,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
-from airflow_epochs.commands import asking, history, looking
+from airflow_epochs.commands import asking, finding, history, looking
 from airflow_epochs.commands.code import acknowledge_code
 from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Corrupt, NoNewData, Refused
@@ -425,6 +425,24 @@ def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(
     }
     looking.list_pipelines(_args(ledger_conn_id="other", output="table"))
     assert "fresh" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["pipelines", "find"])
+def test_a_connection_that_cannot_be_read_does_not_hide_the_others(
+    in_doubt: MemoryWorld, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    initialised()
+    broken = {"conn_type": "epochs", "extra": {"ledger_root": "relative"}}
+    monkeypatch.setenv("AIRFLOW_CONN_A_BROKEN_ONE", json.dumps(broken))
+    record = _args(ledger_conn_id=None, topic="orders", partition=0, offset=0, table=None, version=None, row_file=None)
+    with pytest.raises(SystemExit, match="EPOCHS-LEDGER-ROOT-UNUSABLE") as ended:
+        {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
+    assert isinstance(ended.value.code, str), "Python prints the text, and exits with 1"
+    assert [row["pipeline"] for row in json.loads(capsys.readouterr().out)] == ["orders"]
+    record.offset = 99
+    if command == "find":
+        with pytest.raises(SystemExit, match="EPOCHS-LEDGER-ROOT-UNUSABLE"):
+            finding.find(record)
 
 
 def test_show_without_a_number_shows_the_newest_epoch_and_the_attempts_before_it(

@@ -8,14 +8,17 @@ import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.checks import require_records
 from airflow_epochs.sinks.kafka.cluster import TopicFacts
 from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
+from airflow_epochs.sinks.kafka.told_rows import of_epoch
 from airflow_epochs.staged.table import StagedTable
 from tests.support.delta_world import attempt_of, not_utf8, stage_with_deltalake, transaction
 
@@ -239,6 +242,23 @@ def test_a_header_without_a_key_is_refused(tmp_path: Path) -> None:
     headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
     with pytest.raises(Refused, match="a header without a key"):
         records(tmp_path, pa.table({"value": ["v"], "headers": headers}))
+
+
+@pytest.mark.parametrize("key", ["a\0b", "\0"])
+def test_a_header_whose_key_the_client_would_cut_off_is_refused(tmp_path: Path, key: str) -> None:
+    headers = pa.array([[{"key": key, "value": b"1"}]], HEADERS)
+    with pytest.raises(Refused, match=r"EPOCHS-TOPIC-ROWS-UNFIT(.|\n)*the character U\+0000"):
+        records(tmp_path, pa.table({"value": ["v"], "headers": headers}))
+
+
+def test_rows_of_a_receipt_that_was_made_by_a_marker_put_by_hand_cannot_be_told() -> None:
+    """Such a marker does not say where the rows are, which is no loss of rows."""
+    receipt = Mock(rows=3, detail={"topic_id": "i", "offsets": {}})
+    with pytest.raises(Refused, match="the receipt does not say where they are") as untold:
+        list(of_epoch(Mock(**{"topic.return_value": facts()}), "t", receipt, "orders/events"))
+    assert untold.value.code is codes.DRY_RUN_UNTOLD
+    receipt.rows = 0
+    assert list(of_epoch(Mock(**{"topic.return_value": facts()}), "t", receipt, "orders/events")) == []
 
 
 # --- what the topic does not take -----------------------------------------------------------------------------

@@ -215,6 +215,19 @@ def test_a_sink_that_was_waived_in_its_first_epoch_and_left_the_dag_is_taken_as_
     assert set(scenario.world.table("audit").values()) == {12, 13}
 
 
+def test_commands_say_that_only_the_dag_has_the_class_of_a_sink(scenario: Scenario) -> None:
+    """They do not load the DAG. A sink of that kind is one that stays when tables are brought back."""
+    now = standing(scenario)
+    plan = now.newest.sinks["orders"]
+    own = replace(now.newest, sinks={"orders": replace(plan, spec={**plan.spec, "kind": "folders:FolderSink"})})
+    at, env = replace(now, newest=own), scenario.coordinator().task.env
+    with pytest.raises(Refused, match="'folders:FolderSink' is a class of your own, which no installed package") as no:
+        orders.adopt(scenario.ledger, at, "orders", env)
+    assert no.value.code is codes.SINK_NOT_ADOPTED and "entry point group airflow_epochs.sinks" in no.value.remedy
+    with pytest.raises(Refused, match="No sink of the pipeline is a Delta table"):
+        orders.restoration(scenario.ledger, at, 1, env)
+
+
 def test_without_new_data_the_command_waits_for_the_next_run(scenario: Scenario) -> None:
     moved(scenario, 0, 7)
     moved(scenario, 1, 7)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_epochs import codes
@@ -15,6 +18,8 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import work_folder
 from airflow_epochs.spark.runners import SparkSubmit
 from tests.support.environment import connected
+from tests.support.processes import alive
+from tests.support.waiting import wait_until
 
 SECRET = 'Canäry"7\\x'
 JOB = SparkJob(
@@ -95,6 +100,24 @@ def test_a_report_without_a_result_is_refused_with_the_remedy_of_another_version
     with pytest.raises(Refused, match="The report of the Spark job 'delta_describe' through spark has no result") as no:
         submit(seen, """echo '{"outcome": {"ok": true}}' > "$report" """)
     assert no.value.code is codes.SPARK_REPORT_UNFIT
+
+
+class Timeout(BaseException):
+    """As Airflow's own: no ``Exception``, so that nothing takes it for a failure of the job."""
+
+
+def test_a_job_that_takes_longer_than_its_task_may_is_ended(seen: Path) -> None:
+    def expire(*args: object) -> None:
+        raise Timeout
+
+    before = signal.signal(signal.SIGUSR1, expire)
+    try:
+        with pytest.raises(Timeout):
+            submit(seen, f"""echo $$ > "$SEEN/pid"; kill -USR1 {os.getpid()}; sleep 60""")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    pid = int((seen / "pid").read_text())
+    wait_until(lambda: not psutil.pid_exists(pid) or not alive(psutil.Process(pid)), what="the job ends")
 
 
 HOLDS = """

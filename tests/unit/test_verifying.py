@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs import codes
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.coordinator import admin, rebuilding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
-from airflow_epochs.errors import NotApplied
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import complete_key
 from airflow_epochs.model import CompleteRecord, OffsetRange, Receipt, empty_at_ends
@@ -308,6 +309,19 @@ def test_a_sink_that_does_not_answer_is_no_fault_of_its_own_and_still_ends_with_
     rows = {(row["of"], row["check"]): row for row in json.loads(capsys.readouterr().out)}
     assert rows["orders", "marker"]["result"] == "no answer"
     assert rows["orders", "rows"]["result"] == "ok"
+
+
+def test_a_missing_right_to_read_a_topic_is_no_lost_row(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbidden(*of: object) -> None:
+        raise Refused("The user may not read the topic.", code=codes.KAFKA_FORBIDDEN)
+
+    monkeypatch.setattr(DeltaSink, "rows_of", forbidden)
+    assert command(world, monkeypatch) == 1
+    rows = {(row["of"], row["check"]): row for row in json.loads(capsys.readouterr().out)}
+    assert rows["orders", "rows"]["result"] == "no answer"
+    assert rows["orders", "marker"]["result"] == "ok"
 
 
 def test_a_pipeline_without_a_complete_epoch_has_nothing_to_compare(

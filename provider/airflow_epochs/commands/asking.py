@@ -6,11 +6,12 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 from airflow.cli.cli_config import Arg
 from airflow.utils.helpers import ask_yesno
@@ -37,6 +38,7 @@ _UNKNOWN = (codes.PIPELINE_UNKNOWN, codes.CONNECTION_MISSING, codes.DAG_UNKNOWN,
 """The command names something that is not there: the cause says it all."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 Command = Callable[[Namespace], None]
+T = TypeVar("T")
 
 
 def tells_refusals(command: Command) -> Command:
@@ -57,6 +59,30 @@ def tells_refusals(command: Command) -> Command:
             raise _ending(error) from error
 
     return telling
+
+
+def of_each(conn_ids: Sequence[str], rows: Callable[[str], Iterable[T]]) -> tuple[list[T], list[EpochError]]:
+    """The rows of all ledger connections, and why some connections cannot be read.
+
+    Raises:
+        EpochError: There is only one connection, and it cannot be read.
+    """
+    found: list[T] = []
+    failed: list[EpochError] = []
+    for conn_id in conn_ids:
+        try:
+            found += rows(conn_id)
+        except EpochError as error:
+            if len(conn_ids) == 1:
+                raise
+            failed.append(error)
+    return found, failed
+
+
+def end_with(failed: Sequence[EpochError]) -> None:
+    """End the command with these errors and exit code 1; do nothing if there are none."""
+    if failed:
+        raise SystemExit("\n\n".join(map(str, failed)))
 
 
 def _ending(error: EpochError) -> SystemExit:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import OUTPUT, tells_refusals
+from airflow_epochs.commands.asking import OUTPUT, end_with, of_each, tells_refusals
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
@@ -42,15 +42,17 @@ def find(args: Namespace) -> None:
     """``airflow epochs find``: print the epochs, of all pipelines."""
     _require_one_question(args)
     chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
-    found = [row for conn_id in chosen for row in _of_connection(conn_id, args)]
+    found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args))
     if args.table is not None and not found:
-        found = [row for conn_id in chosen for row in _of_connection(conn_id, args, removed=True)]
+        found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args, removed=True))
     if not found:
+        end_with(failed)
         raise Refused(
             f"No complete epoch of any pipeline has {_question(args)}.",
             code=codes.NOTHING_FOUND,
         )
     print_rows(found, args.output)
+    end_with(failed)
 
 
 def _question(args: Namespace) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, known_ledger_of, tells_refusals
+from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, end_with, known_ledger_of, of_each, tells_refusals
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.coordinator import pausing
 from airflow_epochs.coordinator.lag import Lag, lag_of
@@ -44,7 +44,9 @@ def looking_commands() -> list[ActionCommand]:
 def list_pipelines(args: Namespace) -> None:
     """``airflow epochs pipelines``: print a row for each pipeline of one connection, or of all. Reads only."""
     chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
-    print_rows([row for conn_id in chosen for row in _rows(conn_id)], args.output)
+    rows, failed = of_each(chosen, _rows)
+    print_rows(rows, args.output)
+    end_with(failed)
 
 
 def _rows(conn_id: str) -> Iterator[dict[str, object]]:

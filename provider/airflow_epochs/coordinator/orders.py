@@ -23,6 +23,7 @@ from airflow_epochs.ledger.queries import newest_opened, order_in_force
 from airflow_epochs.model import (
     Command,
     CompleteRecord,
+    JsonDict,
     Marker,
     OffsetRange,
     OpenRecord,
@@ -38,7 +39,7 @@ from airflow_epochs.model import (
     starts_of,
 )
 from airflow_epochs.protocol import State
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks import GROUP, from_spec
 
 EPOCHS_COUNTED_MAX = 1_000
 """The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
@@ -320,8 +321,8 @@ def restoration(ledger: Ledger, at: Standing, number: int, env: Environment) -> 
     record = ledger.complete_record(number)
     points = {}
     for name, plan in at.newest.sinks.items():
-        sink = from_spec(plan.spec)
-        if record and isinstance(sink, Restorable) and name in record.markers:
+        sink = _built(plan.spec)
+        if record and sink and isinstance(sink, Restorable) and name in record.markers:
             with located(at.newest.txn.pipeline, sink=name):
                 points[name] = _point(ledger, at, record, name)
                 sink.require_restorable(points[name], at.newest.txn.pipeline, env)
@@ -448,7 +449,27 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
             f"The sink is not in the DAG since epoch {txn.epoch}. The records that say where it is were pruned.",
             "Point the sink to a new table in the DAG, and add --new-table to the command.",
         )
-    return from_spec(last.sinks[name].spec)
+    sink = _built(last.sinks[name].spec)
+    if sink is None:
+        raise _not_adopted(
+            at,
+            name,
+            f"The command cannot ask the sink: {last.sinks[name].spec['kind']!r} is a class of your own, which no "
+            "installed package registers. The command does not load the DAG.",
+            f"Register the class in the entry point group {GROUP} of a package that is installed here. Then type the "
+            "command again.",
+        )
+    return sink
+
+
+def _built(spec: JsonDict) -> Sink | None:
+    """The sink that ``spec`` describes; None if only the DAG has its class."""
+    try:
+        return from_spec(spec)
+    except Refused as error:
+        if error.code is not codes.SINK_KIND_UNKNOWN:
+            raise
+        return None
 
 
 def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> TransactionId:

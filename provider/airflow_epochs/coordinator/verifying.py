@@ -218,6 +218,8 @@ def _asked(
         except Refused as no:
             if no.code is codes.DRY_RUN_UNTOLD:
                 return _up_to(name, check, done, faults, no.what)
+            if no.code is codes.KAFKA_FORBIDDEN:  # to read a topic takes other rights than to write it
+                return _no_answer(name, check, no)
             faults.append(no.cause)
         except NotApplied as error:
             return _no_answer(name, check, error)

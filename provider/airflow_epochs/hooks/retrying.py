@@ -207,7 +207,12 @@ def _not_green(run: Run) -> list[tuple[str, int]]:
 
 
 def _clear(pipeline: str, run: Run) -> None:
-    """Clear the tasks of a run that failed or were skipped; all of one that has none, or did not fail."""
+    """Clear the tasks of a run that failed or were skipped; all of one that has none, or did not fail.
+
+    They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: who retries
+    has most often mended something.
+    """
+    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
@@ -216,7 +221,8 @@ def _clear(pipeline: str, run: Run) -> None:
         dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
         if dag is None:
             raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
-        dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session)
+        newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
+        dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
 
 
 def _start(pipeline: str, run: Run, by: Account) -> None:

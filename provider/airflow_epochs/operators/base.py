@@ -27,7 +27,7 @@ from airflow_epochs.config import (
     require_keep_epochs,
     require_one_run_at_a_time,
 )
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
+from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.operators import documentation
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
@@ -117,7 +117,14 @@ class EpochOperator(BaseOperator):
             kwargs.setdefault(key, value)
         parts = documentation.parts_of(source, transform, sinks, spark)
         kwargs.setdefault("doc_md", documentation.of_task(type(self), pipeline, parts))
+        kwargs["do_xcom_push"] = True  # `vote` needs what `stage` pushes, whatever the DAG's default_args say
         super().__init__(**kwargs)
+        if self.depends_on_past or self.wait_for_downstream:
+            raise BadArgument(
+                "`depends_on_past` or `wait_for_downstream` is set for a task of the pipeline. The DAG has one active "
+                "run. If a run fails, the next one would wait for it for ever, and could not be finished either.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
         Transform.parse(transform)
         self.epoch: int | None = None  # the one that this process has worked on
         self._rested = False

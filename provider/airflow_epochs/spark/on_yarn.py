@@ -124,6 +124,11 @@ class OnYarn:
         self._running.append((manager, tag))
         try:
             yield
+        except Exception:
+            raise
+        except BaseException:  # of a timeout of Airflow's, after which ``ended`` finds nothing to end
+            manager.end_with_tag(tag)
+            raise
         finally:
             self._running.remove((manager, tag))
 

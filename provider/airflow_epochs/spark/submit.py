@@ -16,11 +16,13 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Environment, Following, SparkJob
@@ -160,11 +162,14 @@ class SubmitRunner:
         """Stop the job that ``run`` runs now, also on YARN. For ``on_kill``."""
         with self._yarn.ended():  # after spark-submit, which submits the application as long as it runs
             for session, hook in list(self._running):
-                try:
-                    hook.on_kill()
-                except Exception as error:
-                    log.warning("the Spark hook could not end the application: %s", error)
-                self.stop(session)
+                self._end(session, hook)
+
+    def _end(self, session: JsonDict, hook: Any) -> None:
+        try:
+            hook.on_kill()
+        except Exception as error:
+            log.warning("the Spark hook could not end the application: %s", error)
+        self.stop(session)
 
     def _refuse_what_cannot_work(self, job: SparkJob, connection: Connection, mode: str) -> None:
         if self._config.work_url and secrecy.has_login(self._config.work_url):
@@ -217,6 +222,10 @@ class SubmitRunner:
             ) from error
         except Exception as error:
             return error
+        except BaseException:  # of a timeout of Airflow's, after which ``cancel`` finds nothing to end
+            self._end(session, hook)
+            _reap(hook)
+            raise
         finally:
             self._running.remove((session, hook))
             pipe = getattr(getattr(hook, "_submit_sp", None), "stdout", None)
@@ -238,6 +247,14 @@ class SubmitRunner:
 
     def _storage(self) -> Connection | None:
         return self._env.connection(self._config.work_conn_id) if self._config.work_conn_id else None
+
+
+def _reap(hook: Any) -> None:
+    """Wait for a process that was ended: the hook no longer does."""
+    process = getattr(hook, "_submit_sp", None)
+    if process:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
 
 
 class _Submit:

@@ -8,11 +8,11 @@ repair.put("orders/17/1/6f1c…")
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
@@ -26,6 +26,9 @@ from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.rows import HEADER
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
 
 TIMEOUT_S = 60
 
@@ -58,14 +61,17 @@ class MarkerRepair:
     def put(self, txn_id: str | None) -> MarkerRecord:
         """Put a marker: ``txn_id`` is the sink's newest epoch; with None, the topic has no epoch of the sink.
 
-        Creates the marker topic if it is missing. Ends the sink's open transaction, if there is one.
+        Creates the marker topic if it is missing. Ends the sink's open transaction, if there is one, and fences the
+        process that has it, before it reads the topic.
 
         Raises:
             Refused: The topic has rows of a later epoch. Nothing was written.
             ValueError: ``txn_id`` is not a transaction id.
         """
         txn = TransactionId.parse(txn_id) if txn_id else None
-        topic, epochs = require_topic(self._cluster, self.topic), self.epochs()
+        topic, marker_topic = require_topic(self._cluster, self.topic), self._ready_marker_topic()
+        producer = self._producer()  # first, so that nobody sends an epoch while the topic is read
+        epochs = self.epochs()
         if late := [epoch for epoch in epochs if epoch > (txn.epoch if txn else 0)]:
             raise Refused(
                 f"Topic {self.topic} has rows of epoch {late[-1]}, which is later than the marker "
@@ -76,16 +82,20 @@ class MarkerRepair:
                 pipeline=self.pipeline,
                 sink=self.sink,
             )
-        name = self.marker_topic
-        marker_topic = self._cluster.topic(name) or kafka_marker_topic.create(self._cluster, name, topic)
         record = self._record(txn, topic, marker_topic, epochs)
-        self._send(record)
+        self._send(producer, record)
         return record
+
+    def _ready_marker_topic(self) -> TopicFacts:
+        """The marker topic, which has a partition for this sink."""
+        name, topic = self.marker_topic, require_topic(self._cluster, self.topic)
+        found = self._cluster.topic(name) or kafka_marker_topic.create(self._cluster, name, topic)
+        self._markers.assigned(in_ours=True)
+        return found
 
     def _record(
         self, txn: TransactionId | None, topic: TopicFacts, marker_topic: TopicFacts, epochs: Mapping[int, int]
     ) -> MarkerRecord:
-        self._markers.assigned(in_ours=True)
         _, end = self._markers.log.bounds()
         return MarkerRecord(
             txn_id=str(txn) if txn else None,
@@ -101,25 +111,26 @@ class MarkerRepair:
             vouched_end=end,
         )
 
-    def _send(self, record: MarkerRecord) -> None:
-        """Send the record under the sink's transactional id, which fences a process that still sends an epoch."""
-        cluster, assignment = self._cluster, self._markers.assigned()
-        options = kafka_producer.producer_options(assignment.transactional_id, TIMEOUT_S, {})
-        producer = kafka_producer.transactional(cluster, options, self.marker_topic)
-        with cluster.asking("put the marker"):
+    def _producer(self) -> Producer:
+        """A producer with the sink's transactional id: a process that still sends an epoch is fenced."""
+        options = kafka_producer.producer_options(self._markers.assigned().transactional_id, TIMEOUT_S, {})
+        return kafka_producer.transactional(self._cluster, options, self.marker_topic)
+
+    def _send(self, producer: Producer, record: MarkerRecord) -> None:
+        partition = self._markers.assigned().partition
+        with self._cluster.asking("put the marker"):
             producer.begin_transaction()
-            producer.produce(
-                self.marker_topic, key=self._markers.key, value=record.encoded(), partition=assignment.partition
-            )
+            producer.produce(self.marker_topic, key=self._markers.key, value=record.encoded(), partition=partition)
             producer.commit_transaction(TIMEOUT_S)
 
     # -- of what -------------------------------------------------------------------------------------------------
 
-    def _epochs_in(self, partition: int) -> list[int]:
+    def _epochs_in(self, partition: int) -> Iterator[int]:
+        """The epoch of each row; one after the other, as there may be hundreds of millions."""
         log = PartitionLog(cluster=self._cluster, topic=self.topic, partition=partition)
         prefix = f"{self._markers.key}/".encode()
         headers = (dict(message.headers() or ()).get(HEADER) or b"" for message in log.messages())
-        return [int(header[len(prefix) :].split(b"/")[0]) for header in headers if header.startswith(prefix)]
+        return (int(header[len(prefix) :].split(b"/")[0]) for header in headers if header.startswith(prefix))
 
     @cached_property
     def _cluster(self) -> Cluster:

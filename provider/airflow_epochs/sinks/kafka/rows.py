@@ -242,6 +242,12 @@ def _headers(row: list[dict[str, Any]] | None) -> Headers:
                 code=codes.TOPIC_ROWS_UNFIT,
                 remedy="Let the transform drop it: filter(headers, h -> h.key IS NOT NULL). Clear the stage task.",
             )
+        if "\0" in name:
+            raise Refused(
+                f"A row has a header with the key {name!r}. Kafka's client would cut it off at the character U+0000.",
+                code=codes.TOPIC_ROWS_UNFIT,
+                remedy="Let the transform take this character out of the key. Clear the stage task.",
+            )
         if name != HEADER:
             headers.append((name, value))
     return headers
