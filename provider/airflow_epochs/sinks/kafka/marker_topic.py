@@ -52,9 +52,10 @@ def require_as_safe(markers: TopicFacts, rows: TopicFacts) -> None:
             f"The marker topic {markers.name} has {markers.replicas} replicas, but topic {rows.name} has "
             f"{rows.replicas}. If Kafka lost the markers and kept the rows, the sink would send rows twice.",
             code=codes.MARKER_TOPIC_SETTINGS,
-            remedy=f"Give {markers.name} {rows.replicas} replicas, with kafka-reassign-partitions.sh, as "
-            "docs/kafka-sink.md shows in 'A marker topic that is weaker than the topic'. Clear the stage task. Never "
-            "delete the marker topic.",
+            remedy=f"Wait if partitions of {rows.name} are being moved just now: until that has ended, Kafka counts "
+            f"old and new replicas. Otherwise give {markers.name} {rows.replicas} replicas, with "
+            "kafka-reassign-partitions.sh, as docs/kafka-sink.md shows in 'A marker topic that is weaker than the "
+            "topic'. Then clear the stage task. Never delete the marker topic.",
         )
     if wanted := ",".join(_weaker_settings(markers, rows)):
         raise Refused(
