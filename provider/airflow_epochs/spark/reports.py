@@ -72,6 +72,14 @@ def place_of(work_url: str, token: str) -> str:
     return f"{work_url.rstrip('/')}/{token}"
 
 
+def require_readable(work_url: str, connection: Connection | None) -> None:
+    """Raise Refused unless the task can read reports below ``work_url``, which is not on HDFS, for example.
+
+    Asks no server.
+    """
+    _open(work_url, connection)
+
+
 def result_of(report: JsonDict, job: str, conn_id: str) -> JsonDict:
     """The result of the Spark job ``job`` out of its report. Raises Refused if it has none."""
     result = report.get("result")

@@ -197,6 +197,7 @@ class SubmitRunner:
                 remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that driver and task both "
                 "reach. Then clear the failed task.",
             )
+        reports.require_readable(self._config.work_url, self._storage())
         if job.secrets and not self._config.secrets_conf:
             raise Refused(
                 "In cluster mode, the Kafka connection's credentials would travel as settings that others can read, "
