@@ -38,6 +38,7 @@ _UNITS = {
 }
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _MICROSECOND = timedelta(microseconds=1)
+_START = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 class EventTime:
@@ -171,13 +172,13 @@ def unpacked(told: JsonDict) -> tuple[Watermarks, EventTimes]:
 
 def micros(at: datetime) -> int:
     """Microseconds from 1970 to an instant with its zone."""
-    return (at - datetime.fromisoformat("1970-01-01T00:00:00+00:00")) // _MICROSECOND
+    return (at - _START) // _MICROSECOND
 
 
 def instant_text(at: int) -> str:
     """An instant in microseconds as text; the number itself if it is outside the calendar of Python."""
     try:
-        return (datetime.fromisoformat("1970-01-01T00:00:00+00:00") + at * _MICROSECOND).isoformat()
+        return (_START + at * _MICROSECOND).isoformat()
     except OverflowError:
         return f"{at} us"
 

@@ -31,9 +31,10 @@ def define(
     vote: Any = None,
     dead_letters: Any = None,
     expectations: Any = None,
+    default_args: dict[str, Any] | None = None,
     **layout: Any,
-) -> None:
-    with DAG("bad", schedule=None, max_active_runs=max_active_runs):
+) -> DAG:
+    with DAG("bad", schedule=None, max_active_runs=max_active_runs, default_args=default_args or {}) as dag:
         EpochPipeline(
             name,
             source=KafkaSource(topics=["orders"]),
@@ -49,6 +50,7 @@ def define(
             expectations=expectations,
             **layout,
         )
+    return dag
 
 
 ONE = DeltaSink("one", "/lake/one")
@@ -198,27 +200,12 @@ def test_a_pipeline_name_that_cannot_be_a_key_is_refused(name: str) -> None:
 @pytest.mark.parametrize("layout", ["tasks", "single"])
 @pytest.mark.parametrize("setting", ["depends_on_past", "wait_for_downstream"])
 def test_a_task_that_waits_for_the_run_before_is_refused(setting: str, layout: str) -> None:
-    with DAG("bad", schedule=None, max_active_runs=1, default_args={setting: True}):
-        with pytest.raises(BadArgument, match="EPOCHS-PIPELINE-ARGUMENT: `depends_on_past` or `wait_for_downstream`"):
-            EpochPipeline(
-                "orders",
-                source=KafkaSource(topics=["orders"]),
-                transform="orders.py:orders",
-                sinks=[ONE],
-                spark=SparkConnect(),
-                layout=layout,
-            )
+    with pytest.raises(BadArgument, match="EPOCHS-PIPELINE-ARGUMENT: `depends_on_past` or `wait_for_downstream`"):
+        define([ONE], default_args={setting: True}, layout=layout)
 
 
 def test_tasks_hand_on_what_they_staged_even_if_the_dag_says_that_tasks_push_nothing() -> None:
-    with DAG("quiet", schedule=None, max_active_runs=1, default_args={"do_xcom_push": False}) as dag:
-        EpochPipeline(
-            "orders",
-            source=KafkaSource(topics=["orders"]),
-            transform="orders.py:orders",
-            sinks=[ONE],
-            spark=SparkConnect(),
-        )
+    dag = define([ONE], default_args={"do_xcom_push": False})
     pushing = [cast(Any, dag.get_task(task_id)).do_xcom_push for task_id in dag.task_ids]
     assert pushing and all(pushing)
 

@@ -209,8 +209,8 @@ def _not_green(run: Run) -> list[tuple[str, int]]:
 def _clear(pipeline: str, run: Run) -> None:
     """Clear the tasks of a run that failed or were skipped; all of one that has none, or did not fail.
 
-    They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: who retries
-    has most often mended something.
+    They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: most
+    retries follow a correction of the code.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.models.dagbag import DBDagBag

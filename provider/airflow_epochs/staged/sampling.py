@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.contracts import Row, StagedSample
 from airflow_epochs.delta.log import rows_of
+from airflow_epochs.event_time import instant_text
 from airflow_epochs.spark.driver.delta.schema import type_name
 from airflow_epochs.staged.staging import Staging
 
@@ -42,18 +43,11 @@ def values_of(column: pa.Array) -> list[Any]:
 
     if pa.types.is_timestamp(column.type):
         numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-        return [None if number is None else _instant(number) for number in numbers]
+        return [None if number is None else instant_text(number) for number in numbers]
     if pa.types.is_date(column.type):
         days = column.cast(pa.int32()).to_pylist()
         return [None if day is None else _day(day) for day in days]
     return list(column.to_pylist())
-
-
-def _instant(micros: int) -> str:
-    try:
-        return (_EPOCH + timedelta(microseconds=micros)).isoformat()
-    except OverflowError:
-        return f"{micros} us"
 
 
 def _day(days: int) -> str:

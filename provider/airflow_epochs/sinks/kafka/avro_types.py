@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from airflow_epochs.spark.driver.delta.schema import type_name
-from airflow_epochs.transforms.avro_schemas import Resolved, Schema
+from airflow_epochs.transforms.avro_schemas import Resolved, Schema, full_name
 
 _WHOLE = ("byte", "short", "integer", "long")
 _TAKES: Mapping[str, tuple[str, ...]] = {
@@ -172,7 +172,7 @@ def require_kept(schema: Resolved, inside: Schema, at: str = "", within: tuple[s
 
 
 def _of_record(schema: Resolved, record: Schema, at: str, within: tuple[str, ...]) -> Require | None:
-    full = f"{record['namespace']}.{record['name']}"
+    full = full_name(record)
     if full in within:
         return _later(lambda: require_kept(schema, record, at))
     around = (*within, full)

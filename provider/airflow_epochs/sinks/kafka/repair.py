@@ -69,7 +69,8 @@ class MarkerRepair:
             ValueError: ``txn_id`` is not a transaction id.
         """
         txn = TransactionId.parse(txn_id) if txn_id else None
-        topic, marker_topic = require_topic(self._cluster, self.topic), self._ready_marker_topic()
+        topic = require_topic(self._cluster, self.topic)
+        marker_topic = self._ready_marker_topic(topic)
         producer = self._producer()  # first, so that nobody sends an epoch while the topic is read
         epochs = self.epochs()
         if late := [epoch for epoch in epochs if epoch > (txn.epoch if txn else 0)]:
@@ -86,9 +87,9 @@ class MarkerRepair:
         self._send(producer, record)
         return record
 
-    def _ready_marker_topic(self) -> TopicFacts:
-        """The marker topic, which has a partition for this sink."""
-        name, topic = self.marker_topic, require_topic(self._cluster, self.topic)
+    def _ready_marker_topic(self, topic: TopicFacts) -> TopicFacts:
+        """The marker topic, which has a partition for this sink; created as safe as ``topic`` if it is missing."""
+        name = self.marker_topic
         found = self._cluster.topic(name) or kafka_marker_topic.create(self._cluster, name, topic)
         self._markers.assigned(in_ours=True)
         return found
