@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import Run, WaivedRecord
+from airflow_epochs.model import Run
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
@@ -130,12 +130,50 @@ def test_a_sink_that_is_waived_does_not_hold_up_the_others(pg: Db, tmp_path: Pat
     assert isinstance(error, Corrupt)
     assert error.sink == "lines"
     assert world.shown("orders") == [[]]
-    opened = world.ledger.view(1).opened
-    world.ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="lines", who="me", why="dropped", at="now"))
+    world.waive("lines")
     pg.run(CHILD + ")")
     assert world.run(2) is None
     world.require_all_shown("orders")
     assert world.shown("lines") == [[]]
+
+
+def test_a_commit_task_leaves_out_a_waived_sink_that_cannot_commit(db: Db, tmp_path: Path) -> None:
+    world, run = related(tmp_path, db), Run("dag", "run 1")
+    assert isinstance(world.run(1, {"decision.landed": lambda: db.run("DROP TABLE lines")}), Corrupt)
+    world.waive("lines")
+    world.coordinator().commit(run, "orders")
+    assert world.coordinator().complete(run).receipts.keys() == {"orders"}
+    world.require_all_shown("orders")
+
+
+def test_a_commit_task_leaves_out_a_waived_sink_that_still_could(db: Db, tmp_path: Path) -> None:
+    world, run = related(tmp_path, db), Run("dag", "run 1")
+    with pytest.raises(Crash):
+        world.run(1, {"decision.landed": crash})
+    world.waive("lines")
+    world.coordinator().commit(run, "orders")
+    assert world.coordinator().complete(run).receipts.keys() == {"orders"}
+    assert world.shown() == [world.source.all_rows(), []]
+
+
+@pytest.mark.parametrize("receipts", [("lines",), NAMES], ids=["one", "both"])
+def test_sinks_that_lost_their_commit_after_a_receipt_commit_together_again(
+    pg: Db, tmp_path: Path, receipts: tuple[str, ...]
+) -> None:
+    world = related(tmp_path, pg, " DEFERRABLE INITIALLY DEFERRED)", names=NAMES[::-1])
+    seen: list[list[int]] = []
+    with pytest.raises(Crash):
+        world.run(1, {"decision.landed": crash})
+    marker = "epoch_markers"
+    pg.run(f"CREATE TABLE at_the_standby AS SELECT * FROM {marker}")
+    for name in receipts:
+        world.coordinator().commit(Run("dag", "run 1"), name)
+    pg.run("DELETE FROM lines", "DELETE FROM orders", f"DELETE FROM {marker}")
+    pg.run(f"INSERT INTO {marker} SELECT * FROM at_the_standby")
+    assert world.run(2, {"sql.commit.after": lambda: seen.append([len(rows) for rows in world.shown()])}) is None
+    world.require_all_shown()
+    assert all(each == [4, 4] for each in seen)
+    assert seen
 
 
 def test_sinks_that_version_0_1_has_committed_apart_are_completed(db: Db, tmp_path: Path) -> None:

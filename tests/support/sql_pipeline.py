@@ -12,7 +12,7 @@ from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transf
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run
+from airflow_epochs.model import Run, WaivedRecord
 from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.environment import Action
 from tests.support.faults_disk import FileSource, StartingSource
@@ -81,6 +81,11 @@ class Related:
 
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
         return airflow_run(self.coordinator(at), Run("dag", f"run {number}"))
+
+    def waive(self, sink: str) -> None:
+        """Waive a sink in the first epoch."""
+        txn_id = self.ledger.view(1).opened.txn_id
+        self.ledger.put_waived(WaivedRecord(txn_id=txn_id, sink=sink, who="me", why="dropped", at="now"))
 
     def shown(self, *tables: str) -> list[list[tuple[Any, ...]]]:
         select = 'SELECT partition, "offset", payload FROM {} ORDER BY 1, 2'

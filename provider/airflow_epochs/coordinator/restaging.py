@@ -243,8 +243,16 @@ class Promise:
 
     @cached_property
     def _group(self) -> list[str]:
-        """The sinks that commit together with this one and have no receipt yet, itself included, in the DAG's order."""
-        return joint_sinks.group_of(self.name, self._sinks({*self.view.epoch.unacknowledged, self.name}))
+        """The sinks that commit together with this one, itself included, in the DAG's order; no other that is waived.
+
+        A receipt is no reason to leave a sink out: a failover may have lost its commit since. One that still shows the
+        epoch is found so, and does nothing.
+        """
+        together = joint_sinks.group_of(self.name, self._sinks(self._opened.sinks.keys() - self.view.waived.keys()))
+        return [name for name in together if name == self.name or not self._is_waived(name)]
+
+    def _is_waived(self, name: str) -> bool:
+        return self.task.ledger.waiver(self.view.number, name) is not None
 
     def _sinks(self, names: Collection[str]) -> dict[str, Sink]:
         return self.task.sinks_of(self._opened, names)
