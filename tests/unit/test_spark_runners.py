@@ -24,6 +24,8 @@ from tests.support.environment import Environment, connected
 JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
 SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})
 
+AZURE_KEY = "fs.azure.account.key.lake.dfs.core.windows.net"
+
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
@@ -115,6 +117,7 @@ def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(
     [
         ({}, SECRET_JOB, "kafka.sasl.jaas.config"),
         ({"fs.s3a.secret.key": "hunter2", "fs.s3a.endpoint": "x"}, JOB, "fs.s3a.secret.key"),
+        ({AZURE_KEY: "hunter2"}, JOB, AZURE_KEY),
     ],
 )
 def test_a_job_with_secrets_reaches_no_server_on_another_machine_without_tls(

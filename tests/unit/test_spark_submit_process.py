@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -52,12 +53,12 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen"
 
 
-def submit(seen: Path, ends: str) -> object:
+def submit(seen: Path, ends: str, **arguments: Any) -> object:
     script = seen.parent / "bin" / "spark-submit"
     script.write_text(SCRIPT % ends)
     script.chmod(0o755)
     env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
-    return SparkSubmit("spark").runner(env).run(JOB)
+    return SparkSubmit("spark", **arguments).runner(env).run(JOB)
 
 
 RESULT = """echo '{"result": {"ok": true}}' > "$report" """
@@ -88,6 +89,13 @@ def test_a_driver_that_fails_without_a_report_is_told_of_without_its_secrets(see
     with pytest.raises(NotApplied, match="delta_describe") as failed:
         submit(seen, 'cat "$SEEN/secrets"; exit 3')
     assert "7\\" not in str(failed.value)
+
+
+def test_a_submit_that_fails_does_not_tell_the_key_of_an_azure_account(seen: Path) -> None:
+    conf = {"spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "hunter2=="}
+    with pytest.raises(NotApplied, match="spark-submit") as failed:
+        submit(seen, "exit 3", conf=conf)
+    assert "account.key.lake" in str(failed.value) and "hunter2" not in str(failed.value)
 
 
 def test_a_report_that_was_cut_off_is_as_good_as_none(seen: Path) -> None:
