@@ -1189,7 +1189,7 @@ TRANSFORM_NOT_SENT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-NOT-SENT",
     Refused,
     "The provider cannot send the transform and the modules that it imports to Spark: a module is a link out of the "
-    "transform's folder, or the files are too large.",
+    "transform's folder, a folder has no `__init__.py`, or the files are too large.",
     "Put the module itself beside the transform, and keep data out of packages that the transform imports. Or install "
     "the module on Spark's machines. Then clear the failed task.",
 )
