@@ -190,6 +190,7 @@ def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
         (submit_to("spark://h:7077", **cluster), SparkSubmit("spark", work_url="file:///w"), JOB, "standalone"),
         (submit_to("yarn", **cluster), SparkSubmit("spark"), JOB, "work_url"),
         (submit_to("yarn"), SparkSubmit("spark", deploy_mode="cluster"), JOB, "work_url"),
+        (submit_to("yarn"), SparkSubmit("spark", conf={"spark.submit.deployMode": "cluster"}), JOB, "work_url"),
         (submit_to("yarn", **cluster), SparkSubmit("spark", work_url="hdfs://nn:8020/w"), JOB, "hdfs://nn:8020/w"),
         (submit_to("yarn", **cluster), SparkSubmit("spark", work_url="file:///w"), SECRET_JOB, "secrets_conf"),
     ):

@@ -30,6 +30,7 @@ JOB = SparkJob(
 )
 SCRIPT = """#!/bin/sh
 env > "$SEEN/environment"
+printf '%%s\n' "$@" > "$SEEN/arguments"
 while [ $# -gt 0 ]; do
     case "$1" in
         --report) report=$2 ;;
@@ -61,6 +62,10 @@ def submit(seen: Path, ends: str, **arguments: Any) -> object:
     return SparkSubmit("spark", **arguments).runner(env).run(JOB)
 
 
+def arguments(seen: Path) -> list[str]:
+    return (seen / "arguments").read_text().splitlines()
+
+
 RESULT = """echo '{"result": {"ok": true}}' > "$report" """
 
 
@@ -75,6 +80,14 @@ def test_the_driver_inherits_what_spark_needs_and_nothing_of_airflows(
     inherited = (seen / "environment").read_text()
     assert all(f"{name}=value of {name}\n" in inherited for name in sparks)
     assert "AIRFLOW" not in inherited
+
+
+@pytest.mark.parametrize("conf", [{}, {"spark.submit.deployMode": "client"}])
+def test_the_deploy_mode_is_always_an_argument_so_that_no_default_of_sparks_differs(
+    seen: Path, conf: dict[str, str]
+) -> None:
+    submit(seen, RESULT, conf=conf)
+    assert "--deploy-mode client" in " ".join(arguments(seen))
 
 
 def test_credentials_lie_where_only_their_owner_reads_and_not_for_long(seen: Path) -> None:

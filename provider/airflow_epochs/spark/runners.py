@@ -62,7 +62,7 @@ class SparkSubmit:
         conf: Spark settings of the application.
         jars, packages, py_files: As for spark-submit. Delta's and Kafka's jars must be among them or on the cluster.
         properties_file: A file that spark-submit reads in place of its ``spark-defaults.conf``.
-        deploy_mode: ``client`` or ``cluster``; None: the mode that the connection names.
+        deploy_mode: ``client`` or ``cluster``; None: the mode that the connection or ``conf`` names, or ``client``.
         name: The application's name in Spark's UI.
         work_url: A folder that the driver and the task can both write and read. Cluster mode needs it.
         work_conn_id: The connection with the credentials of ``work_url``, if it is on an object store.

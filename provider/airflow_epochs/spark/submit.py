@@ -46,6 +46,7 @@ log = secrecy.logger(__name__)
 KIND = "spark_submit"
 SESSION_CONF = processes.SETTING
 CLIENT, CLUSTER = "client", "cluster"
+MODE_CONF = "spark.submit.deployMode"
 _PACKAGE = Path(__file__).parents[1]
 _DRIVER_FILES = (
     "__init__.py",
@@ -187,8 +188,7 @@ class SubmitRunner:
                 f"Connection {connection.conn_id} leads to a standalone cluster, and the deploy mode is cluster. Spark "
                 "has no cluster mode for Python applications on standalone clusters.",
                 code=codes.SPARK_CONNECTION,
-                remedy=f"Set deploy_mode of SparkSubmit or, if it has none, deploy-mode of connection "
-                f"{connection.conn_id} to client. Then clear the failed task.",
+                remedy="Set deploy_mode of SparkSubmit to client. Then clear the failed task.",
             )
         if not self._config.work_url:
             raise Refused(
@@ -296,7 +296,7 @@ class _Submit:
             py_files=",".join([*map(str, self._packed), *([config.py_files] if config.py_files else [])]),
             files=str(self._plan) if self._mode == CLUSTER else None,
             properties_file=config.properties_file,
-            deploy_mode=config.deploy_mode,
+            deploy_mode=self._mode,  # always, so that no spark-defaults.conf says otherwise
             application_args=self._arguments(),
         )
 
@@ -341,7 +341,8 @@ def _master(connection: Connection) -> str:
 
 
 def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
-    return config.deploy_mode or connection.extra.get("deploy-mode") or CLIENT
+    """As spark-submit finds it: an argument, which the hook makes of the connection's, comes before a setting."""
+    return config.deploy_mode or connection.extra.get("deploy-mode") or config.conf.get(MODE_CONF) or CLIENT
 
 
 def _environment() -> dict[str, str]:
