@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -75,6 +76,18 @@ def test_the_file_of_credentials_is_private_and_gone_once_it_is_read(tmp_path: P
     unused: Any = None
     assert main._secrets(unused, given) == {"kafka.sasl.jaas.config": "x"}
     assert not path.exists()
+
+
+def test_credentials_come_from_settings_with_the_prefix_and_a_prefix_of_none_is_refused() -> None:
+    settings = {"spark.orders.kafka.sasl.jaas.config": "x", "spark.app.name": "y"}
+    context = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=settings.items))
+    spark: Any = SimpleNamespace(sparkContext=context)
+    given = argparse.Namespace(secrets=None, secrets_conf="spark.orders.")
+    assert main._secrets(spark, given) == {"kafka.sasl.jaas.config": "x"}
+    given.secrets_conf = "spark.order."
+    with pytest.raises(Refused, match=r"No setting of the Spark application begins with 'spark\.order\.'") as refused:
+        main._secrets(spark, given)
+    assert "spark.order.kafka.sasl.jaas.config" in refused.value.remedy
 
 
 def test_only_processes_that_a_submit_gave_the_exact_token_are_ended(tmp_path: Path) -> None:

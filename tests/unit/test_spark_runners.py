@@ -211,6 +211,11 @@ def test_an_unknown_deploy_mode_is_an_error() -> None:
         SparkSubmit(deploy_mode="Client")
 
 
+def test_a_prefix_of_settings_that_spark_submit_ignores_is_an_error() -> None:
+    with pytest.raises(BadArgument, match=r"is 'kafka.orders.'. It must begin with 'spark.'"):
+        SparkSubmit(secrets_conf="kafka.orders.")
+
+
 def test_a_worker_without_spark_submit_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -90,6 +90,26 @@ def test_the_deploy_mode_is_always_an_argument_so_that_no_default_of_sparks_diff
     assert "--deploy-mode client" in " ".join(arguments(seen))
 
 
+SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "conf", "pattern"),
+    [
+        ("spark.kafka.orders.", {}, rf"{SPARKS_OWN}|spark\.kafka\.orders\."),
+        ("spark.kafka.orders.", {"spark.redaction.regex": "(?i)orders"}, "(?i)orders"),
+        ("spark.orders.secret.", {}, None),
+        (None, {}, None),
+    ],
+)
+def test_spark_is_told_to_hide_the_settings_that_hold_credentials(
+    seen: Path, prefix: str | None, conf: dict[str, str], pattern: str | None
+) -> None:
+    submit(seen, RESULT, secrets_conf=prefix, conf=conf)
+    told = [each for each in arguments(seen) if each.startswith("spark.redaction.regex=")]
+    assert told == ([f"spark.redaction.regex={pattern}"] if pattern else [])
+
+
 def test_credentials_lie_where_only_their_owner_reads_and_not_for_long(seen: Path) -> None:
     submit(seen, RESULT)
     assert json.loads((seen / "secrets").read_text()) == JOB.secrets
