@@ -84,6 +84,14 @@ def test_the_address_is_that_of_the_spark_providers_hook(
     assert SparkConnectHook("spark").get_connection_url() == url
 
 
+def test_a_token_with_slashes_reaches_the_server_as_it_is() -> None:
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    plain = Connection(conn_id="spark", conn_type="spark_connect", host="h", login="me/x", password="a/b+c==")
+    sent = DefaultChannelBuilder(connect_address.connection_url(plain))
+    assert (sent.token, sent.userId) == ("a/b+c==", "me/x")
+
+
 def test_an_address_with_a_path_or_without_a_host_is_refused() -> None:
     for host in (None, "sc://h/path"):
         with pytest.raises(Refused):
