@@ -123,8 +123,8 @@ STORAGE = Chapter("Disks and object stores")
 STORE_UNUSABLE = STORAGE.code(
     "EPOCHS-STORE-UNUSABLE",
     Refused,
-    "The provider cannot open the object store: its URL or its storage options are not valid.",
-    "Correct the URL, or the storage options of the connection.",
+    "The provider cannot open the object store: its URL, its connection or its storage options are not valid.",
+    "Correct the URL, the connection, or the storage options of the connection.",
 )
 STORE_UNCONDITIONAL = STORAGE.code(
     "EPOCHS-STORE-UNCONDITIONAL",
