@@ -127,6 +127,27 @@ def test_a_report_written_by_spark_is_taken_once_it_is_complete(tmp_path: Path) 
     assert reports.take(where, None) is None
 
 
+def test_a_report_below_a_plain_path_is_taken_although_its_folder_did_not_exist(tmp_path: Path) -> None:
+    unused: Any = None
+    where = reports.place_of(str(tmp_path / "shared" / "work"), str(uuid.uuid4()))
+    main._leave(unused, where, {"result": 1})
+    assert reports.take(where, None) == {"result": 1}
+    assert list((tmp_path / "shared" / "work").iterdir()) == []
+    assert reports.take(where, None) is None
+
+
+def test_a_report_that_cannot_be_deleted_is_taken_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "of another user")
+
+    (tmp_path / "report.json").write_text('{"result": 1}')
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert reports.take(str(tmp_path / "report.json"), None) == {"result": 1}
+    assert "deleting a report of Spark's driver failed" in caplog.text
+
+
 def test_a_report_on_an_object_store_is_taken_with_the_connections_credentials(s3: S3Access) -> None:
     from airflow_epochs.storage.files import open_files
     from airflow_epochs.storage.options import storage_options

@@ -112,6 +112,7 @@ def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
     """Write the report into a local file, or as text into a folder at a URL that the whole cluster reaches."""
     text = json.dumps(report)
     if "://" not in where:
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
         Path(where).write_text(text, encoding="utf-8")
         return
     spark.createDataFrame([(text,)], "report string").coalesce(1).write.mode("overwrite").text(where)
