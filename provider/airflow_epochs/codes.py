@@ -123,8 +123,8 @@ STORAGE = Chapter("Disks and object stores")
 STORE_UNUSABLE = STORAGE.code(
     "EPOCHS-STORE-UNUSABLE",
     Refused,
-    "The provider cannot open the object store: its URL or its storage options are not valid.",
-    "Correct the URL, or the storage options of the connection.",
+    "The provider cannot open the object store: its URL, its connection or its storage options are not valid.",
+    "Correct the URL, the connection, or the storage options of the connection.",
 )
 STORE_UNCONDITIONAL = STORAGE.code(
     "EPOCHS-STORE-UNCONDITIONAL",
@@ -1189,7 +1189,7 @@ TRANSFORM_NOT_SENT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-NOT-SENT",
     Refused,
     "The provider cannot send the transform and the modules that it imports to Spark: a module is a link out of the "
-    "transform's folder, or the files are too large.",
+    "transform's folder, a folder has no `__init__.py`, or the files are too large.",
     "Put the module itself beside the transform, and keep data out of packages that the transform imports. Or install "
     "the module on Spark's machines. Then clear the failed task.",
 )

@@ -24,8 +24,8 @@ LENGTH_MIN = 4
 
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?$|pwd$|secret|token|credential|jaas|(^|[._-])(sas|sig|signature)($|[._-])|sas_?key"
-    r"|(account|access|shared|private|api|storage|encryption|master)_?key|(^|[._-])key($|\.pem$|_id$)|authorization"
-    r"|connection_?string|^dsn$|^keyfile_dict$",
+    r"|(account|access|shared|private|api|storage|encryption|customer|master)[._-]?key(?!provider)"
+    r"|(^|[._-])key($|\.pem$|_id$)|authorization|connection_?string|^dsn$|^keyfile_dict$",
     re.I,
 )
 _NO_SECRET_NAME = re.compile(r"(location|path|file|conn_id|provider|mechanism|url|uri|endpoint)$", re.I)

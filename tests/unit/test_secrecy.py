@@ -210,6 +210,27 @@ CONNECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("fs.azure.account.key.lake.dfs.core.windows.net", True),
+        ("spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net", True),
+        ("fs.azure.account.key", True),
+        ("fs.s3a.bucket.lake.access.key", True),
+        ("aws_sse_customer_key_base64", True),
+        ("shared-key-of-a-store", True),
+        ("fs.azure.account.keyprovider.lake.dfs.core.windows.net", False),
+        ("fs.azure.account.auth.type.lake.dfs.core.windows.net", False),
+        ("key.serializer", False),
+        ("primary_keys", False),
+        ("sort_key_columns", False),
+        ("fs.s3a.encryption.key.url", False),
+    ],
+)
+def test_the_name_of_a_setting_tells_whether_it_is_secret(name: str, secret: bool) -> None:
+    assert secrecy.secret_names({name: "value"}) == [name] * secret
+
+
 @pytest.fixture(autouse=True)
 def no_masks_of_other_tests() -> None:
     from airflow.sdk._shared.secrets_masker import reset_secrets_masker

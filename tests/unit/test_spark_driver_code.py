@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -77,6 +78,18 @@ def test_the_file_of_credentials_is_private_and_gone_once_it_is_read(tmp_path: P
     assert not path.exists()
 
 
+def test_credentials_come_from_settings_with_the_prefix_and_a_prefix_of_none_is_refused() -> None:
+    settings = {"spark.orders.kafka.sasl.jaas.config": "x", "spark.app.name": "y"}
+    context = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=settings.items))
+    spark: Any = SimpleNamespace(sparkContext=context)
+    given = argparse.Namespace(secrets=None, secrets_conf="spark.orders.")
+    assert main._secrets(spark, given) == {"kafka.sasl.jaas.config": "x"}
+    given.secrets_conf = "spark.order."
+    with pytest.raises(Refused, match=r"No setting of the Spark application begins with 'spark\.order\.'") as refused:
+        main._secrets(spark, given)
+    assert "spark.order.kafka.sasl.jaas.config" in refused.value.remedy
+
+
 def test_only_processes_that_a_submit_gave_the_exact_token_are_ended(tmp_path: Path) -> None:
     token = str(uuid.uuid4())
     waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -112,6 +125,27 @@ def test_a_report_written_by_spark_is_taken_once_it_is_complete(tmp_path: Path) 
     (folder / "_SUCCESS").touch()
     assert reports.take(where, None) == {"result": 1}
     assert reports.take(where, None) is None
+
+
+def test_a_report_below_a_plain_path_is_taken_although_its_folder_did_not_exist(tmp_path: Path) -> None:
+    unused: Any = None
+    where = reports.place_of(str(tmp_path / "shared" / "work"), str(uuid.uuid4()))
+    main._leave(unused, where, {"result": 1})
+    assert reports.take(where, None) == {"result": 1}
+    assert list((tmp_path / "shared" / "work").iterdir()) == []
+    assert reports.take(where, None) is None
+
+
+def test_a_report_that_cannot_be_deleted_is_taken_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "of another user")
+
+    (tmp_path / "report.json").write_text('{"result": 1}')
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert reports.take(str(tmp_path / "report.json"), None) == {"result": 1}
+    assert "deleting a report of Spark's driver failed" in caplog.text
 
 
 def test_a_report_on_an_object_store_is_taken_with_the_connections_credentials(s3: S3Access) -> None:

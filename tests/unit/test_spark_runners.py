@@ -24,6 +24,8 @@ from tests.support.environment import Environment, connected
 JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
 SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})
 
+AZURE_KEY = "fs.azure.account.key.lake.dfs.core.windows.net"
+
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
@@ -82,6 +84,14 @@ def test_the_address_is_that_of_the_spark_providers_hook(
     assert SparkConnectHook("spark").get_connection_url() == url
 
 
+def test_a_token_with_slashes_reaches_the_server_as_it_is() -> None:
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    plain = Connection(conn_id="spark", conn_type="spark_connect", host="h", login="me/x", password="a/b+c==")
+    sent = DefaultChannelBuilder(connect_address.connection_url(plain))
+    assert (sent.token, sent.userId) == ("a/b+c==", "me/x")
+
+
 def test_an_address_with_a_path_or_without_a_host_is_refused() -> None:
     for host in (None, "sc://h/path"):
         with pytest.raises(Refused):
@@ -115,6 +125,7 @@ def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(
     [
         ({}, SECRET_JOB, "kafka.sasl.jaas.config"),
         ({"fs.s3a.secret.key": "hunter2", "fs.s3a.endpoint": "x"}, JOB, "fs.s3a.secret.key"),
+        ({AZURE_KEY: "hunter2"}, JOB, AZURE_KEY),
     ],
 )
 def test_a_job_with_secrets_reaches_no_server_on_another_machine_without_tls(
@@ -187,6 +198,7 @@ def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
         (submit_to("spark://h:7077", **cluster), SparkSubmit("spark", work_url="file:///w"), JOB, "standalone"),
         (submit_to("yarn", **cluster), SparkSubmit("spark"), JOB, "work_url"),
         (submit_to("yarn"), SparkSubmit("spark", deploy_mode="cluster"), JOB, "work_url"),
+        (submit_to("yarn"), SparkSubmit("spark", conf={"spark.submit.deployMode": "cluster"}), JOB, "work_url"),
         (submit_to("yarn", **cluster), SparkSubmit("spark", work_url="hdfs://nn:8020/w"), JOB, "hdfs://nn:8020/w"),
         (submit_to("yarn", **cluster), SparkSubmit("spark", work_url="file:///w"), SECRET_JOB, "secrets_conf"),
     ):
@@ -205,6 +217,11 @@ def test_a_work_url_with_a_login_is_not_made_an_argument() -> None:
 def test_an_unknown_deploy_mode_is_an_error() -> None:
     with pytest.raises(BadArgument, match=r"is 'Client'. It must be 'client' or 'cluster'"):
         SparkSubmit(deploy_mode="Client")
+
+
+def test_a_prefix_of_settings_that_spark_submit_ignores_is_an_error() -> None:
+    with pytest.raises(BadArgument, match=r"is 'kafka.orders.'. It must begin with 'spark.'"):
+        SparkSubmit(secrets_conf="kafka.orders.")
 
 
 def test_a_worker_without_spark_submit_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

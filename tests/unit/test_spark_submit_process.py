@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,6 +30,7 @@ JOB = SparkJob(
 )
 SCRIPT = """#!/bin/sh
 env > "$SEEN/environment"
+printf '%%s\n' "$@" > "$SEEN/arguments"
 while [ $# -gt 0 ]; do
     case "$1" in
         --report) report=$2 ;;
@@ -52,12 +54,16 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen"
 
 
-def submit(seen: Path, ends: str) -> object:
+def submit(seen: Path, ends: str, **arguments: Any) -> object:
     script = seen.parent / "bin" / "spark-submit"
     script.write_text(SCRIPT % ends)
     script.chmod(0o755)
     env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
-    return SparkSubmit("spark").runner(env).run(JOB)
+    return SparkSubmit("spark", **arguments).runner(env).run(JOB)
+
+
+def arguments(seen: Path) -> list[str]:
+    return (seen / "arguments").read_text().splitlines()
 
 
 RESULT = """echo '{"result": {"ok": true}}' > "$report" """
@@ -76,6 +82,34 @@ def test_the_driver_inherits_what_spark_needs_and_nothing_of_airflows(
     assert "AIRFLOW" not in inherited
 
 
+@pytest.mark.parametrize("conf", [{}, {"spark.submit.deployMode": "client"}])
+def test_the_deploy_mode_is_always_an_argument_so_that_no_default_of_sparks_differs(
+    seen: Path, conf: dict[str, str]
+) -> None:
+    submit(seen, RESULT, conf=conf)
+    assert "--deploy-mode client" in " ".join(arguments(seen))
+
+
+SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "conf", "pattern"),
+    [
+        ("spark.kafka.orders.", {}, rf"{SPARKS_OWN}|spark\.kafka\.orders\."),
+        ("spark.kafka.orders.", {"spark.redaction.regex": "(?i)orders"}, "(?i)orders"),
+        ("spark.orders.secret.", {}, None),
+        (None, {}, None),
+    ],
+)
+def test_spark_is_told_to_hide_the_settings_that_hold_credentials(
+    seen: Path, prefix: str | None, conf: dict[str, str], pattern: str | None
+) -> None:
+    submit(seen, RESULT, secrets_conf=prefix, conf=conf)
+    told = [each for each in arguments(seen) if each.startswith("spark.redaction.regex=")]
+    assert told == ([f"spark.redaction.regex={pattern}"] if pattern else [])
+
+
 def test_credentials_lie_where_only_their_owner_reads_and_not_for_long(seen: Path) -> None:
     submit(seen, RESULT)
     assert json.loads((seen / "secrets").read_text()) == JOB.secrets
@@ -88,6 +122,13 @@ def test_a_driver_that_fails_without_a_report_is_told_of_without_its_secrets(see
     with pytest.raises(NotApplied, match="delta_describe") as failed:
         submit(seen, 'cat "$SEEN/secrets"; exit 3')
     assert "7\\" not in str(failed.value)
+
+
+def test_a_submit_that_fails_does_not_tell_the_key_of_an_azure_account(seen: Path) -> None:
+    conf = {"spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "hunter2=="}
+    with pytest.raises(NotApplied, match="spark-submit") as failed:
+        submit(seen, "exit 3", conf=conf)
+    assert "account.key.lake" in str(failed.value) and "hunter2" not in str(failed.value)
 
 
 def test_a_report_that_was_cut_off_is_as_good_as_none(seen: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import transform, user_files
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
@@ -123,6 +124,23 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused_by_its_name(tmp_pa
         user_files.siblings_of(str(dags / "app.py"))
 
 
+@pytest.mark.parametrize("inner", ["helpers__slash__rates", "helpers__slash__deeper__slash__rates"])
+def test_an_imported_folder_without_init_is_refused_with_the_file_that_it_lacks(tmp_path: Path, inner: str) -> None:
+    write(tmp_path, app="from helpers import rates", **{inner: "RATE = 1"})
+    with pytest.raises(Refused, match=r"imports the folder .*/helpers, which has no __init__\.py") as refused:
+        user_files.siblings_of(str(tmp_path / "app.py"))
+    assert refused.value.code is codes.TRANSFORM_NOT_SENT
+    write(tmp_path, helpers__slash____init__="")
+    assert len(user_files.siblings_of(str(tmp_path / "app.py"))) == 2, "the remedy"
+
+
+def test_a_folder_without_init_is_no_obstacle_where_python_takes_another_module(tmp_path: Path) -> None:
+    write(tmp_path, app="import json, sys, pyspark, helpers, data", helpers="", helpers__slash__unused="")
+    write(tmp_path, json__slash__a="", sys__slash__a="", pyspark__slash__a="")
+    (tmp_path / "data").mkdir()
+    assert list(user_files.siblings_of(str(tmp_path / "app.py"))) == ["helpers.py"]
+
+
 def test_a_folder_that_is_reached_by_a_link_is_no_obstacle(tmp_path: Path) -> None:
     write(tmp_path / ".worktrees" / "1", app="import a", a="")
     (tmp_path / "dags").symlink_to(tmp_path / ".worktrees" / "1")
@@ -157,6 +175,15 @@ def test_siblings_are_importable_meanwhile_and_two_pipelines_may_have_siblings_o
             assert users.function(None, None) == name
     assert "helper" not in sys.modules
     assert sys.path == path
+
+
+def test_a_folder_without_init_is_forgotten_too(tmp_path: Path) -> None:
+    text = "import importlib\ndef f(batch, epoch): return importlib.import_module('one.deeper.rates').NAME"
+    for name in ("a", "b"):
+        write(tmp_path / name, app=text, one__slash__deeper__slash__rates=f"NAME = {name!r}")
+        with transform.loaded(app(tmp_path / name)) as users:
+            assert users.function(None, None) == name
+    assert not {"one", "one.deeper", "one.deeper.rates"} & set(sys.modules)
 
 
 def test_a_transform_can_be_loaded_from_its_text_alone_with_its_lines_in_tracebacks(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.names import normalised
@@ -53,6 +54,10 @@ def connection(conn_type: str, **values: Any) -> Connection:
             {"azure_storage_account_name": "account", "azure_storage_account_key": "key"},
         ),
         (
+            connection("wasb", login="account", password="other", extra={"shared_access_key": "key"}),
+            {"azure_storage_account_name": "account", "azure_storage_account_key": "key"},
+        ),
+        (
             connection("adls", login="app", password="s", extra={"tenant_id": "t", "account_name": "account"}),
             {
                 "azure_client_id": "app",
@@ -74,6 +79,50 @@ def connection(conn_type: str, **values: Any) -> Connection:
     ],
 )
 def test_connections_become_object_store_options(given: Connection | None, expected: dict[str, str]) -> None:
+    assert storage_options(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        connection("aws", extra={"role_arn": "arn"}),
+        connection("aws", login="id", password="key", extra={"role_arn": "arn", "region_name": "eu-1"}),
+        connection("aws", extra={"profile_name": "lake"}),
+        connection("google_cloud_platform", extra={"impersonation_chain": "a@b", "key_path": "/k.json"}),
+        connection("google_cloud_platform", extra={"key_secret_name": "secret"}),
+        connection("google_cloud_platform", extra={"credential_config_file": "/c.json"}),
+        connection("wasb", login="account", extra={"connection_string": "AccountKey=hunter2"}),
+    ],
+    ids=lambda given: next(iter(given.extra)),
+)
+def test_a_connection_that_means_another_identity_is_refused_by_the_fields_name(given: Connection) -> None:
+    with pytest.raises(Refused, match=f"extra of connection 'c' has {next(iter(given.extra))}, which") as refused:
+        storage_options(given)
+    assert refused.value.code is codes.STORE_UNUSABLE and "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            connection("aws", extra={"role_arn": "arn", "storage_options": {"aws_access_key_id": "id"}}),
+            {"aws_access_key_id": "id"},
+        ),
+        (
+            connection("aws", login="id", password="key", extra={"profile_name": "lake"}),
+            {"aws_access_key_id": "id", "aws_secret_access_key": "key"},
+        ),
+        (
+            connection("wasb", login="account", password="key", extra={"connection_string": "x"}),
+            {"azure_storage_account_name": "account", "azure_storage_account_key": "key"},
+        ),
+        (connection("aws", extra={"role_arn": "", "config_kwargs": {}, "assume_role_method": "assume_role"}), {}),
+        (connection("generic", extra={"role_arn": "arn"}), {}),
+    ],
+)
+def test_a_connection_with_credentials_or_options_of_its_own_goes_on_with_them(
+    given: Connection, expected: dict[str, str]
+) -> None:
     assert storage_options(given) == expected
 
 

@@ -265,9 +265,10 @@ def test_the_connection_may_name_several_addresses_with_and_without_a_scheme(sit
     assert given("https://one:8090/, two:8088") == ("https://one:8090", "http://two:8088")
 
 
-def test_an_address_with_a_login_is_refused(site: Path) -> None:
+@pytest.mark.parametrize("address", ["http://me:secret@rm:8088", "me:secret@rm:8088", "one:8088, me:secret@two:8088/"])
+def test_an_address_with_a_login_is_refused(site: Path, address: str) -> None:
     with pytest.raises(Refused, match="contains a login") as refused:
-        given("http://me:secret@rm:8088")
+        given(address)
     assert "secret" not in str(refused.value)
 
 

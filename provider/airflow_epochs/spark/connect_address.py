@@ -20,7 +20,8 @@ OPT_IN = "allow_clear_text"
 def connection_url(connection: Connection) -> str:
     """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it.
 
-    It holds the token: do not log it. Raises Refused if the connection has no host, or a path.
+    Unlike the hook, it escapes a ``/`` in a token: pyspark would take the rest for a path. It holds the token: do not
+    log it. Raises Refused if the connection has no host, or a path.
     """
     if not connection.host:
         raise Refused(
@@ -42,7 +43,7 @@ def connection_url(connection: Connection) -> str:
         "token": connection.password,
         "use_ssl": connection.extra.get("use_ssl"),
     }
-    given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
+    given = ";".join(f"{key}={quote(str(value), safe='')}" for key, value in parameters.items() if value is not None)
     return f"sc://{url.netloc}/;{given}"
 
 

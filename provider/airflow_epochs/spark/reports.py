@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, TransactionId
 from airflow_epochs.spark.driver.wire import Dataclass, from_json
 
@@ -39,10 +39,11 @@ def understood(kind: type[R], told: JsonDict, job: str, txn: TransactionId | Non
 
 
 def take(where: str, connection: Connection | None) -> JsonDict | None:
-    """As ``read``, and deletes a report in a shared folder."""
+    """As ``read``, and deletes the report. The driver's user may own it: then it stays."""
     report = read(where, connection)
     if report is not None:
-        delete(where, connection)
+        with tolerated("deleting a report of Spark's driver"):
+            delete(where, connection)
     return report
 
 
@@ -61,10 +62,12 @@ def read(where: str, connection: Connection | None) -> JsonDict | None:
 
 
 def delete(where: str, connection: Connection | None) -> None:
-    """Delete a report in a shared folder, if there is one. A local one goes with its folder."""
+    """Delete a report, if there is one."""
     if "://" in where:
         root, _, folder = where.rpartition("/")
         _open(root, connection).delete(folder)
+    else:
+        Path(where).unlink(missing_ok=True)
 
 
 def place_of(work_url: str, token: str) -> str:

@@ -62,11 +62,12 @@ class SparkSubmit:
         conf: Spark settings of the application.
         jars, packages, py_files: As for spark-submit. Delta's and Kafka's jars must be among them or on the cluster.
         properties_file: A file that spark-submit reads in place of its ``spark-defaults.conf``.
-        deploy_mode: ``client`` or ``cluster``; None: the mode that the connection names.
+        deploy_mode: ``client`` or ``cluster``; None: the mode that the connection or ``conf`` names, or ``client``.
         name: The application's name in Spark's UI.
         work_url: A folder that the driver and the task can both write and read. Cluster mode needs it.
         work_conn_id: The connection with the credentials of ``work_url``, if it is on an object store.
-        secrets_conf: Prefix of settings *on the cluster* that hold Kafka's credentials; for cluster mode.
+        secrets_conf: Prefix of settings *on the cluster* that hold Kafka's credentials; for cluster mode. It begins
+            with ``spark.``.
     """
 
     template_fields: Sequence[str] = (
@@ -101,6 +102,7 @@ class SparkSubmit:
                 f"`deploy_mode` of SparkSubmit is {deploy_mode!r}. It must be 'client' or 'cluster', or be left out.",
                 code=codes.SPARK_SUBMIT_ARGUMENT,
             )
+        _require_setting_of_spark(secrets_conf)
         self.conn_id = conn_id
         self.conf = _strings(conf)
         self.jars = jars
@@ -139,6 +141,15 @@ def stop_session(session: JsonDict, env: Environment) -> None:
         SparkSubmit(session["conn_id"]).runner(env).stop(session)
     else:
         log.warning("a Spark session of unknown kind %r is left alone", session["kind"])
+
+
+def _require_setting_of_spark(secrets_conf: str | None) -> None:
+    if secrets_conf and not secrets_conf.startswith("spark."):
+        raise BadArgument(
+            f"`secrets_conf` of SparkSubmit is {secrets_conf!r}. It must begin with 'spark.': spark-submit ignores "
+            "all other settings.",
+            code=codes.SPARK_SUBMIT_ARGUMENT,
+        )
 
 
 def _strings(conf: Mapping[str, Any] | None) -> dict[str, str]:

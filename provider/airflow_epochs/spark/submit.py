@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -46,6 +47,10 @@ log = secrecy.logger(__name__)
 KIND = "spark_submit"
 SESSION_CONF = processes.SETTING
 CLIENT, CLUSTER = "client", "cluster"
+MODE_CONF = "spark.submit.deployMode"
+NAMES_CONF = "spark.redaction.regex"
+_SECRET_TO_SPARK = "(?i)secret|password|token|access[.]?key"
+"""Spark's default for the names of settings whose values it does not show."""
 _PACKAGE = Path(__file__).parents[1]
 _DRIVER_FILES = (
     "__init__.py",
@@ -187,8 +192,7 @@ class SubmitRunner:
                 f"Connection {connection.conn_id} leads to a standalone cluster, and the deploy mode is cluster. Spark "
                 "has no cluster mode for Python applications on standalone clusters.",
                 code=codes.SPARK_CONNECTION,
-                remedy=f"Set deploy_mode of SparkSubmit or, if it has none, deploy-mode of connection "
-                f"{connection.conn_id} to client. Then clear the failed task.",
+                remedy="Set deploy_mode of SparkSubmit to client. Then clear the failed task.",
             )
         if not self._config.work_url:
             raise Refused(
@@ -203,8 +207,8 @@ class SubmitRunner:
                 "In cluster mode, the Kafka connection's credentials would travel as settings that others can read, "
                 "and SparkSubmit has no `secrets_conf`. They were not sent.",
                 code=codes.SPARK_CONNECTION,
-                remedy="Put them on the cluster as settings 'PREFIXkafka.sasl.jaas.config' and so on, and give "
-                "SparkSubmit(secrets_conf='PREFIX'). Then clear the failed task.",
+                remedy="Put them on the cluster as settings 'spark.secret.kafka.sasl.jaas.config' and so on, and give "
+                "SparkSubmit(secrets_conf='spark.secret.'). Then clear the failed task.",
             )
 
     def _submit(self, submit: _Submit, session: JsonDict) -> Exception | None:
@@ -289,14 +293,20 @@ class _Submit:
         config = self._config
         return SparkSubmitHook(
             conn_id=config.conn_id,
-            conf={**_DEFAULT_CONF, **config.conf, **self._conf, SESSION_CONF: self._token},
+            conf={
+                **_DEFAULT_CONF,
+                **_hidden(config.secrets_conf or ""),
+                **config.conf,
+                **self._conf,
+                SESSION_CONF: self._token,
+            },
             name=config.name,
             jars=config.jars,
             packages=config.packages,
             py_files=",".join([*map(str, self._packed), *([config.py_files] if config.py_files else [])]),
             files=str(self._plan) if self._mode == CLUSTER else None,
             properties_file=config.properties_file,
-            deploy_mode=config.deploy_mode,
+            deploy_mode=self._mode,  # always, so that no spark-defaults.conf says otherwise
             application_args=self._arguments(),
         )
 
@@ -314,6 +324,13 @@ class _Submit:
         if job.files and (siblings := user_files.siblings_of(job.files[0], job.files[1:])):
             archives.append(user_files.archive(siblings))
         return [_write(folder / user_files.archive_name(content), content) for content in archives]
+
+
+def _hidden(prefix: str) -> dict[str, str]:
+    """The setting by which Spark shows no setting that begins with ``prefix``; none if it shows none by default."""
+    if not prefix or re.search(_SECRET_TO_SPARK, prefix):
+        return {}
+    return {NAMES_CONF: f"{_SECRET_TO_SPARK}|{re.escape(prefix)}"}
 
 
 def driver_code() -> bytes:
@@ -341,7 +358,8 @@ def _master(connection: Connection) -> str:
 
 
 def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
-    return config.deploy_mode or connection.extra.get("deploy-mode") or CLIENT
+    """As spark-submit finds it: an argument, which the hook makes of the connection's, comes before a setting."""
+    return config.deploy_mode or connection.extra.get("deploy-mode") or config.conf.get(MODE_CONF) or CLIENT
 
 
 def _environment() -> dict[str, str]:

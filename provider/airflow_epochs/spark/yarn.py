@@ -191,7 +191,8 @@ def addresses(connection: Connection) -> tuple[str, ...]:
         Refused: An address holds a login, or yarn-site.xml cannot be read.
     """
     given = str(connection.extra.get(ADDRESS_EXTRA) or "")
-    found = [each.strip() for each in given.split(",") if each.strip()] or _of_site()
+    named = [each.strip() for each in given.split(",") if each.strip()] or _of_site()
+    found = tuple((each if "://" in each else f"http://{each}").rstrip("/") for each in named)
     for address in found:
         if secrecy.has_login(address):
             raise Refused(
@@ -199,7 +200,7 @@ def addresses(connection: Connection) -> tuple[str, ...]:
                 code=codes.LOGIN_IN_URL,
                 remedy="Take the login out of the address. Then clear the failed task.",
             )
-    return tuple((each if "://" in each else f"http://{each}").rstrip("/") for each in found)
+    return found
 
 
 def no_address(connection: Connection) -> Refused:

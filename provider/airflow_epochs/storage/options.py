@@ -25,6 +25,18 @@ _AZURE_EXTRA = {
     "sas_token": "azure_storage_sas_key",
     "account_key": "azure_storage_account_key",
 }
+_ROLES = ("role_arn", "impersonation_chain")
+"""Fields that name another identity than the connection's credentials. The provider cannot take it on."""
+_CREDENTIALS = ("profile_name", "key_secret_name", "credential_config_file", "connection_string")
+"""Fields that name credentials which the provider cannot read."""
+_CREDENTIAL_OPTIONS = {
+    "aws_secret_access_key",
+    "google_service_account",
+    "google_service_account_key",
+    "azure_client_secret",
+    "azure_storage_account_key",
+    "azure_storage_sas_key",
+}
 
 
 def storage_options(connection: Connection | None) -> dict[str, str]:
@@ -35,7 +47,8 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
     options) overrides the other fields.
 
     Raises:
-        Refused: The extra ``storage_options`` is not an object.
+        Refused: The extra ``storage_options`` is not an object, or the connection, without such options, means an
+            identity that the provider cannot take on.
     """
     if connection is None:
         return {}
@@ -47,12 +60,28 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
         "azure_data_lake": _azure_options,
     }
     options = by_type.get(connection.conn_type, lambda _: {})(connection)
-    options |= _explicit_options(connection)
+    if explicit := _explicit_options(connection):
+        options |= explicit
+    elif connection.conn_type in by_type:
+        _refuse_another_identity(connection, options)
     endpoint = options.get("aws_endpoint", "")
     if endpoint.startswith("http://"):
         options.setdefault("allow_http", "true")
     _warn_of_open_ways(connection.conn_id, options)
     return options
+
+
+def _refuse_another_identity(connection: Connection, options: Mapping[str, str]) -> None:
+    fields = _ROLES if _CREDENTIAL_OPTIONS & options.keys() else _ROLES + _CREDENTIALS
+    if found := [field for field in fields if connection.extra.get(field)]:
+        raise Refused(
+            f"The extra of connection {connection.conn_id!r} has {', '.join(found)}, which the provider cannot use. It "
+            "would log in to the object store as somebody else.",
+            code=codes.STORE_UNUSABLE,
+            remedy="Take the field out of the connection, or use another connection: login and password count then, "
+            "or else the credentials of the worker's environment. Or put credentials into `storage_options` in the "
+            "extra (docs/delta.md). Then clear the failed task.",
+        )
 
 
 def _warn_of_open_ways(conn_id: str, options: Mapping[str, str]) -> None:
@@ -113,9 +142,10 @@ def _google_options(connection: Connection) -> dict[str, str]:
 def _azure_options(connection: Connection) -> dict[str, str]:
     tenant = connection.extra.get("tenant_id")
     secret = "azure_client_secret" if tenant else "azure_storage_account_key"
+    key = None if tenant else connection.extra.get("shared_access_key")
     options = {
         "azure_client_id" if tenant else "azure_storage_account_name": connection.login,
-        secret: connection.password,
+        secret: key or connection.password,
         **{option: connection.extra[key] for key, option in _AZURE_EXTRA.items() if connection.extra.get(key)},
         "azure_storage_account_name": connection.extra.get("account_name") or (None if tenant else connection.login),
     }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import NotApplied
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import failures, jobs
 
 if TYPE_CHECKING:
@@ -92,17 +92,27 @@ def _secrets(spark: SparkSession, given: argparse.Namespace) -> dict[str, str]:
         secrets: dict[str, str] = json.loads(path.read_bytes())
         path.unlink()
         return secrets
-    if given.secrets_conf:
-        conf = dict(spark.sparkContext.getConf().getAll())
-        prefix = given.secrets_conf
-        return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
-    return {}
+    return _settings_below(spark, given.secrets_conf) if given.secrets_conf else {}
+
+
+def _settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
+    conf = dict(spark.sparkContext.getConf().getAll())
+    found = {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
+    if not found:
+        raise Refused(
+            f"No setting of the Spark application begins with {prefix!r}, the `secrets_conf` of SparkSubmit.",
+            code=codes.SPARK_CONNECTION,
+            remedy=f"Put Kafka's credentials on the cluster as settings '{prefix}kafka.sasl.jaas.config' and so on, or "
+            "correct `secrets_conf`. Then clear the failed task.",
+        )
+    return found
 
 
 def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
     """Write the report into a local file, or as text into a folder at a URL that the whole cluster reaches."""
     text = json.dumps(report)
     if "://" not in where:
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
         Path(where).write_text(text, encoding="utf-8")
         return
     spark.createDataFrame([(text,)], "report string").coalesce(1).write.mode("overwrite").text(where)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import importlib.util
 import io
 import os
 import re
@@ -20,6 +21,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
@@ -55,8 +57,8 @@ def siblings_of(path: str, extra: Iterable[str] = ()) -> dict[str, Path]:
         extra: More files to ship, for imports that the source does not show (by a computed name).
 
     Raises:
-        Refused: An imported file is not valid Python or is a link out of the folder, or the files have more than
-            ``SIZE_MAX`` bytes in all.
+        Refused: An imported file is not valid Python or is a link out of the folder, an imported folder has no
+            ``__init__.py``, or the files have more than ``SIZE_MAX`` bytes in all.
     """
     folder = Path(path).resolve().parent
     found: dict[str, Path] = {}
@@ -106,9 +108,28 @@ def _files_of_module(folder: Path, module: str) -> dict[str, Path]:
         _require_inside(package, folder)
         return {str(file.relative_to(folder)): file for file in _below(package) if _may_travel(file, folder)}
     if not single.is_file():
+        _refuse_a_package_without_init(package)
         return {}
     _require_inside(single, folder)
     return {single.name: single}
+
+
+def _refuse_a_package_without_init(package: Path) -> None:
+    """Refuse a folder that Python would take for the imported module although it has no ``__init__.py``."""
+    if any(file.suffix == ".py" for file in _below(package)) and not _is_installed(package.name):
+        raise Refused(
+            f"The transform imports the folder {package}, which has no __init__.py, so the provider does not send it "
+            "to Spark.",
+            code=codes.TRANSFORM_NOT_SENT,
+            remedy="Put an empty __init__.py into the folder. If the transform means another module, give the folder "
+            "another name. Then clear the failed task.",
+        )
+
+
+def _is_installed(module: str) -> bool:
+    """Whether this Python has a module of this name: it comes before any folder without ``__init__.py``."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def _below(package: Path) -> Iterator[Path]:
@@ -206,8 +227,14 @@ def importable(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        # First all names: the place of a folder without __init__.py depends on sys.path and on the module above it.
+        names = [name for name in set(sys.modules) - before if _lies_in(sys.modules[name], folder)]
         sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).is_relative_to(folder):
-                del sys.modules[name]
+        for name in names:
+            del sys.modules[name]
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    places = [file] if file else getattr(module, "__path__", None) or ()
+    return any(Path(place).is_relative_to(folder) for place in places)
