@@ -624,7 +624,8 @@ EPOCH_UNFINISHED = COMMANDS.code(
     "A run is at work on an epoch, or left it in doubt. The command acts only after an epoch is complete or aborted. "
     "Nothing was changed.",
     "Let the run end, or start one: it completes the epoch or aborts it. `airflow epochs in-doubt PIPELINE` shows what "
-    "the epoch waits for. Then type the command again.",
+    "the epoch waits for. `airflow epochs abort PIPELINE --why …` aborts one that is not decided, if no run can. Then "
+    "type the command again.",
 )
 COMMAND_RACE = COMMANDS.code(
     "EPOCHS-COMMAND-RACE",

@@ -984,6 +984,7 @@ class Disagreement:
         expected: The transaction that the ledger expects; None if it expects no epoch of this pipeline.
         receipt: The receipt of ``expected``, if the ledger still has it. Its ``detail`` names the table.
         in_doubt: The transaction of the epoch in doubt that this sink must show or has acknowledged; else None.
+        undecided: The transaction of an attempt that is open and not decided; else None.
     """
 
     pipeline: str
@@ -991,6 +992,7 @@ class Disagreement:
     expected: TransactionId | None
     receipt: Receipt | None = None
     in_doubt: TransactionId | None = None
+    undecided: TransactionId | None = None
 
     def while_in_doubt(self, sink: str) -> str:
         """What to add to the remedy while an epoch is in doubt: today's DAG has no effect before it is complete."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -9,6 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
+from airflow_epochs.contracts import Move
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.actions import Abort
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.model import Marker, Run, StageReport, TransactionId, agree
 from airflow_epochs.protocol import State
@@ -150,9 +155,22 @@ def test_a_sink_of_an_undecided_attempt_that_fell_behind_stops_the_pipeline_befo
     scenario.produce(2)
     scenario.coordinator().open(run(2))
     del scenario.world.tables["audit"]
-    with pytest.raises(Corrupt, match=r"The sink shows no epoch of this pipeline.*\nWhere: .*, sink audit\n"):
+    with pytest.raises(
+        Corrupt, match=r"The sink shows no epoch of this pipeline.*\nWhere: .*, sink audit\n"
+    ) as stopped:
         scenario.coordinator().open(run(3))
     assert scenario.ledger.decision_record(2, 1) is None
+    told = re.findall("`airflow epochs ([a-z-]+) ", stopped.value.remedy)
+    assert told == ["abort", "adopt-sink"]
+    me, task = Account(who="me", why="dropped"), scenario.coordinator().task
+    Abort.of(scenario.ledger, "orders").do(scenario.ledger, me)
+    at = orders.standing(scenario.ledger, "orders")
+    move = Move(position=at.position(task.pipeline.source))
+    orders.put(
+        scenario.ledger, at, "adopt-sink", me, move, adoption=orders.adopt(scenario.ledger, at, "audit", task.env)
+    )
+    assert scenario.airflow_run(run(4)) is None
+    assert len(scenario.world.table("audit").visible) == 2
 
 
 def test_a_ledger_restored_within_its_newest_epoch_after_the_decision_rolls_forward_without_a_second_row() -> None:

@@ -51,6 +51,28 @@ def test_a_waived_sink_that_committed_late_after_all_goes_on_from_there() -> Non
     assert lab.next_epoch() == [["one", "two", "three"], ["one", "two", "three"]]
 
 
+@pytest.mark.parametrize("run", ["r3", "r4"], ids=["of the run", "of the next run"])
+def test_a_waived_commit_that_lands_after_the_next_epoch_was_opened_does_not_stop_an_open(run: str) -> None:
+    lab = Lab()
+    lab.world.produce("orders", 0, ["three"])
+    lab.task().open(Run("dag", "r3"))
+    lab.task()._commit_sink(lab.view, "audit")
+    run_epoch(lab.task(), Run("dag", run))
+    assert lab.world.table("audit").values() == ["one", "two", "three"]
+
+
+def test_a_waived_commit_that_lands_after_the_next_decision_does_not_stop_a_commit() -> None:
+    lab, run = Lab(), Run("dag", "r3")
+    lab.world.produce("orders", 0, ["three"])
+    lab.task().open(run)
+    lab.task().vote(run, lab.task().stage(run).stage)
+    lab.task()._commit_sink(lab.view, "audit")
+    for sink in ("orders", "audit"):
+        lab.task().commit(run, sink)
+    assert lab.task().complete(run).receipts.keys() == {"orders", "audit"}
+    assert lab.world.table("audit").values() == ["one", "two", "three"]
+
+
 def test_a_sink_that_nobody_waived_may_not_lose_its_table() -> None:
     lab = Lab()
     del lab.world.tables["orders"]

@@ -22,7 +22,17 @@ from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.coordinator.state_tables import BEGIN_ANEW
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.ledger.keys import epoch_folder
-from airflow_epochs.model import Marker, OpenRecord, Receipt, Shown, TransactionId, agree, attempt_fields, compare
+from airflow_epochs.model import (
+    CompleteRecord,
+    Marker,
+    OpenRecord,
+    Receipt,
+    Shown,
+    TransactionId,
+    agree,
+    attempt_fields,
+    compare,
+)
 
 
 def require_marker(
@@ -32,6 +42,7 @@ def require_marker(
     env: Environment,
     receipt: Receipt | None = None,
     in_doubt: TransactionId | None = None,
+    undecided: TransactionId | None = None,
 ) -> None:
     """Raise Corrupt unless the sink shows exactly ``expected`` (None: no epoch of this pipeline).
 
@@ -42,11 +53,31 @@ def require_marker(
         env: The environment to ask in.
         receipt: The receipt of ``expected``, if known. It tells the diagnosis which table or topic the sink wrote to.
         in_doubt: The transaction of an epoch that cannot be completed unless the sink shows ``expected``.
+        undecided: The transaction of an attempt that is not aborted unless the sink shows ``expected``.
     """
     found = sink.last_committed(pipeline, env)
     if not agree(found, expected):
-        seen = Disagreement(pipeline=pipeline, found=found, expected=expected, receipt=receipt, in_doubt=in_doubt)
+        seen = Disagreement(
+            pipeline=pipeline,
+            found=found,
+            expected=expected,
+            receipt=receipt,
+            in_doubt=in_doubt,
+            undecided=undecided,
+        )
         raise _told(sink, seen, env)
+
+
+def late_commit(sink: Sink, before: CompleteRecord | None, env: Environment) -> TransactionId | None:
+    """The waived transaction that the sink shows all the same; None if it shows none.
+
+    A commit that hangs may land after an operator has waived it. ``before``: the record of the newest complete epoch.
+    """
+    waived = before.may_show(sink.name) if before else []
+    if before is None or not waived:
+        return None
+    found = sink.last_committed(before.txn.pipeline, env)
+    return next((txn for txn in map(TransactionId.parse, waived) if agree(found, txn)), None)
 
 
 def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
@@ -134,8 +165,8 @@ def _adopted(seen: Disagreement, sink: str, error: Corrupt) -> str:
         return ""
     new_table = " --new-table" if error.code is codes.TABLE_ELSEWHERE else ""
     return (
-        f" Or let the sink go on as it is now: `airflow epochs adopt-sink {seen.pipeline} {sink}{new_table} --why …` "
-        "prints which epochs it lacks, and asks. Then clear the failed task."
+        f" Or let the sink go on as it is now: {_aborted_first(seen)}`airflow epochs adopt-sink {seen.pipeline} {sink}"
+        f"{new_table} --why …` prints which epochs it lacks, and asks. Then clear the failed task."
     )
 
 
@@ -146,8 +177,13 @@ def _remedy_of_state(seen: Disagreement, state: str, remedy: str) -> str:
     return (
         "Put the newest copy of the table back: restore its whole folder, or point the state back to it. Then clear "
         "the failed task. Do not give the state another name: it would begin anew, and later results would lack rows. "
-        f"If the table cannot come back, {_waived_first(seen, state)}{BEGIN_ANEW}"
+        f"If the table cannot come back, {_aborted_first(seen)}{_waived_first(seen, state)}{BEGIN_ANEW}"
     )
+
+
+def _aborted_first(seen: Disagreement) -> str:
+    """Commands that move a pipeline do not touch an attempt that is open."""
+    return f"type `airflow epochs abort {seen.pipeline} --why …`. Then " if seen.undecided else ""
 
 
 def _waived_first(seen: Disagreement, state: str) -> str:

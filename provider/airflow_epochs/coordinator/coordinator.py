@@ -123,17 +123,17 @@ class Coordinator:
         return None
 
     def _require_markers(self, view: EpochView) -> None:
-        """Raise Corrupt unless the sinks of an undecided attempt show their previous epochs.
+        """Raise Corrupt unless the sinks of an undecided attempt show their previous epochs, or a late commit.
 
         A sink that was removed from the DAG since may be down or gone. It matters only if it shows this epoch.
         """
         opened, before = view.opened, self.task.ledger.complete_record(view.number - 1)
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         for name in sorted(opened.sinks.keys() & {sink.name for sink in self.task.pipeline.sinks}):
-            previous = SinkAttempt.of(opened, name).previous
-            receipt = before.receipts.get(name) if before else None
+            sink, receipt = self.task.sink_of(opened, name), before.receipts.get(name) if before else None
+            previous = agreement.late_commit(sink, before, self.task.env) or SinkAttempt.of(opened, name).previous
             agreement.require_marker(
-                self.task.sink_of(opened, name), previous, self.task.pipeline.name, self.task.env, receipt
+                sink, previous, self.task.pipeline.name, self.task.env, receipt, undecided=opened.txn
             )
 
     def _decided_before(self, run: Run) -> EpochView | None:

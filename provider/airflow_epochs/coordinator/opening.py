@@ -33,7 +33,6 @@ from airflow_epochs.model import (
     SinkPlan,
     TransactionId,
     Watermarks,
-    agree,
     empty_at_ends,
     seed_of,
 )
@@ -325,10 +324,8 @@ def changes_by_others(
 def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
     """The transaction that the sink should show. A waived sink may have lost its table, or have committed late."""
     if before and sink.name in before.waived:
-        found = sink.last_committed(task.pipeline.name, task.env)
-        if found is None:
+        if sink.last_committed(task.pipeline.name, task.env) is None:
             return None
-        for late in before.may_show(sink.name):
-            if agree(found, TransactionId.parse(late)):
-                return late
+        if late := agreement.late_commit(sink, before, task.env):
+            return str(late)
     return before.markers.get(sink.name) if before else None

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
+from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt, Stateful
 from airflow_epochs.coordinator import agreement, code_changes, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
@@ -38,6 +38,7 @@ from airflow_epochs.model import (
     RestagedRecord,
     Staged,
     StagedClaim,
+    TransactionId,
     Vote,
     attempt_fields,
 )
@@ -111,10 +112,30 @@ class Promise:
         return records
 
     def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
+        try:
+            return self._committed(group, staged, {})
+        except Corrupt:
+            late = {promise.name: txn for promise in group if (txn := promise._late_commit())}
+            if not late:
+                raise
+            return self._committed(group, staged, late)
+
+    def _committed(self, group: list[Promise], staged: dict[str, Staged], late: dict[str, TransactionId]) -> Receipt:
+        """``late``: what some of the sinks show in place of their previous transactions."""
         times = self._event_times()
-        those = [(p._sink, replace(p._attempt, event_times=times), staged[p.name]) for p in group]
+        attempts = {p.name: replace(p._attempt, event_times=times) for p in group}
+        attempts |= {name: replace(attempts[name], previous=txn) for name, txn in late.items()}
+        those = [(p._sink, attempts[p.name], staged[p.name]) for p in group]
         with self.task.unless_overtaken(self.view):
             return joint_sinks.commit(those, self._env)[self.name]
+
+    def _late_commit(self) -> TransactionId | None:
+        """A waived transaction of the sink that landed after this epoch was opened.
+
+        None for a state table: this epoch's changes were computed without those.
+        """
+        before = self.task.ledger.complete_record(self.view.number - 1)
+        return None if isinstance(self._sink, Stateful) else agreement.late_commit(self._sink, before, self._env)
 
     def _event_times(self) -> EventTimes:
         """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""
