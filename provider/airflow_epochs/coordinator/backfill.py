@@ -10,7 +10,7 @@ All these are facts of open records. One Spark job stages what all the runs retu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
@@ -27,12 +27,18 @@ REPLAYED_MAX = 100
 
 
 def with_backfill(
-    task: TaskTry, plans: dict[str, SinkPlan], epoch: int, planned: PlannedEpoch, *, moved: bool
+    task: TaskTry,
+    plans: dict[str, SinkPlan],
+    epoch: int,
+    planned: PlannedEpoch,
+    *,
+    adopted: Collection[str],
+    moved: bool,
 ) -> dict[str, SinkPlan]:
     """``plans`` for an attempt of ``epoch``, with the wider ranges of sinks that the pipeline backfills.
 
-    Only a sink that shows no epoch yet is backfilled. ``planned`` is the input of ``epoch``; ``moved``: whether a
-    command moved it.
+    Only a sink that shows no epoch yet is backfilled. One in ``adopted`` is taken as it is: it may have the rows and
+    lack only the marker. ``planned`` is the input of ``epoch``; ``moved``: whether a command moved it.
 
     Raises:
         Refused: The epoch to begin with does not exist yet, or the earlier epochs cannot be replayed. Nothing was
@@ -40,7 +46,9 @@ def with_backfill(
         Corrupt: Some of the earlier input, or of its state, cannot be read any more; says which. Nothing was opened.
     """
     return {
-        name: _backfilled(task, name, plan, epoch, planned, moved) if plan.previous is None else plan
+        name: _backfilled(task, name, plan, epoch, planned, moved)
+        if plan.previous is None and name not in adopted
+        else plan
         for name, plan in plans.items()
     }
 
