@@ -19,7 +19,7 @@ from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refused
 from airflow_epochs.event_time import EventTime
-from airflow_epochs.model import OffsetRange
+from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
@@ -614,6 +614,32 @@ def test_a_feed_stops_before_columns_past_which_spark_does_not_read(
     moved = lab.source.past_losses(position, [], Environment(lab.connections)).position
     after = PlannedEpoch(ranges=moved.ranges, state=moved.state, backlog=first.backlog)
     assert versions(planned(lab, after)) == (goes_on, 4)
+
+
+def test_a_column_that_is_renamed_ends_an_epoch_and_is_in_no_range_that_is_read_at_once(lab: TableLab) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1, configuration=FEED)
+    lab.write(2)
+    lab.write(3)
+    renamed_in(lab, 2)
+    first = planned(lab, starting="1")
+    second = planned(lab, first)
+    assert (versions(first), versions(second)) == ((1, 2), (2, 3))
+    for live in (first, second):
+        lab.source.check(live.ranges, live.state, Environment())
+    wide: Ranges = {str(lab.table): (OffsetRange(0, 1, 3),)}
+    with pytest.raises(Corrupt, match=r"Version 2 of .*changes the column amount.*together with version 1") as error:
+        lab.source.check(wide, second.state, Environment())
+    assert error.value.code is codes.COLUMNS_CHANGED
+
+
+def renamed_in(lab: TableLab, number: int) -> None:
+    """The table maps columns, and ``amount`` is called ``price`` from this version on, which deltalake cannot do."""
+    plain, log = '"configuration":{', entry(lab, number)
+    first = entry(lab, 0).read_text().replace(plain, plain + '"delta.columnMapping.mode":"name",')
+    entry(lab, 0).write_text(first)
+    (metadata,) = (line for line in first.splitlines() if '"metaData"' in line)
+    log.write_text("\n".join([metadata.replace("amount", "price"), log.read_text()]))
 
 
 def test_a_feed_needs_the_files_of_changes(lab: TableLab) -> None:

@@ -33,7 +33,6 @@ from airflow_epochs.sources.delta.versions import (
     digest_of,
     read_version,
     readable,
-    with_columns_kept,
 )
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import as_json
@@ -151,8 +150,6 @@ class DeltaReader:
         versions, flaw = self._readable(now, start, end)
         if flaw and flaw.version == start:
             raise flaw.error
-        if self.config.feed and any(version.columns for version in versions[1:]):
-            versions = list(with_columns_kept(now.shape_at(start).schema, versions))
         return start + self._fitting(start, [version.size(feed=self.config.feed) for version in versions])
 
     def _end_of_all(self, now: TableNow) -> int:
