@@ -172,3 +172,17 @@ class TableLab:
     def ids(self) -> Counter[int]:
         """How often each id is in the table at the end."""
         return Counter(row[0] for row in self.asked("SELECT id FROM t"))
+
+
+def renamed_in(lab: TableLab, number: int) -> None:
+    """The table maps columns, and ``amount`` is called ``price`` from this version on, which deltalake cannot do."""
+    plain, log = '"configuration":{', entry(lab, number)
+    first = entry(lab, 0).read_text().replace(plain, plain + '"delta.columnMapping.mode":"name",')
+    entry(lab, 0).write_text(first)
+    (metadata,) = (line for line in first.splitlines() if '"metaData"' in line)
+    log.write_text("\n".join([metadata.replace("amount", "price"), log.read_text()]))
+
+
+def entry(lab: TableLab, number: int) -> Path:
+    """The log entry of a version."""
+    return lab.table / "_delta_log" / f"{number:020d}.json"

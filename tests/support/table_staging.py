@@ -8,20 +8,24 @@ from deltalake import DeltaTable
 
 from airflow_epochs.contracts import Environment, SparkJob
 from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TableRead
 from airflow_epochs.spark.driver.wire import as_json, from_json
+from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import stage_with_deltalake
 from tests.support.faults_disk import DiskSpark
 
 
 class TableSpark(DiskSpark):
-    """Stages the ids of the rows that a pipeline reads of a table. It runs no transform."""
+    """Stages the ids of the rows that a pipeline reads of a table. It runs no transform. A state gets no changes."""
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         plan = from_json(StagePlan, job.args)
-        assert plan.table
-        rows = _read(plan.table).select(["id"])
-        claims = {name: Claim(place=stage_with_deltalake(told, rows).place) for name, told in plan.sinks.items()}
+        rows = pa.concat_tables([_read(each.table).select(["id"]) for each in (*plan.earlier, plan) if each.table])
+        claims = {}
+        for name, told in plan.sinks.items():
+            data = _no_changes() if told["kind"] == StateStaging.kind else rows
+            claims[name] = Claim(place=stage_with_deltalake(told, data).place)
         return as_json(StageOutcome(sinks=claims))
 
 
@@ -30,6 +34,11 @@ class WithoutSpark:
 
     def runner(self, env: Environment) -> TableSpark:
         return TableSpark(env.reached)
+
+
+def _no_changes() -> pa.Table:
+    """Of a state whose only column is the id."""
+    return pa.schema([("id", pa.int64()), (EPOCH, pa.int64()), (DELETED, pa.bool_())]).empty_table()
 
 
 def _read(read: TableRead) -> pa.Table:

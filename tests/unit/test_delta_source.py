@@ -24,7 +24,7 @@ from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
 from tests.support.environment import Environment
-from tests.support.table_lab import TableLab
+from tests.support.table_lab import TableLab, entry, renamed_in
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -469,10 +469,6 @@ def test_versions_whose_log_was_cleaned_up_stop_the_pipeline(lab: TableLab) -> N
     assert "its entry is gone from the table's log" in text
 
 
-def entry(lab: TableLab, version: int) -> Path:
-    return lab.table / "_delta_log" / f"{version:020}.json"
-
-
 def test_a_table_that_was_created_again_is_not_taken_for_the_old_one(lab: TableLab) -> None:
     lab.write(1)
     first = planned(lab)
@@ -631,15 +627,6 @@ def test_a_column_that_is_renamed_ends_an_epoch_and_is_in_no_range_that_is_read_
     with pytest.raises(Corrupt, match=r"Version 2 of .*changes the column amount.*together with version 1") as error:
         lab.source.check(wide, second.state, Environment())
     assert error.value.code is codes.COLUMNS_CHANGED
-
-
-def renamed_in(lab: TableLab, number: int) -> None:
-    """The table maps columns, and ``amount`` is called ``price`` from this version on, which deltalake cannot do."""
-    plain, log = '"configuration":{', entry(lab, number)
-    first = entry(lab, 0).read_text().replace(plain, plain + '"delta.columnMapping.mode":"name",')
-    entry(lab, 0).write_text(first)
-    (metadata,) = (line for line in first.splitlines() if '"metaData"' in line)
-    log.write_text("\n".join([metadata.replace("amount", "price"), log.read_text()]))
 
 
 def test_a_feed_needs_the_files_of_changes(lab: TableLab) -> None:

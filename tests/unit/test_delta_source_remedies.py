@@ -9,7 +9,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, EpochError, Refused, located
-from tests.support.table_lab import PIPELINE, TableLab
+from tests.support.table_lab import PIPELINE, TableLab, entry
 from tests.support.table_staging import WithoutSpark
 
 ON = {"delta.enableChangeDataFeed": "true"}
@@ -36,10 +36,8 @@ def set_on(lab: TableLab, *, mapped: bool = False) -> None:
     """The table keeps its changes from now on. ``mapped``: it has column mapping, too, which deltalake does not set."""
     lab.delta.alter.set_table_properties(ON)
     if mapped:
-        entry = lab.table / "_delta_log" / f"{lab.delta.version():020d}.json"
-        entry.write_text(
-            entry.read_text().replace('"configuration":{', '"configuration":{"delta.columnMapping.mode":"name",')
-        )
+        log, plain = entry(lab, lab.delta.version()), '"configuration":{'
+        log.write_text(log.read_text().replace(plain, plain + '"delta.columnMapping.mode":"name",'))
 
 
 def test_a_pipeline_goes_on_behind_versions_from_before_the_feed_that_the_error_said_to_read(lab: TableLab) -> None:
