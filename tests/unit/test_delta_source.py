@@ -21,6 +21,7 @@ from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refuse
 from airflow_epochs.event_time import EventTime
 from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources import from_spec
+from airflow_epochs.sources.delta import moves
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
 from tests.support.environment import Environment
@@ -254,6 +255,33 @@ def test_the_history_of_a_table_comes_in_steps_from_version_0_on(lab: TableLab) 
     lab.options |= {"starting": 0, "max_files": 3}
     first = planned(lab)
     assert (versions(first), versions(planned(lab, first))) == ((0, 3), (3, 4))
+
+
+def moved(lab: TableLab, after: PlannedEpoch, starting: object) -> PlannedEpoch:
+    """Where ``reset-source --starting …`` lets the next epoch begin."""
+    position = Position(ranges=after.ranges, state=after.state)
+    to = lab.source.to_another(position, [], starting, Environment()).position
+    return PlannedEpoch(ranges=to.ranges, state=to.state)
+
+
+@pytest.mark.parametrize("starting", ["latest", 0])
+def test_a_command_to_begin_at_the_earliest_reads_the_whole_table_whatever_starting_is(
+    lab: TableLab, starting: object
+) -> None:
+    lab.write(0)
+    first = planned(lab)
+    for number in range(1, 5):
+        lab.write(number)
+    lab.options = {"changes": "feed", "starting": starting, "max_versions": 3}
+    whole = moved(lab, first, "earliest")
+    assert versions(planned(lab, whole)) == (0, 5)
+    assert moves.WHOLE not in planned(lab, whole).state, "only the next epoch does"
+    stays = lab.source.past_losses(Position(ranges=whole.ranges, state=whole.state), [], Environment()).position
+    assert stays.state == whole.state
+    assert versions(planned(lab, moved(lab, first, "0"))) == (0, 3), "in steps"
+    lab.options["max_files"] = 2
+    code, text = code_of(stopped(lab, whole))
+    assert code is codes.FIRST_EPOCH_TOO_LARGE and "reset-source PIPELINE --starting 0" in text
 
 
 def test_a_whole_table_that_is_larger_than_an_epoch_may_be_is_refused(lab: TableLab) -> None:

@@ -58,7 +58,7 @@ def test_a_pipeline_goes_on_behind_versions_from_before_the_feed_that_the_error_
 def test_a_table_that_the_dag_reads_as_a_feed_since_the_last_epoch_is_read_as_a_whole(lab: TableLab) -> None:
     lab.write(4)
     set_on(lab, mapped=True)
-    lab.options = {"changes": "feed"}
+    lab.options = {"changes": "feed", "starting": "latest", "max_versions": 1}
     error = stopped(lab)
     assert error.code is codes.CHANGE_FEED_OFF
     lab.typed(error, "reset-source")
