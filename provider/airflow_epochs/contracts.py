@@ -455,6 +455,15 @@ class Confirming(Protocol):
 
 
 @runtime_checkable
+class Versioned(Protocol):
+    """**For a source of versions**: to read epochs one by one, more of them must be there than to read all at once."""
+
+    def check_each(self, epochs: Sequence[PlannedEpoch], env: Environment) -> None:
+        """Raise Corrupt unless every row of each of these epochs can still be read, by itself. Reads only."""
+        ...
+
+
+@runtime_checkable
 class Renewing(Protocol):
     """A source that may move the start of an aborted epoch whose oldest records have been deleted."""
 

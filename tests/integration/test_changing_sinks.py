@@ -8,7 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import Marker, OffsetRange, OpenRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -122,6 +126,42 @@ def test_a_backfill_left_in_the_dag_does_nothing_more(world: DiskWorld) -> None:
     for number in (4, 5):
         world.one_more_epoch(number)
     assert world.rows("gold") == world.rows("orders") == world.source.all_rows()
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_backfill_left_in_the_dag_reads_nothing_twice_for_a_sink_that_is_adopted(
+    world: DiskWorld, aborted: bool
+) -> None:
+    world = with_gold(world, {"gold": 1})
+    assert world.run(3) is None
+    world.one_more_epoch(4)
+    without_markers(world.table("gold"))
+    world.produce(2)
+    assert isinstance(world.run(5), Corrupt)
+    adopt(world, "gold")
+    if aborted:
+        world.crash_at("stage.start", 5)
+    assert world.run(6) is None
+    opened = world.ledger.open_record(5, 3 if aborted else 2)
+    assert opened and opened.sinks["gold"].ranges is None
+    assert world.rows("gold") == world.rows("orders") == world.source.all_rows()
+
+
+def adopt(world: DiskWorld, sink: str) -> None:
+    """What the command ``adopt-sink`` puts on record."""
+    at = orders.standing(world.ledger, world.name)
+    position = Position.after(at.before)
+    assert position
+    adoption = orders.adopt(world.ledger, at, sink, world.coordinator().task.env)
+    by = Account(who="me", why="a test", host="here")
+    orders.put(world.ledger, at, "adopt-sink", by, Move(position=position), adoption=adoption)
+
+
+def without_markers(table: Path) -> None:
+    """The table becomes a copy of its rows."""
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    shutil.rmtree(table)
+    write_deltalake(str(table), rows)
 
 
 def test_a_backfill_from_an_epoch_that_is_still_to_come_is_refused(world: DiskWorld) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.support import remedies
 from tests.support.environment import Action, Environment
 from tests.support.rebuilt import Found
 from tests.support.spark_world import APPS
+from tests.support.table_staging import WithoutSpark
 
 PIPELINE = "reader"
 
@@ -38,7 +40,8 @@ PIPELINE = "reader"
 class TableLab:
     """``table`` is what the pipeline ``reader`` reads; ``rows`` is where it writes.
 
-    ``where``: the fields of the connection of Spark Connect; empty if Spark must not be asked.
+    ``where``: the fields of the connection of Spark Connect; empty if Spark must not be asked. ``in_dags``: what looks
+    for the pipeline in the DAGs; None: it is there as it is here.
     """
 
     folder: Path
@@ -48,7 +51,8 @@ class TableLab:
     letters: bool = False
     backfill: dict[str, int] = field(default_factory=dict)
     more_sinks: tuple[str, ...] = ()
-    spark: SparkConnect | SparkSubmit = field(default_factory=lambda: SparkConnect("spark"))
+    spark: SparkConnect | SparkSubmit | WithoutSpark = field(default_factory=lambda: SparkConnect("spark"))
+    in_dags: Callable[..., Any] | None = None
     runs: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -135,8 +139,8 @@ class TableLab:
         return [(r.start, r.end) for ranges in found for of in ranges.values() for r in of]
 
     def typed(self, error: EpochError, command: str) -> str:
-        """The command that the error names, typed as it says, and confirmed; what it shows."""
-        with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
+        """The command that the error names, typed as it says, and confirmed; what it shows. It finds the DAG."""
+        with self._at_a_terminal():
             return remedies.typed(self.folder / "ledger", error, command)
 
     def ordered(self, command: str, *words: str) -> str:
@@ -145,11 +149,17 @@ class TableLab:
 
     def printed(self, command: str, *words: str) -> str:
         """A command that is not asked why. It finds this pipeline in the DAGs."""
+        with self._at_a_terminal():
+            return remedies.ordered(self.folder / "ledger", "epochs", command, PIPELINE, *words)
+
+    @contextmanager
+    def _at_a_terminal(self) -> Iterator[None]:
+        """Where Airflow has the connections and this pipeline's DAG."""
         with (
             patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())),
-            patch.object(definitions, "find", lambda *asked, **named: Found(self.task)),
+            patch.object(definitions, "find", self.in_dags or (lambda *asked, **named: Found(self.task))),
         ):
-            return remedies.ordered(self.folder / "ledger", "epochs", command, PIPELINE, *words)
+            yield
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -162,3 +172,17 @@ class TableLab:
     def ids(self) -> Counter[int]:
         """How often each id is in the table at the end."""
         return Counter(row[0] for row in self.asked("SELECT id FROM t"))
+
+
+def renamed_in(lab: TableLab, number: int) -> None:
+    """The table maps columns, and ``amount`` is called ``price`` from this version on, which deltalake cannot do."""
+    plain, log = '"configuration":{', entry(lab, number)
+    first = entry(lab, 0).read_text().replace(plain, plain + '"delta.columnMapping.mode":"name",')
+    entry(lab, 0).write_text(first)
+    (metadata,) = (line for line in first.splitlines() if '"metaData"' in line)
+    log.write_text("\n".join([metadata.replace("amount", "price"), log.read_text()]))
+
+
+def entry(lab: TableLab, number: int) -> Path:
+    """The log entry of a version."""
+    return lab.table / "_delta_log" / f"{number:020d}.json"

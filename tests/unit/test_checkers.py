@@ -14,6 +14,8 @@ from airflow_epochs.model import (
     DecisionRecord,
     Marker,
     OffsetRange,
+    OpenRecord,
+    StatePin,
     TransactionId,
 )
 from airflow_epochs.testing import (
@@ -143,6 +145,14 @@ def test_a_sink_that_rewrites_its_rows_is_judged_by_its_commits_alone() -> None:
     check(history).require()
     torn = with_sink(history, "audit", commits=shown(history, "audit")[:2])
     assert check(torn).named(Verdict.FAIL) == {"I3"}
+
+
+def test_a_state_that_has_yet_to_begin_may_begin_otherwise_in_a_later_attempt() -> None:
+    history = good()
+    for attempt in (1, 2):
+        pins = {"open": StatePin(version=None, initial=attempt, fold=True)}
+        history = with_record(history, attempt_key(2, attempt, "open"), OpenRecord, state=pins)
+    check(history, only={"I7"}).require()
 
 
 def test_records_before_the_start_are_not_missed() -> None:

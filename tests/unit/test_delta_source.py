@@ -19,12 +19,13 @@ from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refused
 from airflow_epochs.event_time import EventTime
-from airflow_epochs.model import OffsetRange
+from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources import from_spec
+from airflow_epochs.sources.delta import moves
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
 from tests.support.environment import Environment
-from tests.support.table_lab import TableLab
+from tests.support.table_lab import TableLab, entry, renamed_in
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -256,6 +257,33 @@ def test_the_history_of_a_table_comes_in_steps_from_version_0_on(lab: TableLab) 
     assert (versions(first), versions(planned(lab, first))) == ((0, 3), (3, 4))
 
 
+def moved(lab: TableLab, after: PlannedEpoch, starting: object) -> PlannedEpoch:
+    """Where ``reset-source --starting …`` lets the next epoch begin."""
+    position = Position(ranges=after.ranges, state=after.state)
+    to = lab.source.to_another(position, [], starting, Environment()).position
+    return PlannedEpoch(ranges=to.ranges, state=to.state)
+
+
+@pytest.mark.parametrize("starting", ["latest", 0])
+def test_a_command_to_begin_at_the_earliest_reads_the_whole_table_whatever_starting_is(
+    lab: TableLab, starting: object
+) -> None:
+    lab.write(0)
+    first = planned(lab)
+    for number in range(1, 5):
+        lab.write(number)
+    lab.options = {"changes": "feed", "starting": starting, "max_versions": 3}
+    whole = moved(lab, first, "earliest")
+    assert versions(planned(lab, whole)) == (0, 5)
+    assert moves.WHOLE not in planned(lab, whole).state, "only the next epoch does"
+    stays = lab.source.past_losses(Position(ranges=whole.ranges, state=whole.state), [], Environment()).position
+    assert stays.state == whole.state
+    assert versions(planned(lab, moved(lab, first, "0"))) == (0, 3), "in steps"
+    lab.options["max_files"] = 2
+    code, text = code_of(stopped(lab, whole))
+    assert code is codes.FIRST_EPOCH_TOO_LARGE and "reset-source PIPELINE --starting 0" in text
+
+
 def test_a_whole_table_that_is_larger_than_an_epoch_may_be_is_refused(lab: TableLab) -> None:
     lab.write(*range(3000))
     lab.options["max_bytes"] = 1
@@ -469,10 +497,6 @@ def test_versions_whose_log_was_cleaned_up_stop_the_pipeline(lab: TableLab) -> N
     assert "its entry is gone from the table's log" in text
 
 
-def entry(lab: TableLab, version: int) -> Path:
-    return lab.table / "_delta_log" / f"{version:020}.json"
-
-
 def test_a_table_that_was_created_again_is_not_taken_for_the_old_one(lab: TableLab) -> None:
     lab.write(1)
     first = planned(lab)
@@ -614,6 +638,23 @@ def test_a_feed_stops_before_columns_past_which_spark_does_not_read(
     moved = lab.source.past_losses(position, [], Environment(lab.connections)).position
     after = PlannedEpoch(ranges=moved.ranges, state=moved.state, backlog=first.backlog)
     assert versions(planned(lab, after)) == (goes_on, 4)
+
+
+def test_a_column_that_is_renamed_ends_an_epoch_and_is_in_no_range_that_is_read_at_once(lab: TableLab) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1, configuration=FEED)
+    lab.write(2)
+    lab.write(3)
+    renamed_in(lab, 2)
+    first = planned(lab, starting="1")
+    second = planned(lab, first)
+    assert (versions(first), versions(second)) == ((1, 2), (2, 3))
+    for live in (first, second):
+        lab.source.check(live.ranges, live.state, Environment())
+    wide: Ranges = {str(lab.table): (OffsetRange(0, 1, 3),)}
+    with pytest.raises(Corrupt, match=r"Version 2 of .*changes the column amount.*together with version 1") as error:
+        lab.source.check(wide, second.state, Environment())
+    assert error.value.code is codes.COLUMNS_CHANGED
 
 
 def test_a_feed_needs_the_files_of_changes(lab: TableLab) -> None:

@@ -12,11 +12,13 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.operators import definitions
 from airflow_epochs.sources.kafka import reader
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
 from airflow_epochs.sources.kafka.waiting import Waiting
 from stack.broker import Broker
+from tests.support.rebuilt import Found
 from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
@@ -126,3 +128,15 @@ def test_where_nothing_is_lost_and_no_epoch_was_aborted_skip_has_nothing_to_do(
     aborted(world, 2)
     assert "plans it anew" in ordered(world.ledger_root, *words)
     assert "Nothing to do" in ordered(world.ledger_root, *words), "the command stands already"
+
+
+def test_a_command_takes_the_topics_of_todays_dag_and_the_next_run_reads_them(
+    world: TopicWorld, brokers: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.logs |= {world.topic(): Log(25, 40, 3), world.topic("more"): Log(0, 5, 3)}
+    changed = world.but(topics=("in", "more"))
+    monkeypatch.setattr(definitions, "find", lambda name, dag_id: Found(lambda: changed.task().task))
+    shown = typed(world.ledger_root, stopped(changed, 2), "skip")
+    assert f"lost for good: 5 offsets, {world.topic()}[0] [20, 25)" in shown
+    ranges = {world.topic(): (OffsetRange(0, 25, 40),), world.topic("more"): (OffsetRange(0, 0, 5),)}
+    assert changed.opened(3).ranges == ranges

@@ -14,12 +14,13 @@ from deltalake import write_deltalake
 from airflow_epochs import StateTable
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.agreement import require_marker
+from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
-from airflow_epochs.model import JsonDict, Receipt, TransactionId
+from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.state_table import columns_of
 from tests.support.environment import Environment
-from tests.support.records import complete
+from tests.support.records import complete, open_record
 
 WINDOWS: dict[str, Any] = {
     "table": "/lake/open",
@@ -112,9 +113,47 @@ def test_a_state_that_was_waived_in_its_first_epoch_does_not_begin_unseen_and_on
     tmp_path: Path,
 ) -> None:
     state = StateTable("open", **{**WINDOWS, "table": str(tmp_path / "open")})
-    task: Any = SimpleNamespace(pipeline=SimpleNamespace(name="p", sinks=(state,)), env=Environment())
+    task = task_of(state)
     waived = replace(complete(1), waived=("open",))
     with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED: The state 'open' is as of epoch 0, and epochs 1 to 1"):
         state_tables.pins(task, waived, {})
     assert state_tables.pins(task, waived, {"open": None})["open"].version is None
     assert state_tables.pins(task, complete(1), {})["open"].version is None, "it is new to the pipeline"
+
+
+def test_a_state_that_has_yet_to_begin_begins_as_a_corrected_initial_says_and_one_that_has_begun_stays(
+    tmp_path: Path,
+) -> None:
+    old, corrected = (str(tmp_path / name) for name in ("old", "corrected"))
+    state = StateTable("open", **{**WINDOWS, "table": str(tmp_path / "open")}, initial=old)
+    task = task_of(state)
+    write_deltalake(old, pa.table({"page": ["a"]}))
+    first = state_tables.pins(task, None, {})
+    write_deltalake(old, pa.table({"page": ["b"]}), mode="append")
+    assert state_tables.pins(task, None, {}, first)["open"].initial == 1, "the table was corrected"
+    write_deltalake(corrected, pa.table({"page": ["c"]}))
+    state.initial = corrected
+    second = state_tables.pins(task, None, {}, first)
+    assert second["open"] == StatePin(version=None, initial=0, fold=True)
+    begun = {"open": StatePin(version=7)}
+    assert state_tables.pins(task, None, {}, begun) == begun
+
+
+def test_an_attempt_that_is_staged_again_begins_its_state_as_its_own_record_says(tmp_path: Path) -> None:
+    table = {**WINDOWS, "table": str(tmp_path / "open")}
+    state = StateTable("open", **table, initial="/lake/old")
+    opened = replace(
+        open_record(),
+        state={"open": StatePin(version=None, initial=3, fold=True)},
+        sinks={"open": SinkPlan(spec=state.spec(), previous=None)},
+    )
+    read = state_tables.reads(task_of(StateTable("open", **table, initial="/lake/corrected")), opened)["open"]
+    assert (read.initial, read.initial_version) == ("/lake/old", 3)
+
+
+def task_of(state: StateTable) -> Any:
+    """As much of a task as is asked here."""
+    pipeline = SimpleNamespace(name="p", sinks=(state,))
+    task = SimpleNamespace(pipeline=pipeline, env=Environment())
+    task.sink_of = lambda opened, name: sink_of(opened, name, pipeline.sinks)
+    return task

@@ -1,7 +1,8 @@
 """``airflow epochs skip``, ``reset-source``, ``rewind``, ``replan``, ``adopt-sink``: the next epoch obeys them.
 
 Each prints what will be read, what will come twice and what will be missing, and asks. ``coordinator.orders`` does the
-work.
+work. Those that move the source take it from today's DAG, where one is found: the next run reads that source, perhaps
+since an error said to change it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import described_epochs
+from airflow_epochs.model import JsonDict, described_epochs
+from airflow_epochs.operators import definitions
 from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.runners import SparkConnect
 
 _TOPIC = Arg(("--topic",), action="append", help="A topic; may be repeated. Default: all topics")
-_SOURCE_CONN = Arg(("--source-conn-id",), help="The source's connection, if it is another one than in the last epoch")
+_SOURCE_CONN = Arg(("--source-conn-id",), help="The source's connection, if it is not the one that the DAG names")
 _WRITTEN = (WHY, ARG_YES, CONN)
 
 
@@ -223,7 +225,7 @@ def _order(
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move, restoration = moved(from_spec(at.newest.source, args.source_conn_id), at), restored(at)
+        move, restoration = moved(from_spec(_source_spec(at), args.source_conn_id), at), restored(at)
     anew = plans_anew and at.is_aborted and not move.moves
     if rewinding.is_nothing(at, move, restoration) and not anew:
         print("Nothing to do: the pipeline goes on there in any case.")
@@ -233,6 +235,17 @@ def _order(
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, name, by, move, restoration=restoration)
     print(rewinding.next_step(restoration))
+
+
+def _source_spec(at: Standing) -> JsonDict:
+    """The source as its DAG describes it today; as the last epoch did, if this installation has no DAG that tells."""
+    newest = at.newest
+    try:
+        return definitions.find(newest.txn.pipeline, newest.dag_id).pipeline.source.spec()
+    except Refused as error:
+        told = error.code.name if error.code else ""
+        print(f"No DAG tells the source here ({told}): it is taken as epoch {newest.txn.epoch} has it on record.")
+        return newest.source
 
 
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:

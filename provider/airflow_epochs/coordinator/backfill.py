@@ -10,11 +10,11 @@ All these are facts of open records. One Spark job stages what all the runs retu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import PlannedEpoch, Replacing, Stateful
+from airflow_epochs.contracts import PlannedEpoch, Replacing, Stateful, Versioned
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
@@ -27,12 +27,18 @@ REPLAYED_MAX = 100
 
 
 def with_backfill(
-    task: TaskTry, plans: dict[str, SinkPlan], epoch: int, planned: PlannedEpoch, *, moved: bool
+    task: TaskTry,
+    plans: dict[str, SinkPlan],
+    epoch: int,
+    planned: PlannedEpoch,
+    *,
+    adopted: Collection[str],
+    moved: bool,
 ) -> dict[str, SinkPlan]:
     """``plans`` for an attempt of ``epoch``, with the wider ranges of sinks that the pipeline backfills.
 
-    Only a sink that shows no epoch yet is backfilled. ``planned`` is the input of ``epoch``; ``moved``: whether a
-    command moved it.
+    Only a sink that shows no epoch yet is backfilled. One in ``adopted`` is taken as it is: it may have the rows and
+    lack only the marker. ``planned`` is the input of ``epoch``; ``moved``: whether a command moved it.
 
     Raises:
         Refused: The epoch to begin with does not exist yet, or the earlier epochs cannot be replayed. Nothing was
@@ -40,7 +46,9 @@ def with_backfill(
         Corrupt: Some of the earlier input, or of its state, cannot be read any more; says which. Nothing was opened.
     """
     return {
-        name: _backfilled(task, name, plan, epoch, planned, moved) if plan.previous is None else plan
+        name: _backfilled(task, name, plan, epoch, planned, moved)
+        if plan.previous is None and name not in adopted
+        else plan
         for name, plan in plans.items()
     }
 
@@ -64,9 +72,8 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
     wide = widened(planned.ranges, _earlier(task, first, epoch))
     replays = _depends_on_epochs(task)
     try:
-        task.pipeline.source.check(wide, planned.state, task.env)
-        if replays:
-            _require_replayable(task, sink, first, epoch)
+        earlier = _replayable(task, sink, first, epoch) if replays else []
+        require_input(task, wide, planned, earlier)
     except Corrupt as gone:
         raise Corrupt(
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
@@ -121,8 +128,8 @@ def _depends_on_epochs(task: TaskTry) -> bool:
     return task.pipeline.event_time is not None or any(isinstance(sink, Stateful) for sink in task.pipeline.sinks)
 
 
-def _require_replayable(task: TaskTry, sink: str, first: int, epoch: int) -> None:
-    """Raise Refused or Corrupt unless the epochs from ``first`` up to ``epoch`` can be run through the transform."""
+def _replayable(task: TaskTry, sink: str, first: int, epoch: int) -> list[OpenRecord]:
+    """As ``replayed``. Raises Refused or Corrupt unless the transform can be run with each one's state."""
     if why := _not_together(task, sink, epoch - first):
         raise Refused(
             f"`backfill` lets sink {sink!r} begin with epoch {first}, and the run is opening epoch {epoch}. {why}",
@@ -132,10 +139,37 @@ def _require_replayable(task: TaskTry, sink: str, first: int, epoch: int) -> Non
             sink=sink,
         )
     states = [each.name for each in task.pipeline.sinks if isinstance(each, Stateful)]
-    for opened in replayed(task, first, epoch):
+    earlier = replayed(task, first, epoch)
+    for opened in earlier:
         if missing := [name for name in states if name not in opened.state]:
             raise _gone(task, opened.txn.epoch, f"read no state {missing[0]!r}, which the pipeline has today")
         state_tables.reads(task, opened)
+    return earlier
+
+
+def require_input(task: TaskTry, ranges: Ranges, planned: PlannedEpoch, earlier: Sequence[OpenRecord]) -> None:
+    """Raise Corrupt unless what a sink reads can still be read. Reads only.
+
+    Args:
+        task: The try of the task.
+        ranges: All that the sink reads.
+        planned: The input of the epoch.
+        earlier: The epochs that are replayed for the sink: the transform gets the input of each one by itself.
+    """
+    source = task.pipeline.source
+    if earlier and isinstance(source, Versioned):
+        inputs = [PlannedEpoch(ranges=each.ranges, state=each.source_state) for each in earlier]
+        source.check_each([*inputs, planned], task.env)
+    else:
+        source.check(ranges, planned.state, task.env)
+
+
+def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
+    """Raise Corrupt unless what a sink of an attempt reads can still be read. Reads only."""
+    first = opened.sinks[sink].replayed_from
+    earlier = [] if first is None else replayed(task, first, opened.txn.epoch)
+    planned = PlannedEpoch(ranges=opened.ranges, state=opened.source_state)
+    require_input(task, opened.ranges_of(sink), planned, earlier)
 
 
 def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:

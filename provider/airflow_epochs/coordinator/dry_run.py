@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
 from airflow_epochs.coordinator import schemas, state_tables, users_vote
-from airflow_epochs.coordinator.backfill import replayed
+from airflow_epochs.coordinator.backfill import replayed, require_input_of
 from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.unpublished import clear_away, staged
@@ -165,7 +165,7 @@ def _plan(sink: Sink, then: SinkPlan | None) -> SinkPlan:
 def _require_input(task: TaskTry, played: OpenRecord) -> None:
     try:
         for sink in played.sinks:
-            task.pipeline.source.check(played.ranges_of(sink), played.source_state, task.env)
+            require_input_of(task, played, sink)
         state_tables.reads(task, played)
     except Corrupt as gone:
         raise _gone(task, played.txn.epoch, gone) from gone

@@ -26,7 +26,7 @@ from airflow_epochs.contracts import (
     Stateful,
 )
 from airflow_epochs.coordinator import code_changes, schemas, state_tables
-from airflow_epochs.coordinator.backfill import replayed
+from airflow_epochs.coordinator.backfill import replayed, require_input_of
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located, tolerated
@@ -147,17 +147,17 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
 def _staged(
     task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None, put_try: PutTry | None = None
 ) -> StageReport:
-    source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
+    source, name = task.pipeline.source, next(iter(this.sinks))
     # Hours may have passed since ``open``, and Spark does not notice a topic that was recreated meanwhile.
     if not opened.restored_to:
-        source.check(ranges, opened.source_state, task.env)
+        require_input_of(task, opened, name)
     may_rejoin = promised is None and put_try is None
     this, told = (may_rejoin and _rejoined(task, opened, this)) or _begun(task, opened, this, promised, put_try)
     restored = {name: StagedClaim(place=this.places[name]) for name in this.sinks.keys() & opened.restores.keys()}
     report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn) if told else StageOutcome(sinks={})
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming) and not opened.restored_to:
-        source.confirm(ranges, opened.source_state, task.env)
+        source.confirm(opened.ranges_of(name), opened.source_state, task.env)
     task.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,

@@ -1,7 +1,8 @@
 """State tables in an epoch: which version of each one the epoch reads, and what no epoch may do to them.
 
 The versions are facts of attempt 1's open record: the state as of the last complete epoch. So every rerun of the epoch
-reads the same state, and so does staging again after a loss.
+reads the same state, and so does staging again after a loss. Only a state that begins may begin otherwise in a later
+attempt: nobody has seen what an aborted one staged, and ``initial`` may have been corrected since.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def pins(
 ) -> dict[str, StatePin]:
     """The version of each state table of today's DAG that an attempt reads.
 
-    ``adopted``: as in ``OpenRecord``; a state in it begins anew. ``earlier``: those of the attempt before, which stand.
-    Every table is looked at all the same.
+    ``adopted``: as in ``OpenRecord``; a state in it begins anew. ``earlier``: those of the attempt before, which stand
+    for a state that has begun. Every table is looked at all the same.
 
     Raises:
         Refused: A state table has missed epochs, or cannot begin here.
@@ -48,7 +49,8 @@ def pins(
             _require_unbroken(task, sink.name, known)
             receipt = known.receipts.get(sink.name) if known else None
             found[sink.name] = sink.pin(receipt, task.pipeline.name, task.env)
-    return {name: (earlier or {}).get(name, pin) for name, pin in found.items()}
+    standing = {name: pin for name, pin in (earlier or {}).items() if pin.version is not None}
+    return {name: standing.get(name, pin) for name, pin in found.items()}
 
 
 def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> dict[str, StateRead]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from airflow_epochs.model import CompleteRecord, Ranges
+from airflow_epochs.model import CompleteRecord, OpenRecord, Ranges
 from airflow_epochs.testing._violations import Violation, some
 from airflow_epochs.testing.history import History, Observation, Origin, SinkState, VisibleRow
 
@@ -203,7 +203,7 @@ def _changed_input(history: History) -> Iterator[Violation]:
                 f"Attempt {attempt} of epoch {epoch} has other ranges than the first.", (same.ranges, record.ranges)
             )
         for what in ("now", "seed", "watermarks", "state", "backlog"):
-            if getattr(record, what) != getattr(same, what):
+            if _shared(record, what) != _shared(same, what):
                 yield Violation(
                     f"Attempt {attempt} of epoch {epoch} has other {what} than the first.",
                     (getattr(same, what), getattr(record, what)),
@@ -217,6 +217,13 @@ def _changed_input(history: History) -> Iterator[Violation]:
                     f"Epoch {epoch} was completed with other {what} than it was opened with.",
                     (getattr(newest[epoch], what), getattr(complete, what)),
                 )
+
+
+def _shared(record: OpenRecord, what: str) -> object:
+    """What all attempts of an epoch have in common. A state that begins does so as `initial` is then."""
+    if what == "state":
+        return {name: pin for name, pin in record.state.items() if pin.version is not None}
+    return getattr(record, what)
 
 
 def _known_before(history: History, epoch: int) -> set[tuple[str, int]]:

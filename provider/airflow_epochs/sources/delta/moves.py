@@ -10,6 +10,8 @@ from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
 
 TABLE_ID, DIGEST = "table_id", "digest"
 """Of the source's state: the table's identity, and a digest of the log entry of the last version that was read."""
+WHOLE = "whole"
+"""Of the state of a position at version 0: whether the next epoch reads the whole table, whatever ``starting`` is."""
 
 
 def of_versions(table: str, start: int, end: int) -> Ranges:
@@ -35,20 +37,30 @@ def moved(position: Position, table: str, table_id: str, to: int, newest: int) -
     """Go on at a version of the same table."""
     _, was = versions_in(position.ranges)
     return Move(
-        position=Position(ranges=of_versions(table, to, to), state={TABLE_ID: table_id}),
+        position=_position(table, table_id, to, whole=to == was and is_whole(position)),
         lost=of_versions(table, was, to) if was < to else {},
         again=of_versions(table, to, was) if to < was else {},
         ahead=_ahead(table, to, newest) if to != was else {},
     )
 
 
-def to_another(position: Position, table: str, table_id: str, to: int, newest: int) -> Move:
-    """Go on at a version of another table, or of one that was put in the place of the old one."""
+def to_another(position: Position, table: str, table_id: str, to: int, newest: int, *, whole: bool = False) -> Move:
+    """Go on at a version of another table, or of one that was put in the place of the old one. ``whole``: ``WHOLE``."""
     return Move(
-        position=Position(ranges=of_versions(table, to, to), state={TABLE_ID: table_id}),
+        position=_position(table, table_id, to, whole=whole),
         left=empty_at_ends(position.ranges),
         ahead=_ahead(table, to, newest),
     )
+
+
+def is_whole(position: Position | None) -> bool:
+    """Whether a command lets the next epoch read the whole table."""
+    return position is not None and bool(position.state.get(WHOLE))
+
+
+def _position(table: str, table_id: str, to: int, *, whole: bool) -> Position:
+    state: JsonDict = {TABLE_ID: table_id, **({WHOLE: True} if whole else {})}
+    return Position(ranges=of_versions(table, to, to), state=state)
 
 
 def _ahead(table: str, start: int, newest: int) -> Ranges:

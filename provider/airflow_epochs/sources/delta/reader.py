@@ -33,7 +33,6 @@ from airflow_epochs.sources.delta.versions import (
     digest_of,
     read_version,
     readable,
-    with_columns_kept,
 )
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import as_json
@@ -92,7 +91,7 @@ class DeltaReader:
             return None
         now = now if newest == now.newest else look(self.location, feed=self.config.feed)
         with self._telling_where_to_start(now, start) if position is None else nullcontext():
-            end = self._end(now, start)
+            end = self._end(now, start, whole=moves.is_whole(position))
         return self._planned(now, start, end)
 
     def _first(self, now: TableNow) -> int:
@@ -141,21 +140,22 @@ class DeltaReader:
             newest = start if self.location.files.read(log_entry(start)) is not None else newest
         return newest
 
-    def _end(self, now: TableNow, start: int) -> int:
-        """The first version that the epoch leaves to the next. Raises Corrupt if it could read none."""
-        if start == 0 and self.config.starting == EARLIEST:
-            return self._end_of_all(now)
+    def _end(self, now: TableNow, start: int, *, whole: bool) -> int:
+        """The first version that the epoch leaves to the next. Raises Corrupt if it could read none.
+
+        ``whole``: whether a command lets the epoch read the whole table.
+        """
+        if start == 0 and (whole or self.config.starting == EARLIEST):
+            return self._end_of_all(now, _IN_STEPS if whole else None)
         end = min(now.newest + 1, start + self.config.max_versions)
         if start == 0:
             return self._end_of_beginning(now, end)
         versions, flaw = self._readable(now, start, end)
         if flaw and flaw.version == start:
             raise flaw.error
-        if self.config.feed and any(version.columns for version in versions[1:]):
-            versions = list(with_columns_kept(now.shape_at(start).schema, versions))
         return start + self._fitting(start, [version.size(feed=self.config.feed) for version in versions])
 
-    def _end_of_all(self, now: TableNow) -> int:
+    def _end_of_all(self, now: TableNow, remedy: str | None) -> int:
         """For an epoch that reads the whole table. Raises Refused if that is more than the user allows."""
         size = self._require_whole(now, now.newest, _REPAIR).size
         if now.newest > 0 and self.config.bounds.exceeded_by(size):
@@ -163,6 +163,7 @@ class DeltaReader:
                 f"The epoch would read all rows that the table {now.location.name} has, in {size}, and the source has "
                 f"{self.config.bounds}.",
                 code=codes.FIRST_EPOCH_TOO_LARGE,
+                remedy=remedy,
             )
         return now.newest + 1
 
@@ -294,13 +295,12 @@ class DeltaReader:
 
     def to_another(self, position: Position, starting: object) -> Move:
         """Go on in the table that is there now."""
-        now = look(self.location, feed=self.config.feed)
-        to = self._version_in(now, starting) if isinstance(starting, Mapping) else self._version_of(now, starting)
-        return moves.to_another(position, self.config.table, now.id, to, now.newest)
-
-    def _version_of(self, now: TableNow, starting: object) -> int:
-        parsed = parse_starting(starting, self.config.table)
-        return 0 if parsed == EARLIEST else now.newest + 1 if parsed == LATEST else self._there(now, int(parsed))
+        now, table = look(self.location, feed=self.config.feed), self.config.table
+        if isinstance(starting, Mapping):
+            return moves.to_another(position, table, now.id, self._version_in(now, starting), now.newest)
+        parsed = parse_starting(starting, table)
+        to = 0 if parsed == EARLIEST else now.newest + 1 if parsed == LATEST else self._there(now, int(parsed))
+        return moves.to_another(position, table, now.id, to, now.newest, whole=parsed == EARLIEST)
 
     def _version_in(self, now: TableNow, offsets: Mapping[str, Mapping[int, int]]) -> int:
         self._require_named(list(offsets))
@@ -408,6 +408,11 @@ def _require_distinct(now: TableNow, files: Mapping[str, tuple[str | None, ...]]
 _READ_ALL = (
     "Set `starting` of the DeltaSource to 'earliest': the epoch then reads all rows that the table has now. Then clear "
     "the failed task."
+)
+_IN_STEPS = (
+    "Set `starting` of the DeltaSource to 0, and run `airflow epochs reset-source PIPELINE --starting 0 --why …`: the "
+    "epochs then go through the table's versions in steps. If the old versions are gone, remove `max_files` and "
+    "`max_bytes` from the DAG for this one epoch instead. Then clear the failed task."
 )
 _REPAIR = "Put the files back, or repair the table, and clear the failed task."
 _PLAN_ANEW = (

@@ -103,6 +103,11 @@ class DeltaSource:
         """Raise Corrupt unless every row of the planned versions can still be read. Reads only."""
         self._reader(env).check(ranges, state)
 
+    def check_each(self, epochs: Sequence[PlannedEpoch], env: Environment) -> None:
+        """Raise Corrupt unless every row of each of these epochs can still be read, by itself. Reads only."""
+        for each in epochs:
+            self.check(each.ranges, each.state, env)
+
     def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         """After Spark's read: raise Corrupt if the table has been replaced meanwhile."""
         self._reader(env).confirm(ranges, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -131,14 +131,16 @@ def readable(now: TableNow, numbers: Sequence[int], *, feed: bool) -> tuple[list
             feed_is_on = version.keeps_feed
         flaw = _flaw(now.location.name, number, version, feed_is_on if feed else None)
         if feed and not flaw and version:
-            flaw = _flaw_of_columns(now, version, shape if number == numbers[0] else None)
+            flaw = _flaw_of_columns(now, version, found, shape)
         if flaw or version is None:
             break
         found.append(version)
     return _with_files(now.location, found, flaw, feed)
 
 
-def _flaw_of_columns(now: TableNow, version: Version, shape: TableShape | None) -> Unreadable | None:
+def _flaw_of_columns(
+    now: TableNow, version: Version, earlier: Sequence[Version], shape: TableShape | None
+) -> Unreadable | None:
     """Of a version of a feed that Spark refuses or reads wrongly, since the table has got other columns.
 
     Spark reads the rows that a version adds and deletes with one set of columns: those of the last version that is read
@@ -148,16 +150,44 @@ def _flaw_of_columns(now: TableNow, version: Version, shape: TableShape | None) 
     Args:
         now: The table.
         version: The version.
-        shape: The shape from this version on, if it is the first one that is read.
+        earlier: The versions that are read together with it, before it.
+        shape: The shape from the first one on that is read; None if the log no longer tells it.
     """
-    number = version.number
-    before = now.known_shape_at(number - 1) if version.columns and (version.removes or version.cdc) else None
+    if flaw := _flaw_of_its_own_change(now, version):
+        return flaw
+    return _flaw_behind(now, version, earlier, shape) if earlier else _flaw_of_the_first(now, version, shape)
+
+
+def _flaw_of_its_own_change(now: TableNow, version: Version) -> Unreadable | None:
+    """Of a version that deletes rows which have other columns than it leaves."""
+    before = now.known_shape_at(version.number - 1) if version.columns and (version.removes or version.cdc) else None
     if before and version.columns and (why := _difference(Columns.of(before), version.columns, or_gone=False)):
-        return Unreadable(version=number, error=_other_columns(now, number, f"it {why}"))
+        return Unreadable(version=version.number, error=_other_columns(now, version.number, f"it {why}"))
+    return None
+
+
+def _flaw_of_the_first(now: TableNow, version: Version, shape: TableShape | None) -> Unreadable | None:
     if shape and (why := _difference(Columns.of(shape), Columns.of(now.shape), or_gone=True)):
         if maps_columns(now.shape.properties) and shape.partition_by == now.shape.partition_by:
             return None
-        return Unreadable(version=number, error=_other_columns(now, number, f"a later version {why}"))
+        return Unreadable(version=version.number, error=_other_columns(now, version.number, f"a later version {why}"))
+    return None
+
+
+def _flaw_behind(
+    now: TableNow, version: Version, earlier: Sequence[Version], shape: TableShape | None
+) -> Unreadable | None:
+    """Of a version that changes a column, or removes one; it may add some.
+
+    Spark does not read the changes before such a version together with those after it.
+    """
+    if version.columns is None:
+        return None
+    first = earlier[0].number
+    known = [each.columns for each in earlier if each.columns] or [Columns.of(shape or now.shape_at(first))]
+    if name := changed_column(known[-1].schema, version.columns.schema):
+        why = f"it removes or changes the column {name}, so it is not read together with version {first}"
+        return Unreadable(version=version.number, error=_other_columns(now, version.number, why))
     return None
 
 
@@ -167,19 +197,6 @@ def _difference(columns: Columns, later: Columns, *, or_gone: bool) -> str | Non
         return "partitions the table by other columns"
     name = changed_column(columns.schema, later.schema, or_gone=or_gone)
     return f"removes or changes the column {name}" if name else None
-
-
-def with_columns_kept(schema: JsonDict, versions: Iterable[Version]) -> Iterator[Version]:
-    """The versions before the first one that changes a column of ``schema`` or removes one; it may add some.
-
-    Spark does not read the changes before such a version together with those after it.
-    """
-    for version in versions:
-        if version.columns is not None:
-            if changed_column(schema, version.columns.schema):
-                return
-            schema = version.columns.schema
-        yield version
 
 
 def changed_column(schema: JsonDict, later: JsonDict, *, or_gone: bool = True) -> str | None:

@@ -1,0 +1,110 @@
+"""The DAG changes its DeltaSource, as an error said: the commands that the next errors name lead to a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Corrupt, EpochError, Refused, located
+from tests.support.table_lab import PIPELINE, TableLab, entry
+from tests.support.table_staging import WithoutSpark
+
+ON = {"delta.enableChangeDataFeed": "true"}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> TableLab:
+    """Epoch 1 has read the table with rows 1 and 2, epoch 2 has read row 3, as appends."""
+    lab = TableLab(tmp_path, spark=WithoutSpark())
+    lab.write(1, 2)
+    lab.run()
+    lab.write(3)
+    lab.run()
+    return lab
+
+
+def stopped(lab: TableLab) -> EpochError:
+    with pytest.raises((Corrupt, Refused)) as error, located(PIPELINE):
+        lab.run()
+    return error.value
+
+
+def set_on(lab: TableLab, *, mapped: bool = False) -> None:
+    """The table keeps its changes from now on. ``mapped``: it has column mapping, too, which deltalake does not set."""
+    lab.delta.alter.set_table_properties(ON)
+    if mapped:
+        log, plain = entry(lab, lab.delta.version()), '"configuration":{'
+        log.write_text(log.read_text().replace(plain, plain + '"delta.columnMapping.mode":"name",'))
+
+
+def test_a_pipeline_goes_on_behind_versions_from_before_the_feed_that_the_error_said_to_read(lab: TableLab) -> None:
+    lab.write(4)
+    set_on(lab)
+    lab.write(5)
+    set_on(lab, mapped=True)
+    error = stopped(lab)
+    assert error.code is codes.DELTA_SOURCE_UNREADABLE and "Set changes='feed' in the DAG" in error.remedy
+    lab.options = {"changes": "feed"}
+    error = stopped(lab)
+    assert error.code is codes.CHANGE_FEED_OFF
+    assert "lost for good: 1 offsets" in lab.typed(error, "skip")
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 5])
+
+
+def test_a_table_that_the_dag_reads_as_a_feed_since_the_last_epoch_is_read_as_a_whole(lab: TableLab) -> None:
+    lab.write(4)
+    set_on(lab, mapped=True)
+    lab.options = {"changes": "feed", "starting": "latest", "max_versions": 1}
+    error = stopped(lab)
+    assert error.code is codes.CHANGE_FEED_OFF
+    lab.typed(error, "reset-source")
+    lab.run()
+    assert lab.ids() == Counter([1, 1, 2, 2, 3, 3, 4]), "the remedy says that it reads the whole table"
+
+
+def test_skip_judges_versions_as_the_dag_reads_them_now(lab: TableLab) -> None:
+    lab.delta.delete("id = 1")
+    error = stopped(lab)
+    assert error.code is codes.ROWS_CHANGED and "set changes='feed' in the DAG" in error.remedy
+    lab.options = {"changes": "feed"}
+    lab.write(4)
+    set_on(lab)
+    lab.write(5)
+    error = stopped(lab)
+    assert error.code is codes.CHANGE_FEED_OFF
+    lab.typed(error, "skip")
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 5])
+
+
+def test_reset_source_goes_on_in_the_table_that_the_dag_names_now(lab: TableLab) -> None:
+    first, lab.table = lab.table, lab.folder / "other"
+    lab.write(7, 8)
+    error = stopped(lab)
+    assert error.code is codes.SOURCE_TABLE_REPLACED
+    shown = lab.typed(error, "reset-source")
+    assert "left for good" in shown and str(first) in shown
+    lab.run()
+    lab.write(9)
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 7, 8, 9])
+
+
+def test_where_no_dag_tells_the_source_a_command_takes_the_recorded_one_and_says_so(
+    lab: TableLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere(*asked: object, **named: object) -> None:
+        raise Refused("No DAG has it.", code=codes.PIPELINE_NOT_IN_DAGS)
+
+    lab.delta.delete("id = 1")
+    lab.write(4)
+    error = stopped(lab)
+    lab.in_dags = nowhere
+    shown = lab.typed(error, "skip")
+    assert "EPOCHS-PIPELINE-NOT-IN-DAGS" in shown and "it is taken as epoch 2 has it on record" in shown
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 4])
