@@ -156,6 +156,28 @@ def test_a_commit_task_leaves_out_a_waived_sink_that_still_could(db: Db, tmp_pat
     assert world.shown() == [world.source.all_rows(), []]
 
 
+def test_a_backfill_left_in_the_dag_reads_nothing_twice_for_a_sink_that_lost_its_marker_and_was_waived(
+    db: Db, tmp_path: Path
+) -> None:
+    world = related(tmp_path, db, names=("orders",))
+    assert world.run(1) is None
+    world = replace(world, names=NAMES, backfill={"lines": 1})
+    world.source.produce(4)
+    assert world.run(2) is None
+    world.require_all_shown()
+    world.source.produce(4)
+    with pytest.raises(Crash):
+        world.run(3, {"decision.landed": crash})
+    db.run("DELETE FROM epoch_markers WHERE sink = 'lines'")
+    world.waive("lines", 3)
+    for number in (3, 4):
+        world.source.produce(4)
+        assert world.run(number) is None
+    rows = world.shown()
+    assert rows[0] == world.source.all_rows()
+    assert len(rows[1]) == len(set(rows[1])) == len(rows[0]) - 4
+
+
 @pytest.mark.parametrize("receipts", [("lines",), NAMES], ids=["one", "both"])
 def test_sinks_that_lost_their_commit_after_a_receipt_commit_together_again(
     pg: Db, tmp_path: Path, receipts: tuple[str, ...]

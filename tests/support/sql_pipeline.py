@@ -82,9 +82,8 @@ class Related:
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
         return airflow_run(self.coordinator(at), Run("dag", f"run {number}"))
 
-    def waive(self, sink: str) -> None:
-        """Waive a sink in the first epoch."""
-        txn_id = self.ledger.view(1).opened.txn_id
+    def waive(self, sink: str, epoch: int = 1) -> None:
+        txn_id = self.ledger.view(epoch).opened.txn_id
         self.ledger.put_waived(WaivedRecord(txn_id=txn_id, sink=sink, who="me", why="dropped", at="now"))
 
     def shown(self, *tables: str) -> list[list[tuple[Any, ...]]]:

@@ -32,13 +32,14 @@ def with_backfill(
     epoch: int,
     planned: PlannedEpoch,
     *,
-    adopted: Collection[str],
+    known: Collection[str],
     moved: bool,
 ) -> dict[str, SinkPlan]:
     """``plans`` for an attempt of ``epoch``, with the wider ranges of sinks that the pipeline backfills.
 
-    Only a sink that shows no epoch yet is backfilled. One in ``adopted`` is taken as it is: it may have the rows and
-    lack only the marker. ``planned`` is the input of ``epoch``; ``moved``: whether a command moved it.
+    Only a sink that shows no epoch yet is backfilled. One in ``known`` may have the rows and lack only the marker: it
+    had epochs before, or is taken as it is. ``planned`` is the input of ``epoch``; ``moved``: whether a command moved
+    it.
 
     Raises:
         Refused: The epoch to begin with does not exist yet, or the earlier epochs cannot be replayed. Nothing was
@@ -47,7 +48,7 @@ def with_backfill(
     """
     return {
         name: _backfilled(task, name, plan, epoch, planned, moved)
-        if plan.previous is None and name not in adopted
+        if plan.previous is None and name not in known
         else plan
         for name, plan in plans.items()
     }

@@ -68,7 +68,7 @@ def _open_planned(
         else next_input(task, before, Position.after(order or before), limits)
     )
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
-    sinks = with_backfill(task, sinks, epoch, planned, adopted=adopted, moved=moved)
+    sinks = with_backfill(task, sinks, epoch, planned, known=_known(before, adopted), moved=moved)
     preflight.require_ready(task, sinks)
     warnings = changes_by_others(task, before, adopted)
     return _put_open(
@@ -208,7 +208,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     _require_all_restored(task, view.number, last)
     sinks = sink_plans(task, before, last.adopted)
     planned = planned_again(task, last)
-    sinks = with_backfill(task, sinks, view.number, planned, adopted=last.adopted, moved=last.moved)
+    sinks = with_backfill(task, sinks, view.number, planned, known=_known(before, last.adopted), moved=last.moved)
     preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)
     again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())
@@ -234,6 +234,11 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
         ),
         run,
     )
+
+
+def _known(before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> frozenset[str]:
+    """The sinks that have shown an epoch of the pipeline, or that a command takes as they are."""
+    return frozenset(adopted).union(before.markers if before else ())
 
 
 def _require_all_restored(task: TaskTry, epoch: int, last: OpenRecord) -> None:
