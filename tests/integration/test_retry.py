@@ -67,6 +67,22 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     assert (deed.what, deed.epoch, deed.who) == ("retry: run r1 tasks cleared", 1, "ana")
 
 
+@BOTH_LAYOUTS
+def test_after_a_takeover_a_retry_finishes_the_epoch_of_the_old_dag_though_the_pipeline_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block", **layout)
+    in_doubt(lab)
+    old = lab.harness.dag.dag_id
+    lab.renamed(on_failed_epoch="block", **layout)
+    lab.behind = "epochs" if layout else "complete"
+    admin.take_over(fresh(lab), "orders", lab.harness.dag.dag_id, owner=old, by=ME)
+    retried(lab)
+    assert short(lab.harness.drive(fresh(lab).retries()[0].run_id)).state == "success"
+    assert fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
 @pytest.mark.parametrize(("configured", "newest"), [(None, True), ("True", True), ("False", False)])
 def test_a_run_is_retried_with_the_newest_version_of_its_dag_unless_airflow_is_set_up_otherwise(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, configured: str | None, newest: bool
