@@ -52,7 +52,7 @@ class PipelineRow:
     """One pipeline at a glance.
 
     Attributes:
-        dag_id: The DAG that owns it; empty if the ledger cannot be read.
+        owners: The DAGs that have owned it, oldest first; empty if the ledger does not tell.
         epoch: The newest complete epoch; 0 if there is none.
         completed_at: When it was completed, ISO 8601; None if there is none.
         rows: The sum of the rows in its receipts.
@@ -66,7 +66,7 @@ class PipelineRow:
 
     name: str
     condition: Condition
-    dag_id: str = ""
+    owners: tuple[str, ...] = ()
     epoch: int = 0
     completed_at: str | None = None
     rows: int = 0
@@ -76,6 +76,11 @@ class PipelineRow:
     run: Run | None = None
     problem: str = ""
     pause: PauseRecord | None = None
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG that owns it; empty if the ledger does not tell."""
+        return self.owners[-1] if self.owners else ""
 
     @property
     def rows_per_second(self) -> float | None:
@@ -104,19 +109,33 @@ def _row(name: str, ledger_of: Callable[[str], Ledger]) -> PipelineRow:
     try:
         return pipeline_row(name, ledger_of(name))
     except EpochError as error:
-        return PipelineRow(name=name, condition=Condition.UNREADABLE, problem=error.what)
+        owners = _owners_at_least(name, ledger_of)
+        return PipelineRow(name=name, condition=Condition.UNREADABLE, owners=owners, problem=error.what)
+
+
+def _owners_at_least(name: str, ledger_of: Callable[[str], Ledger]) -> tuple[str, ...]:
+    """The owners, if at least their records can be read."""
+    try:
+        return _owners(ledger_of(name))
+    except EpochError:
+        return ()
+
+
+def _owners(ledger: Ledger) -> tuple[str, ...]:
+    identity = ledger.identity()
+    return ledger.owners(identity) if identity else ()
 
 
 def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
     """The row of a pipeline that is registered. Raises as ``Ledger.view``."""
-    identity, view = ledger.identity(), unfinished(ledger)
+    view = unfinished(ledger)
     complete = ledger.complete_record(ledger.newest_complete())
     steps = seconds_of(complete) if complete else {}
     pause = ledger.pause_in_force()
     return PipelineRow(
         name=name,
         condition=_condition(view, complete, pause),
-        dag_id=ledger.owner(identity) if identity else "",
+        owners=_owners(ledger),
         epoch=complete.txn.epoch if complete else 0,
         completed_at=complete.completed_at if complete else None,
         rows=sum(receipt.rows for receipt in complete.receipts.values()) if complete else 0,
