@@ -60,6 +60,7 @@ class PipelineRow:
         unfinished: The number of the unfinished epoch; None if there is none.
         waits_for: The sinks that an epoch in doubt waits for.
         run: The run that is in charge of the unfinished epoch, as Airflow knows it.
+        runs_of_newest: The runs that opened and completed the newest complete epoch, as Airflow knows them.
         problem: Why the ledger cannot be read, or why the newest attempt was aborted; else empty.
         pause: The pause in force, whatever the condition; None if new epochs are taken.
     """
@@ -74,6 +75,7 @@ class PipelineRow:
     unfinished: int | None = None
     waits_for: tuple[str, ...] = ()
     run: Run | None = None
+    runs_of_newest: frozenset[Run] = frozenset()
     problem: str = ""
     pause: PauseRecord | None = None
 
@@ -143,9 +145,14 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
         unfinished=view.number if view else None,
         waits_for=waits_for(view) if view else (),
         run=airflow_run(ledger, view.opened.run) if view and not view.opened.command else None,
+        runs_of_newest=_runs_of(ledger, complete) if complete else frozenset(),
         problem=_problem(view),
         pause=pause,
     )
+
+
+def _runs_of(ledger: Ledger, complete: CompleteRecord) -> frozenset[Run]:
+    return frozenset(airflow_run(ledger, run) for run in (complete.opened_by, complete.completed_by))
 
 
 def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: PauseRecord | None) -> Condition:
