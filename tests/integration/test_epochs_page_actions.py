@@ -370,6 +370,21 @@ def test_an_action_of_which_nobody_knows_whether_it_happened_says_that_it_did_no
     assert "<h1>The action did not end</h1>" in answer.text and "Look at the pipeline again." in answer.text
 
 
+def test_airflows_audit_log_files_an_action_under_the_dag_that_owns_the_pipeline(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    ledgers.epoch("audited")
+    path = PAUSE.replace("/orders/", "/audited/")
+    form = {**fields_of(ada.page(path)), "why": "so", "dag_id": "payroll"}
+    assert ada.post(path, form).status_code == 303
+    with create_session() as session:
+        rows = session.query(Log.dag_id, Log.extra).filter(Log.event == "epochs_pause").all()
+    assert [dag_id for dag_id, extra in rows if json.loads(extra or "{}")["pipeline"] == "audited"] == ["audited_dag"]
+
+
 def test_airflows_audit_log_has_the_action_and_the_user(ledgers: Ledgers, ada: Browser) -> None:
     from airflow.models.log import Log
     from airflow.utils.session import create_session
