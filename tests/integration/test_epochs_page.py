@@ -191,6 +191,29 @@ def test_the_tabs_of_a_dag_and_of_a_run_do_not_hide_a_ledger_that_cannot_be_read
     )
 
 
+def test_a_connection_of_a_team_is_not_named_since_only_its_tasks_can_read_it(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    from airflow.models.connection import Connection
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    extra = {"ledger_root": str(ledgers.root)}
+    with create_session() as session:
+        session.add(Team(name="payroll"))
+        session.flush()
+        session.add(Connection("of_all", "epochs", extra=extra))
+        session.add(Connection("of_team", "epochs", extra=extra, team_name="payroll"))
+    ledgers.epoch()
+    try:
+        text = reader.text("/epochs/")
+    finally:
+        with create_session() as session:
+            session.query(Connection).filter(Connection.conn_id.in_(["of_all", "of_team"])).delete()
+            session.query(Team).filter_by(name="payroll").delete()
+    assert "of_all" in text and "of_team" not in text
+
+
 def test_the_tabs_of_a_dag_and_of_a_run_do_not_hide_a_connection_that_does_not_answer(
     ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
