@@ -14,11 +14,12 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.cli import show_epoch
+from airflow_epochs.coordinator.admin import Account, take_over
 from airflow_epochs.ledger.codec import encode
-from airflow_epochs.ledger.keys import complete_key
+from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key
 from airflow_epochs.model import Backlog, JsonDict
 from tests.support.faults_world import DiskWorld, start
-from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected
+from tests.support.page_lab import HTML, ORDERS, Browser, Ledgers, as_text, connected
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
@@ -159,6 +160,67 @@ def test_a_run_and_a_dag_lead_to_their_epochs(ledgers: Ledgers, reader: Browser)
     assert "Epoch 1 complete" in reader.text(f"/epochs/dags/{run.dag_id}/runs/{run.run_id}")
     assert "last complete epoch 1" in reader.text(f"/epochs/dags/{run.dag_id}")
     assert "This run has worked on no epoch" in reader.text(f"/epochs/dags/{run.dag_id}/runs/other")
+
+
+def test_a_run_leads_to_its_epoch_also_after_another_dag_has_taken_the_pipeline_over(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    run = ledgers.epoch()
+    take_over(ledgers.ledger(), "orders", "new_dag", owner=run.dag_id, by=Account(who="ana", why="renamed"))
+    assert "Epoch 1 complete" in reader.text(f"/epochs/dags/{run.dag_id}/runs/{run.run_id}")
+
+
+def test_the_tabs_of_a_dag_and_of_a_run_do_not_hide_a_ledger_that_cannot_be_read(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    run, other = ledgers.epoch(), ledgers.epoch("users")
+    complete = ledgers.root / "orders" / complete_key(1)
+    whole = complete.read_bytes()
+    complete.write_text("{")
+    tab = reader.text(f"/epochs/dags/{run.dag_id}/runs/{run.run_id}")
+    assert "The ledger of pipeline orders cannot be read." in tab and "is damaged" in tab
+    assert "has worked on no epoch" not in tab
+    answer = reader.client.get(f"/epochs/dags/{run.dag_id}", headers=HTML, follow_redirects=True)
+    assert (answer.status_code, "is damaged" in answer.text) == (500, True)
+    assert "has worked on no epoch" in reader.text(f"/epochs/dags/{other.dag_id}/runs/nothing"), "its ledger is whole"
+    complete.write_bytes(whole)
+    (ledgers.root / "orders" / PIPELINE_KEY).write_text("{")
+    assert "orders unreadable" in reader.text(f"/epochs/dags/{run.dag_id}"), "perhaps it is of this DAG"
+    assert "The ledger of pipeline orders cannot be read." in reader.text(
+        f"/epochs/dags/{run.dag_id}/runs/{run.run_id}"
+    )
+
+
+def test_a_connection_of_a_team_is_not_named_since_only_its_tasks_can_read_it(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    from airflow.models.connection import Connection
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    extra = {"ledger_root": str(ledgers.root)}
+    with create_session() as session:
+        session.add(Team(name="payroll"))
+        session.flush()
+        session.add(Connection("of_all", "epochs", extra=extra))
+        session.add(Connection("of_team", "epochs", extra=extra, team_name="payroll"))
+    ledgers.epoch()
+    try:
+        text = reader.text("/epochs/")
+    finally:
+        with create_session() as session:
+            session.query(Connection).filter(Connection.conn_id.in_(["of_all", "of_team"])).delete()
+            session.query(Team).filter_by(name="payroll").delete()
+    assert "of_all" in text and "of_team" not in text
+
+
+def test_the_tabs_of_a_dag_and_of_a_run_do_not_hide_a_connection_that_does_not_answer(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
+    for path, untrue in (("", "There is no pipeline here yet"), ("/runs/r1", "This run has worked on no epoch")):
+        text = reader.text(f"/epochs/dags/orders_dag{path}")
+        assert "The pipelines of connection other cannot be listed." in text and untrue not in text
 
 
 def test_the_page_needs_nothing_of_the_metadata_database(ledgers: Ledgers, reader: Browser) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator.actions import Abort
 from airflow_epochs.coordinator.admin import Account, owner_of, take_over
-from airflow_epochs.errors import BadArgument, NoNewData
+from airflow_epochs.errors import BadArgument, NoNewData, OutcomeUnknown
 from airflow_epochs.hooks import rewind_action
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
@@ -336,6 +337,52 @@ def test_an_action_that_there_is_not_is_refused_with_what_to_do(
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == status
     assert status == 404 or "What to do:" in answer.text
+
+
+LIVE = '<main id="main" data-live>'
+"""The script asks for such a page again, and shows the answer in its place."""
+
+
+def test_the_script_asks_again_for_pages_that_show_a_ledger_and_for_no_form_or_error(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    ledgers.unfinished(decided=False)
+    for path in ("/epochs/", ORDERS, f"{ORDERS}/epochs/1", "/epochs/dags/orders_dag/runs/other"):
+        assert LIVE in ada.page(path), path
+    for path in (ABORT, TAKEOVER):
+        assert LIVE not in ada.page(path), path
+    refused = ada.post(ABORT, {**fields_of(ada.page(ABORT)), "why": ""})
+    assert refused.status_code == 409 and LIVE not in refused.text
+
+
+def test_an_action_of_which_nobody_knows_whether_it_happened_says_that_it_did_not_end(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.unfinished(decided=False)
+    form = fields_of(ada.page(ABORT))
+
+    def no_answer(*of: object) -> str:
+        raise OutcomeUnknown("The store does not answer.", remedy="Look at the pipeline again.")
+
+    monkeypatch.setattr(Abort, "do", no_answer)
+    answer = ada.post(ABORT, {**form, "why": "so"})
+    assert answer.status_code == 500
+    assert "<h1>The action did not end</h1>" in answer.text and "Look at the pipeline again." in answer.text
+
+
+def test_airflows_audit_log_files_an_action_under_the_dag_that_owns_the_pipeline(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    ledgers.epoch("audited")
+    path = PAUSE.replace("/orders/", "/audited/")
+    form = {**fields_of(ada.page(path)), "why": "so", "dag_id": "payroll"}
+    assert ada.post(path, form).status_code == 303
+    with create_session() as session:
+        rows = session.query(Log.dag_id, Log.extra).filter(Log.event == "epochs_pause").all()
+    assert [dag_id for dag_id, extra in rows if json.loads(extra or "{}")["pipeline"] == "audited"] == ["audited_dag"]
 
 
 def test_airflows_audit_log_has_the_action_and_the_user(ledgers: Ledgers, ada: Browser) -> None:

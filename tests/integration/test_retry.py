@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 
 from airflow_epochs import cli, codes
+from airflow_epochs.contracts import Position
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.overview import pipeline_row
 from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.page.airflow_runs import AirflowRuns
+from airflow_epochs.testing import MemorySource
 from tests.support.layout_lab import Lab, broken_commit, short
 from tests.support.page_lab import ORDERS, Browser, fields_of
 
@@ -65,6 +70,22 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     assert lab.shown() == [["a", "b"], ["a", "b"]]
     [deed] = deeds(fresh(lab), 5)
     assert (deed.what, deed.epoch, deed.who) == ("retry: run r1 tasks cleared", 1, "ana")
+
+
+@BOTH_LAYOUTS
+def test_after_a_takeover_a_retry_finishes_the_epoch_of_the_old_dag_though_the_pipeline_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block", **layout)
+    in_doubt(lab)
+    old = lab.harness.dag.dag_id
+    lab.renamed(on_failed_epoch="block", **layout)
+    lab.behind = "epochs" if layout else "complete"
+    admin.take_over(fresh(lab), "orders", lab.harness.dag.dag_id, owner=old, by=ME)
+    retried(lab)
+    assert short(lab.harness.drive(fresh(lab).retries()[0].run_id)).state == "success"
+    assert fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 @pytest.mark.parametrize(("configured", "newest"), [(None, True), ("True", True), ("False", False)])
@@ -203,6 +224,53 @@ def test_a_new_run_is_started_if_no_epoch_is_unfinished_and_if_airflow_has_forgo
     assert retried(lab).run_id == ""
     assert short(lab.harness.drive(fresh(lab).retries()[1].run_id)).state == "success"
     assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
+
+
+@BOTH_LAYOUTS
+def test_a_run_that_failed_behind_its_complete_epoch_is_said_to_take_no_new_data_and_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    lab.produce("a")
+    lab.mine_fails = True
+    assert lab.run("r1").state == "failed"
+    lab.produce("later")
+    assert condition(lab) == ("failed", "run r1 failed, and its epoch 1 is complete")
+    told = Retry.of(fresh(lab), "orders").told(fresh(lab))
+    assert re.match(r"Epoch 1 of run r1 of DAG lab_\d+ is complete: the run takes no new data\.", told[1])
+    lab.mine_fails = False
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.shown() == [["a"], ["a"]] and condition(lab) == ("idle", "")
+
+
+def condition(lab: Lab) -> tuple[str, str]:
+    """What the page says."""
+    row = pipeline_row("orders", fresh(lab))
+    return AirflowRuns.of([row]).condition(row)
+
+
+def test_a_run_of_several_epochs_that_failed_between_two_is_said_to_take_new_data_and_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, layout="single")
+    lab.produce("a")
+    plan = MemorySource.plan
+
+    def fails_later(source: MemorySource, position: Position | None, *of: Any) -> Any:
+        if position:
+            raise NotApplied("No broker answers.", remedy="wait.")
+        return plan(source, position, *of)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemorySource, "plan", fails_later)
+        assert lab.run("r1").state == "failed"
+    assert fresh(lab).newest_complete() == 1
+    lab.produce("b")
+    assert "the run takes the next one" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 def test_a_run_at_work_is_left_alone_and_two_operators_do_not_retry_at_once(lab: Lab) -> None:

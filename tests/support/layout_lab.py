@@ -55,6 +55,8 @@ class FakeSpark:
 class Lab:
     """A pipeline with two sinks and a task of the user's behind it."""
 
+    harness: Harness
+
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **layout: Any) -> None:
         self.world = MemoryWorld()
         self.spark = FakeSpark()
@@ -69,11 +71,15 @@ class Lab:
         (folder / "orders.py").write_text("def orders(batch, epoch): ...\n")
         self.transform = f"{folder / 'orders.py'}:orders"
         self.behind = "complete"
-        self.harness = Harness(self.dag(f"lab_{next(_numbers)}", **layout))
+        self.renamed(**layout)
 
     def laid_out(self, **layout: Any) -> None:
         """The DAG file is changed to another layout."""
         self.harness = Harness(self.dag(self.harness.dag.dag_id, **layout))
+
+    def renamed(self, **layout: Any) -> None:
+        """The DAG file has another DAG id."""
+        self.harness = Harness(self.dag(f"lab_{next(_numbers)}", **layout))
 
     def dag(self, dag_id: str, **layout: Any) -> DAG:
         self.behind = "epochs" if layout else "complete"

@@ -332,6 +332,33 @@ def test_after_a_takeover_no_task_of_the_old_dag_opens_the_aborted_epoch_again(t
     assert coordinator.open(run(3)).txn.attempt == 2
 
 
+def left_aborted(scenario: Scenario) -> None:
+    coordinator = scenario.coordinator()
+    coordinator.open(run(1))
+    coordinator.abort(run(1), "a task failed")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [lambda scenario: staged(scenario, scenario.coordinator()), left_aborted, in_doubt],
+    ids=["undecided", "aborted", "in doubt"],
+)
+def test_a_pipeline_that_blocks_lets_runs_of_the_dag_that_took_it_over_finish_the_epoch(
+    left: Callable[[Scenario], object],
+) -> None:
+    scenario = Scenario(BOTH)
+    left(scenario)
+    coordinator = scenario.coordinator()
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, on_failed_epoch="block")
+    with pytest.raises(Refused, match="belongs to run run 1 of DAG dag"):
+        coordinator.open(run(2))
+    scenario.ledger.take_over("other", who="me", why="renamed", at="now", writer="w")
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, dag_id="other")
+    assert scenario.airflow_run(Run("other", "run 3"), coordinator) is None
+    assert scenario.ledger.newest_complete() == 1
+    scenario.check_every_row()
+
+
 def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anything_is_staged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,6 +21,7 @@ from airflow_epochs.errors import EpochError, Fenced, NoNewData, NotApplied
 from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.operators import metrics
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.testing import run_epoch
 from tests.support.faults_world import DiskWorld, phases_of
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
@@ -183,6 +184,43 @@ def test_an_epoch_in_doubt_is_told_until_it_is_complete(
     assert told["orders.in_doubt.count"] == 0
 
 
+def test_an_epoch_whose_sinks_all_have_receipts_is_told_while_it_cannot_be_completed(
+    world: DiskWorld, server: StatsdServer
+) -> None:
+    c = left_in_doubt(world)
+    for sink in world.sinks:
+        c.commit(world.run_of(1), sink)
+
+    def no_answer() -> None:
+        raise NotApplied("The store does not answer.", remedy="Wait.")
+
+    with pytest.raises(NotApplied):
+        step(c, "complete", no_answer)
+    told = got(server)
+    assert told["orders.in_doubt.count"] == 1 and 0 < told["orders.in_doubt.age"] < 60
+
+
+@pytest.mark.parametrize("next_step", ["complete", "open"])
+def test_a_doubt_is_no_longer_told_though_the_task_that_ended_it_died_before_its_metrics(
+    world: DiskWorld, server: StatsdServer, next_step: str
+) -> None:
+    run_epoch(world.coordinator(), world.run_of(1))
+    world.produce(2)
+    c = world.coordinator()
+    step(c, next_step, lambda: c.complete(world.run_of(1)) if next_step == "complete" else c.open(world.run_of(2)))
+    told = got(server)
+    assert told["orders.in_doubt.count"] == told["orders.in_doubt.age"] == 0
+    assert "orders.completed" not in told
+
+
+def test_a_successful_step_does_not_call_a_run_at_work_a_doubt_nor_its_end(
+    world: DiskWorld, server: StatsdServer
+) -> None:
+    c = left_in_doubt(world)
+    step(c, "open", lambda: c.open(world.run_of(1)))
+    assert "orders.in_doubt.count" not in got(server)
+
+
 def test_a_fenced_commit_is_counted(world: DiskWorld, server: StatsdServer) -> None:
     run(world)
     got(server)
@@ -223,7 +261,7 @@ def test_a_run_without_new_data_tells_the_age_of_the_newest_epoch(world: DiskWor
         step(c, "open", lambda: c.open(world.run_of(2)))
     told = got(server)
     assert 0 < told["orders.last_complete.age"] < 60
-    assert "orders.phase.duration.open.all" not in told and "orders.in_doubt.count" not in told
+    assert "orders.phase.duration.open.all" not in told and told["orders.in_doubt.count"] == 0
 
 
 def test_a_metric_that_cannot_be_sent_fails_nothing(

@@ -42,6 +42,14 @@ def test_an_epoch_in_doubt_is_told_with_the_sink_that_it_waits_for(world: DiskWo
     assert told(notifier, alerts) == []
 
 
+def test_an_epoch_in_doubt_is_told_though_all_sinks_have_receipts(world: DiskWorld) -> None:
+    alerts: list[str] = []
+    world.crash_at("complete.put")
+    notifier = InDoubtNotifier("orders", lambda context: alerts.append(context["epochs_alert"]))  # type: ignore[typeddict-item]
+    [alert] = told(notifier, alerts)
+    assert alert.startswith("Pipeline orders: Epoch 2 is in doubt (orders/2/1/")
+
+
 def test_an_open_or_aborted_epoch_is_not_in_doubt(world: DiskWorld) -> None:
     alerts: list[str] = []
     notifier = InDoubtNotifier("orders", lambda context: alerts.append("told"))

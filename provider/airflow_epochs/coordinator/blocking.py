@@ -44,8 +44,12 @@ def _blocks(task: TaskTry) -> bool:
 
 
 def _may_have(task: TaskTry, view: EpochView, run: Run) -> bool:
-    """Whether the epoch is this run's, or of its interval, or an operator's command, which any run obeys."""
-    if view.opened.run == run or view.opened.command:
+    """Whether the epoch is this run's, or of its interval, or an operator's command, which any run obeys.
+
+    Or the epoch is of another DAG. An operator has handed the pipeline over since: ``open`` has asked for the owner.
+    The runs of that DAG cannot open the epoch any more.
+    """
+    if view.opened.run == run or view.opened.command or view.opened.dag_id != task.pipeline.dag_id:
         return True
     source, interval = task.pipeline.source, task.interval()
     return isinstance(source, ByInterval) and interval is not None and source.is_of(view.opened.source_state, interval)

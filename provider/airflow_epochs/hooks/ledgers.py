@@ -24,11 +24,12 @@ def ledger_conn_ids() -> list[str]:
 
 
 def _in_database() -> list[str]:
+    """Without those of a team: in Airflow's multi-team mode, only tasks of that team can read them."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        rows = session.query(Connection.conn_id).filter_by(conn_type=EpochsHook.conn_type)
+        rows = session.query(Connection.conn_id).filter_by(conn_type=EpochsHook.conn_type, team_name=None)
         return [str(conn_id) for (conn_id,) in rows]
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import admin, pausing
+from airflow_epochs.coordinator import admin, pausing, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, unfinished
-from airflow_epochs.ledger.run_ids import airflow_run
+from airflow_epochs.ledger.run_ids import airflow_run, nth, read_again
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import RetriedRecord, Run
 from airflow_epochs.protocol import State
@@ -29,6 +29,8 @@ RUNNING = "running"
 ACTIVE = (RUNNING, "queued")
 FAILED = "failed"
 NOT_GREEN = ("failed", "upstream_failed", "skipped")
+ALL_IN_ONE = "EpochsOperator"
+"""The operator of ``layout="single"``, as Airflow's database names it. Its run goes on with further epochs."""
 _BECOMES = {
     State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
     State.ABORTED: "The same offsets are taken again.",
@@ -76,7 +78,7 @@ class Retry:
         view, pause = unfinished(ledger), ledger.pause_in_force()
         return [
             self._what(),
-            _unfinished_in_words(view),
+            self._becomes(ledger, view),
             *([f"{pausing.in_words(pause)} A run finishes what is in doubt, and takes no new epoch."] if pause else []),
             *([_paused_dag(self.dag_id)] if _dag(self.pipeline, self.dag_id).is_paused else []),
         ]
@@ -87,6 +89,13 @@ class Retry:
         run = Run(self.dag_id, self.run_id)
         which = f"Of {run}, the tasks that failed or were skipped" if _not_green(run) else f"All tasks of {run}"
         return f"{which} are cleared, and Airflow goes on with the run."
+
+    def _becomes(self, ledger: Ledger, view: EpochView | None) -> str:
+        """What becomes of the unfinished epoch, or of new data."""
+        run = Run(self.dag_id, self.run_id)
+        if view is None and self.run_id and (epoch := _epoch_passed_on(ledger, run)):
+            return f"Epoch {epoch} of {run} is complete: the run takes no new data. For that, trigger the DAG."
+        return _unfinished_in_words(view)
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""
@@ -125,6 +134,15 @@ class Retry:
             code=codes.COMMAND_RACE,
             pipeline=self.pipeline,
         )
+
+
+def _epoch_passed_on(ledger: Ledger, run: Run) -> int | None:
+    """The epoch that a run passes on if it is cleared; None if it may take new data. No epoch is unfinished."""
+    number = series.newest(ledger, run)
+    epoch = ledger.epoch_of(nth(run, number))
+    if epoch is None or read_again(ledger, run):
+        return None
+    return epoch if series.has_ended(ledger, run, number) or not _is_all_in_one(run) else None
 
 
 def _unfinished_in_words(view: EpochView | None) -> str:
@@ -204,6 +222,16 @@ def _not_green(run: Run) -> list[tuple[str, int]]:
     with create_session() as session:
         rows = session.query(Task.task_id, Task.map_index).filter_by(dag_id=run.dag_id, run_id=run.run_id)
         return [(task_id, index) for task_id, index in rows.filter(Task.state.in_(NOT_GREEN))]
+
+
+def _is_all_in_one(run: Run) -> bool:
+    """Whether a task of the run runs all phases of a pipeline."""
+    from airflow.models.taskinstance import TaskInstance as Task
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(Task.task_id).filter_by(dag_id=run.dag_id, run_id=run.run_id, operator=ALL_IN_ONE)
+        return rows.first() is not None
 
 
 def _clear(pipeline: str, run: Run) -> None:

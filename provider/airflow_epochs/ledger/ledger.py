@@ -158,8 +158,11 @@ class Ledger:
 
     def owner(self, identity: PipelineRecord) -> str:
         """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
-        takeovers = self.takeovers()
-        return takeovers[-1].dag_id if takeovers else identity.dag_id
+        return self.owners(identity)[-1]
+
+    def owners(self, identity: PipelineRecord) -> tuple[str, ...]:
+        """The ids of all DAGs that have owned the pipeline, oldest first."""
+        return (identity.dag_id, *(takeover.dag_id for takeover in self.takeovers()))
 
     def take_over(
         self, dag_id: str, *, who: str, why: str, at: str, writer: str, host: str = "", login: str = ""

@@ -52,7 +52,7 @@ class PipelineRow:
     """One pipeline at a glance.
 
     Attributes:
-        dag_id: The DAG that owns it; empty if the ledger cannot be read.
+        owners: The DAGs that have owned it, oldest first; empty if the ledger does not tell.
         epoch: The newest complete epoch; 0 if there is none.
         completed_at: When it was completed, ISO 8601; None if there is none.
         rows: The sum of the rows in its receipts.
@@ -60,13 +60,14 @@ class PipelineRow:
         unfinished: The number of the unfinished epoch; None if there is none.
         waits_for: The sinks that an epoch in doubt waits for.
         run: The run that is in charge of the unfinished epoch, as Airflow knows it.
+        runs_of_newest: The runs that opened and completed the newest complete epoch, as Airflow knows them.
         problem: Why the ledger cannot be read, or why the newest attempt was aborted; else empty.
         pause: The pause in force, whatever the condition; None if new epochs are taken.
     """
 
     name: str
     condition: Condition
-    dag_id: str = ""
+    owners: tuple[str, ...] = ()
     epoch: int = 0
     completed_at: str | None = None
     rows: int = 0
@@ -74,8 +75,14 @@ class PipelineRow:
     unfinished: int | None = None
     waits_for: tuple[str, ...] = ()
     run: Run | None = None
+    runs_of_newest: frozenset[Run] = frozenset()
     problem: str = ""
     pause: PauseRecord | None = None
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG that owns it; empty if the ledger does not tell."""
+        return self.owners[-1] if self.owners else ""
 
     @property
     def rows_per_second(self) -> float | None:
@@ -104,19 +111,33 @@ def _row(name: str, ledger_of: Callable[[str], Ledger]) -> PipelineRow:
     try:
         return pipeline_row(name, ledger_of(name))
     except EpochError as error:
-        return PipelineRow(name=name, condition=Condition.UNREADABLE, problem=error.what)
+        owners = _owners_at_least(name, ledger_of)
+        return PipelineRow(name=name, condition=Condition.UNREADABLE, owners=owners, problem=error.what)
+
+
+def _owners_at_least(name: str, ledger_of: Callable[[str], Ledger]) -> tuple[str, ...]:
+    """The owners, if at least their records can be read."""
+    try:
+        return _owners(ledger_of(name))
+    except EpochError:
+        return ()
+
+
+def _owners(ledger: Ledger) -> tuple[str, ...]:
+    identity = ledger.identity()
+    return ledger.owners(identity) if identity else ()
 
 
 def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
     """The row of a pipeline that is registered. Raises as ``Ledger.view``."""
-    identity, view = ledger.identity(), unfinished(ledger)
+    view = unfinished(ledger)
     complete = ledger.complete_record(ledger.newest_complete())
     steps = seconds_of(complete) if complete else {}
     pause = ledger.pause_in_force()
     return PipelineRow(
         name=name,
         condition=_condition(view, complete, pause),
-        dag_id=ledger.owner(identity) if identity else "",
+        owners=_owners(ledger),
         epoch=complete.txn.epoch if complete else 0,
         completed_at=complete.completed_at if complete else None,
         rows=sum(receipt.rows for receipt in complete.receipts.values()) if complete else 0,
@@ -124,9 +145,14 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
         unfinished=view.number if view else None,
         waits_for=waits_for(view) if view else (),
         run=airflow_run(ledger, view.opened.run) if view and not view.opened.command else None,
+        runs_of_newest=_runs_of(ledger, complete) if complete else frozenset(),
         problem=_problem(view),
         pause=pause,
     )
+
+
+def _runs_of(ledger: Ledger, complete: CompleteRecord) -> frozenset[Run]:
+    return frozenset(airflow_run(ledger, run) for run in (complete.opened_by, complete.completed_by))
 
 
 def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: PauseRecord | None) -> Condition:

@@ -140,9 +140,12 @@ def unfinished(ledger: Ledger) -> EpochView | None:
 
 
 def in_doubt(ledger: Ledger) -> tuple[EpochView, datetime] | None:
-    """The epoch in doubt that waits for a sink, and when it was decided; None if there is none."""
+    """The epoch in doubt, and when it was decided; None if there is none.
+
+    It may wait for no sink: if all have receipts, and its completion record is not there yet.
+    """
     view = unfinished(ledger)
-    if view is None or view.decision is None or not waits_for(view):
+    if view is None or view.decision is None or view.state is not State.IN_DOUBT:
         return None
     return view, datetime.fromisoformat(view.decision.decided_at)
 

@@ -89,7 +89,7 @@ class _Step:
             self._send("incr", "aborts", 1, reason=reason)
         if "complete.landed" in self.reached:
             self._completed()
-        elif self.error and not isinstance(self.error, NoNewData):
+        elif self.error or phase in ("open", "complete"):
             self._in_doubt()
         if phase == "open":
             self._age()
@@ -120,6 +120,9 @@ class _Step:
         self._send("gauge", "last_complete.epoch", record.txn.epoch)
         self._send("gauge", "last_complete.time", _seconds(record.completed_at))
         self._send("gauge", "last_complete.age", 0)
+        self._no_doubt()
+
+    def _no_doubt(self) -> None:
         self._send("gauge", "in_doubt.count", 0)
         self._send("gauge", "in_doubt.age", 0)
 
@@ -131,7 +134,10 @@ class _Step:
     def _in_doubt(self) -> None:
         from airflow_epochs.ledger.queries import in_doubt
 
-        if found := in_doubt(self.task.ledger):
+        found = in_doubt(self.task.ledger)
+        if found is None:
+            self._no_doubt()  # the task that ended an earlier doubt may have died before it said so
+        elif self.error and not isinstance(self.error, NoNewData):
             _, decided = found
             self._send("gauge", "in_doubt.count", 1)
             self._send("gauge", "in_doubt.age", max(0.0, self.now - decided.timestamp()))

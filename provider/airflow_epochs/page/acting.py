@@ -90,7 +90,7 @@ def act(
     action = _agreed(pipeline, name, agreed)
     by = Account(who=str(user.get_name()), why=agreed.why.strip(), host=HOST)
     action.told(ledger)  # refused before the audit log says that it happened
-    _log(user, action, agreed.dag_id or _owner(ledger, pipeline))
+    _log(user, action, getattr(action, "dag_id", "") or _owner(ledger, pipeline))
     action.do(ledger, by)
     return RedirectResponse(path_of(request, conn_id, pipeline), status.HTTP_303_SEE_OTHER)
 

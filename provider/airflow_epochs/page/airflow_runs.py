@@ -48,7 +48,7 @@ class AirflowRuns:
                 f"epoch {row.unfinished} belongs to run {row.run.run_id}, and the later run {newest.run_id} failed",
             )
         if newest_failed and newest and row.condition in (Condition.IDLE, Condition.NEW):
-            return Condition.FAILED.value, f"run {newest.run_id} failed without an epoch"
+            return Condition.FAILED.value, _failed_with_nothing_unfinished(row, newest)
         return row.condition.value, row.problem
 
     def _unfinished(self, row: PipelineRow, run: Run) -> tuple[str, str]:
@@ -59,3 +59,9 @@ class AirflowRuns:
         if row.condition is Condition.IN_DOUBT:
             return row.condition.value, f"waits for sink {', '.join(row.waits_for)}; {why}" if row.waits_for else why
         return Condition.FAILED.value, f"epoch {row.unfinished} is not decided, and {why}"
+
+
+def _failed_with_nothing_unfinished(row: PipelineRow, run: Run) -> str:
+    if run in row.runs_of_newest:
+        return f"run {run.run_id} failed, and its epoch {row.epoch} is complete"
+    return f"run {run.run_id} failed without an epoch"

@@ -80,9 +80,14 @@ def path_of(request: Request, conn_id: str, pipeline: str) -> str:
 def error_page(request: Request, error: Exception) -> Response:
     """An error of ours: cause, place and remedy, a line each."""
     assert isinstance(error, EpochError)
-    is_refused = isinstance(error, Refused) and "/actions/" in request.url.path
-    title, status = ("Nothing was changed", 409) if is_refused else ("The ledger cannot be shown", 500)
+    title, status = _heading(request, error)
     return page(request, "error.html", status, title=title, lines=str(error).splitlines())
+
+
+def _heading(request: Request, error: EpochError) -> tuple[str, int]:
+    if isinstance(error, Refused) and "/actions/" in request.url.path:
+        return "Nothing was changed", 409
+    return ("The action did not end" if request.method == "POST" else "The ledger cannot be shown"), 500
 
 
 def argument_page(request: Request, error: Exception) -> Response:

@@ -16,7 +16,7 @@ from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.overview import MEANINGS, pipeline_row
+from airflow_epochs.ledger.overview import MEANINGS, Condition, pipeline_row
 from airflow_epochs.ledger.queries import EpochRow, accounts, newest_epochs
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run
@@ -47,24 +47,29 @@ def pipelines(request: Request, user: GetUserDep) -> Response:
 @router.get("/dags/{dag_id}")
 def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Response:
     """The tab of a DAG: its pipeline; a list, if it has several or none."""
-    listed = [each for each in all_pipelines(user)[0] if each.row.dag_id == dag_id]
-    if len(listed) == 1:
-        return RedirectResponse(path_of(request, listed[0].conn_id, listed[0].row.name))
-    return _list(request, listed, unreachable=[], heading=f"Pipelines of DAG {dag_id}")
+    listed, unreachable = all_pipelines(user)
+    its = [each for each in listed if each.row.dag_id == dag_id]
+    if len(its) == 1:
+        return RedirectResponse(path_of(request, its[0].conn_id, its[0].row.name))
+    unknown = [each for each in listed if not each.row.dag_id]
+    return _list(request, [*its, *unknown], unreachable=unreachable, heading=f"Pipelines of DAG {dag_id}")
 
 
 @router.get("/dags/{dag_id}/runs/{run_id}")
 def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) -> Response:
     """The tab of a run: the epochs that it worked on."""
     run, found = Run(dag_id, run_id), []
-    for listed in all_pipelines(user)[0]:
-        if listed.row.dag_id == dag_id:
-            ledger = ledger_for(user, listed.conn_id, listed.row.name)
-            found += [(listed, epoch) for epoch in _epochs_of(ledger, run)]
+    listed, unreachable = all_pipelines(user)
+    its = [each for each in listed if dag_id in each.row.owners or not each.row.owners]
+    unreadable = [each for each in its if each.row.condition is Condition.UNREADABLE]
+    for each in its:
+        if each not in unreadable:
+            ledger = ledger_for(user, each.conn_id, each.row.name)
+            found += [(each, epoch) for epoch in _epochs_of(ledger, run)]
     if len(found) == 1:
-        ((listed, epoch),) = found
-        return RedirectResponse(f"{path_of(request, listed.conn_id, listed.row.name)}/epochs/{epoch}")
-    return page(request, "run.html", found=found, run=run)
+        ((each, epoch),) = found
+        return RedirectResponse(f"{path_of(request, each.conn_id, each.row.name)}/epochs/{epoch}")
+    return page(request, "run.html", found=found, run=run, unreadable=unreadable, unreachable=unreachable)
 
 
 def _epochs_of(ledger: Ledger, run: Run) -> list[int]:

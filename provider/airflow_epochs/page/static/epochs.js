@@ -103,7 +103,10 @@ async function lagOf(path) {
   }
 }
 
+// Only pages with data-live are asked for again. At the address of a form, or of its answer, there is an empty form.
 async function refresh() {
+  const main = document.getElementById("main");
+  if (!("live" in main.dataset)) return;
   const busy = document.querySelector("details[open], form :focus, dialog[open]") || getSelection().toString();
   if (busy) return;
   let answer;
@@ -114,7 +117,6 @@ async function refresh() {
   }
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
-  const main = document.getElementById("main");
   if (!fresh || fresh.innerHTML === main.dataset.seen) return;
   const seen = fresh.innerHTML;
   main.replaceChildren(...fresh.childNodes);
