@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.ledger.keys import attempt_key, complete_key
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import attempt_key, complete_key, key_of
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionKind,
@@ -37,6 +38,7 @@ from tests.support.good_history import (
     with_sink,
     without_record,
 )
+from tests.support.records import rebuilt_to
 from tests.support.spoiled import PLANTED, Plant, a_batch_committed_twice
 
 
@@ -143,6 +145,31 @@ def test_a_sink_that_rewrites_its_rows_is_judged_by_its_commits_alone() -> None:
     check(history).require()
     torn = with_sink(history, "audit", commits=shown(history, "audit")[:2])
     assert check(torn).named(Verdict.FAIL) == {"I3"}
+
+
+@pytest.mark.parametrize("rewritten", [set(), {"audit"}], ids=["keeps its rows", "rewrites them"])
+def test_what_needs_a_sink_that_nobody_looked_at_is_unknown(rewritten: set[str]) -> None:
+    looked = {"orders": SinkState(rows=rows(good(), "orders"), commits=shown(good(), "orders"))}
+    report = check(replace(good(), observations=(), sinks=looked, rewritten=rewritten))
+    assert report.named(Verdict.UNKNOWN) == {"I1", "I2", "I3", "I5", "I6", "I7", "I11", "I12"}
+
+
+def test_rows_that_the_epoch_of_a_rebuilding_lacks_are_missed_without_a_receipt_too() -> None:
+    history = rebuilt_without_receipts(good())
+    only = {"I1", "I3", "I12"}
+    check(history, only=only).require()
+    for sink in SINKS:
+        history = with_rows(history, sink, lambda all_rows: all_rows[1:])
+    assert check(history, only=only).named(Verdict.FAIL) == {"I1", "I12"}
+    history = with_rows(history, "audit", lambda all_rows: [])
+    assert check(history, only=only).named(Verdict.FAIL) == only
+
+
+def rebuilt_without_receipts(history: History) -> History:
+    """The ledger was lost, and rebuilt from sinks of which none could tell more than its epoch."""
+    newest = replace(history.facts.complete[EPOCHS], receipts={})
+    ledger = {key_of(record): encode(record) for record in (newest, rebuilt_to(newest))}
+    return replace(history, ledger=ledger, copies=(), observations=())
 
 
 def test_records_before_the_start_are_not_missed() -> None:

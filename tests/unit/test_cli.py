@@ -21,10 +21,11 @@ from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import JsonDict, RebuiltRecord, Run, TakeoverRecord, TryRecord
+from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.airflow_harness import initialised
+from tests.support.records import rebuilt_to
 from tests.support.terminal import terminal
 
 TRY: JsonDict = {"try_id": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
@@ -572,8 +573,9 @@ def test_sign_lets_the_records_of_a_lost_key_count_or_those_from_before_all_had_
     coordinator = memory_coordinator(world, memory_pipeline(world))
     coordinator.task.ledger = EpochsHook().ledger("orders")
     run_epoch(coordinator, Run("dag", "r1"))
-    if rebuilt:
-        coordinator.task.ledger.put_rebuilt(rebuilding_of(coordinator.task.ledger))
+    newest = coordinator.task.ledger.complete_record(1)
+    if rebuilt and newest:
+        coordinator.task.ledger.put_rebuilt(rebuilt_to(newest))
     connect(monkeypatch, tmp_path, "the key that is new", require_signed=required)
     with pytest.raises(Corrupt, match="airflow epochs sign orders --why"):
         EpochsHook().ledger("orders").register("dag", at="now", writer="w")
@@ -581,27 +583,6 @@ def test_sign_lets_the_records_of_a_lost_key_count_or_those_from_before_all_had_
     coordinator.task.ledger = EpochsHook().ledger("orders")
     world.produce("orders", 0, ["row"])
     assert run_epoch(coordinator, Run("dag", "r2")).epoch == 2
-
-
-def rebuilding_of(ledger: Ledger) -> RebuiltRecord:
-    """What is on record after a rebuilding that ended with epoch 1."""
-    newest = ledger.open_record(1, 1)
-    assert newest
-    return RebuiltRecord(
-        pipeline="orders",
-        number=1,
-        txn_id=newest.txn_id,
-        backfill_from=2,
-        dag_id="dag",
-        source=newest.source,
-        transform=newest.transform,
-        sinks={},
-        without={},
-        who="ann",
-        why="a test",
-        at="now",
-        writer="w",
-    )
 
 
 def test_sign_names_a_pipeline_that_is_not_there(with_key: Path, capsys: pytest.CaptureFixture[str]) -> None:
