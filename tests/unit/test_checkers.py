@@ -111,6 +111,13 @@ def test_rows_without_payloads_leave_their_content_unknown() -> None:
     assert check(bare).named(Verdict.UNKNOWN) == {"I7"}
 
 
+def test_a_payload_that_the_producer_does_not_know_is_compared_between_the_sinks() -> None:
+    history = replace(good(), produced=dict.fromkeys(good().produced or {}, ""))
+    assert check(history, only={"I7"}).verdict is Verdict.PASS
+    other = with_rows(history, "audit", lambda all_rows: [all_rows[0]._replace(payload="other"), *all_rows[1:]])
+    assert check(other, only={"I7"}).verdict is Verdict.FAIL
+
+
 def test_checks_can_be_asked_for_by_name_and_unheard_ones_are_refused() -> None:
     assert [result.invariant for result in check(good(), only={"I2", "I4"}).results] == ["I2", "I4"]
     with pytest.raises(ValueError, match="I99"):

@@ -179,11 +179,11 @@ def has_payloads(history: History) -> bool:
 def foreign_content(history: History) -> Iterator[Violation]:
     """I7: the content is that of the epoch's ranges."""
     yield from _changed_input(history)
-    known = dict(history.produced or {})
+    known = {origin: payload for origin, payload in (history.produced or {}).items() if payload}
     observed = [state for seen in history.observations for state in _observed(seen, history).values()]
     for state in [*_finals(history).values(), *observed]:
         for row in state.rows or ():
-            if row.payload and (known.setdefault(row.origin, row.payload) or row.payload) != row.payload:
+            if row.payload and known.setdefault(row.origin, row.payload) != row.payload:
                 yield Violation("A record has another content than elsewhere.", (row, known[row.origin]))
     if history.produced is not None:
         for sink, state in _finals(history).items():
