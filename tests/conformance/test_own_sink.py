@@ -57,6 +57,16 @@ DEFECTS = [
     Defect("if shown != txn:", "if shown.epoch < txn.epoch:", "test_a_late_commit_after_its_successors"),
     Defect("os.link(temporary, path)", "os.replace(temporary, path)", "test_a_commit_that_is_overtaken"),
     Defect(
+        "return  # commit then reads",  # the name is no guard: rows are added if the marker is the commit's own
+        "path.open('a').write(temporary.read_text() if self._shown(attempt.txn.pipeline) == attempt.txn else '')  #",
+        "test_a_commit_that_is_overtaken_by_another_try",
+    ),
+    Defect(
+        "shown = self._shown(txn.pipeline)  # ours",
+        "shown = txn  #",
+        "test_a_commit_that_is_overtaken_by_another_transaction",
+    ),
+    Defect(
         "if shown == attempt.previous:", "if shown == attempt.previous and staged.rows:", "test_an_epoch_without_rows"
     ),
     Defect("self._area().discard(attempt, place)", "pass", "test_an_aborted_attempt_leaves_nothing"),
