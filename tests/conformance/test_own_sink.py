@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from airflow_epochs.testing import (
     memory_pipeline,
 )
 from airflow_epochs.testing import run_epoch as run_all
+from airflow_epochs.testing.conformance import SinkConformance
 from tests.support.delta_world import stage_with_deltalake
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-your-own-sink.md"
@@ -122,6 +124,27 @@ def test_the_suite_finds_each_of_the_planted_defects(tmp_path: Path) -> None:
     for number, defect in enumerate(DEFECTS):
         found = [test for of, test in failed if int(of) == number]
         assert any(test.startswith(defect.found_by) for test in found), (defect, found)
+
+
+class Upserts(SinkConformance):
+    """As its author would describe a sink that upserts."""
+
+    __test__ = False
+
+    def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
+        return list({*before, *ids})
+
+
+@pytest.mark.parametrize(
+    ("method", "found"), [({}, "has no"), ({"replaces_by": lambda self: ()}, "says that all stay")]
+)
+def test_the_suite_finds_a_sink_that_replaces_rows_and_does_not_tell(
+    own: Any, method: dict[str, Any], found: str
+) -> None:
+    sink = type("Upserting", (type(own),), method)("archive", own.folder, staging=own.staging)
+    subject: Any = SimpleNamespace(sink=lambda: sink)
+    with pytest.raises(AssertionError, match=found):
+        Upserts().test_a_sink_that_replaces_rows_tells_by_which_columns(subject)
 
 
 class SparkForBoth(MemorySpark):

@@ -23,7 +23,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pytest
 
-from airflow_epochs.contracts import Connection, Environment, Sink, SinkAttempt, SparkRunner
+from airflow_epochs.contracts import Connection, Environment, Replacing, Sink, SinkAttempt, SparkRunner
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
@@ -302,6 +302,13 @@ class SinkConformance:
         assert (again.spec(), again.name) == (sink.spec(), sink.name)
         assert again.destination() == sink.destination() is not None
         assert again.asset_uri(PIPELINE) == sink.asset_uri(PIPELINE)
+
+    def test_a_sink_that_replaces_rows_tells_by_which_columns(self, subject: Subject) -> None:
+        """Without it, a backfill would write the rows of several epochs in no order. See ``Replacing``."""
+        sink = subject.sink()
+        if sorted(self.shows([1], [1, 2])) != [1, 1, 2]:
+            assert isinstance(sink, Replacing), "later rows replace earlier ones, and the sink has no replaces_by()"
+            assert sink.replaces_by() != (), "later rows replace earlier ones, and replaces_by() says that all stay"
 
 
 # -- what the coordinator does ---------------------------------------------------------------------------------------
