@@ -363,8 +363,10 @@ def _done(args: Namespace, ledger: Ledger, action: Action, by: Account, *, dag_i
 @tells_refusals
 def sign(args: Namespace) -> None:
     """``airflow epochs sign``: let unsigned records count, after a look at their keys and a yes."""
-    by = account_of(args)
-    ledger = known_ledger_of(args)
+    by, ledger = account_of(args), ledger_of(args)
+    unsigned = ledger.signing.unsigned()
+    if not unsigned:
+        known_ledger_of(args)  # else the ledger's own record may be among the unsigned ones
     if not ledger.signing.has_keys:
         raise Refused(
             f"Connection {args.ledger_conn_id} has no password, so there is no key to sign with. Nothing was changed.",
@@ -372,7 +374,6 @@ def sign(args: Namespace) -> None:
             remedy="Set the connection's password to the key that signed the ledger, or to a new random key "
             f"(`{RANDOM_KEY}`). Then type the command again.",
         )
-    unsigned = ledger.signing.unsigned()
     if not unsigned:
         print(f"Nothing to do: today's keys vouch for all that the next epoch of pipeline {args.pipeline} rests on.")
         return

@@ -358,7 +358,8 @@ ENDS_UNKNOWN = AGREEMENT.code(
     "No sink knows the offsets where its last epoch ended: version 0.1 committed it, somebody put its marker back by "
     "hand, the table's log no longer has the commit, or a sink of your own has no `last_epoch`. Nothing was changed.",
     "Write the offsets of the pipeline's consumer group into a file (docs/operations.md#where-the-offsets-are), and "
-    "type `airflow epochs rebuild PIPELINE --offsets FILE --why …`.",
+    "type `airflow epochs rebuild PIPELINE --offsets FILE --why …`. If a sink of your own has no `last_epoch`, write "
+    "it first: docs/write-your-own-sink.md#optional-methods.",
 )
 STATE_COMMIT_GONE = AGREEMENT.code(
     "EPOCHS-STATE-COMMIT-GONE",

@@ -103,7 +103,7 @@ def complete_epoch(
     """
     ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
     newest = ledger.complete_record(ledger.newest_complete())
-    record = ledger.complete_record(number) if number else newest
+    record = newest if number is None else ledger.complete_record(number)
     return _readable(ledger, pipeline, record, newest or record) if record else None
 
 

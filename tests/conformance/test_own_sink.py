@@ -5,23 +5,39 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SparkJob
+from airflow_epochs.coordinator import rebuilding
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
-from airflow_epochs.testing import MemoryEnvironment, MemorySpark, MemoryWorld, memory_coordinator, memory_pipeline
+from airflow_epochs.testing import (
+    DictStore,
+    MemoryEnvironment,
+    MemorySink,
+    MemorySpark,
+    MemoryWorld,
+    memory_coordinator,
+    memory_pipeline,
+)
 from airflow_epochs.testing import run_epoch as run_all
+from airflow_epochs.testing.conformance import SinkConformance
 from tests.support.delta_world import stage_with_deltalake
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-your-own-sink.md"
 SINK, TESTS = "folder_sink", "test_folder_sink"
+BY = Account(who="ann", why="the disk is gone")
 
 
 class Defect(NamedTuple):
@@ -42,6 +58,16 @@ DEFECTS = [
     Defect("if shown != txn:", "if shown.epoch != txn.epoch:", "test_another_transaction_of_a_shown_epoch_is_refused"),
     Defect("if shown != txn:", "if shown.epoch < txn.epoch:", "test_a_late_commit_after_its_successors"),
     Defect("os.link(temporary, path)", "os.replace(temporary, path)", "test_a_commit_that_is_overtaken"),
+    Defect(
+        "return  # commit then reads",  # the name is no guard: rows are added if the marker is the commit's own
+        "path.open('a').write(temporary.read_text() if self._shown(attempt.txn.pipeline) == attempt.txn else '')  #",
+        "test_a_commit_that_is_overtaken_by_another_try",
+    ),
+    Defect(
+        "shown = self._shown(txn.pipeline)  # ours",
+        "shown = txn  #",
+        "test_a_commit_that_is_overtaken_by_another_transaction",
+    ),
     Defect(
         "if shown == attempt.previous:", "if shown == attempt.previous and staged.rows:", "test_an_epoch_without_rows"
     ),
@@ -100,6 +126,27 @@ def test_the_suite_finds_each_of_the_planted_defects(tmp_path: Path) -> None:
         assert any(test.startswith(defect.found_by) for test in found), (defect, found)
 
 
+class Upserts(SinkConformance):
+    """As its author would describe a sink that upserts."""
+
+    __test__ = False
+
+    def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
+        return list({*before, *ids})
+
+
+@pytest.mark.parametrize(
+    ("method", "found"), [({}, "has no"), ({"replaces_by": lambda self: ()}, "says that all stay")]
+)
+def test_the_suite_finds_a_sink_that_replaces_rows_and_does_not_tell(
+    own: Any, method: dict[str, Any], found: str
+) -> None:
+    sink = type("Upserting", (type(own),), method)("archive", own.folder, staging=own.staging)
+    subject: Any = SimpleNamespace(sink=lambda: sink)
+    with pytest.raises(AssertionError, match=found):
+        Upserts().test_a_sink_that_replaces_rows_tells_by_which_columns(subject)
+
+
 class SparkForBoth(MemorySpark):
     """Stages one row for the example, and what was produced for sinks in memory."""
 
@@ -112,19 +159,48 @@ class SparkForBoth(MemorySpark):
         return report
 
 
-def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, SINK, example()[SINK])
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    """The folder of ``own``."""
+    folder = tmp_path / "shown"
+    folder.mkdir()
+    return folder
+
+
+Made = Callable[..., Any]
+"""Makes the worked example from the text of its file, as a module of this name."""
+
+
+@pytest.fixture
+def made(tmp_path: Path, shown: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     monkeypatch.syspath_prepend(tmp_path)
-    shown = tmp_path / "shown"
-    shown.mkdir()
+
+    def make(text: str, module: str) -> Any:
+        write(tmp_path, module, text.replace(f'"{SINK}:', f'"{module}:'))
+        return import_module(module).FolderSink("archive", str(shown), staging=str(tmp_path / "staging"))
+
+    return make
+
+
+@pytest.fixture
+def own(made: Made) -> Any:
+    """The worked example."""
+    return made(example()[SINK], SINK)
+
+
+def into(world: MemoryWorld, *sinks: Any) -> Coordinator:
+    """A pipeline into these sinks, with a new ledger."""
+    pipeline = replace(memory_pipeline(world), sinks=sinks)
+    return memory_coordinator(world, pipeline, env=MemoryEnvironment(spark=SparkForBoth()), store=DictStore())
+
+
+def orders(world: MemoryWorld) -> MemorySink:
+    return MemorySink(name="orders", world=world.name)
+
+
+def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(own: Any, shown: Path) -> None:
     world = MemoryWorld()
-    ours = memory_pipeline(world)
-    own = import_module(SINK).FolderSink("archive", str(shown), staging=str(tmp_path / "staging"))
-    coordinator = memory_coordinator(
-        world, replace(ours, sinks=(*ours.sinks, own)), env=MemoryEnvironment(spark=SparkForBoth())
-    )
+    coordinator = into(world, orders(world), own)
     world.produce("orders", 0, ["a"])
     run_all(coordinator, Run("dag", "run 1"))
     (file,) = shown.iterdir()
@@ -138,3 +214,29 @@ def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(
     with pytest.raises(Refused, match="Sink orders voted against it: it is full"):
         coordinator.vote(run_2, report)
     assert list(shown.iterdir()) == [file]
+
+
+def test_a_lost_ledger_is_rebuilt_from_the_worked_example(own: Any, shown: Path) -> None:
+    world = MemoryWorld()
+    world.produce("orders", 0, ["a"])
+    run_all(into(world, orders(world), own), Run("dag", "run 1"))
+    coordinator = into(world, orders(world), own)
+    plan = rebuilding.plan(coordinator.task)
+    assert plan and plan.told.ends == {}
+    rebuilding.carry_out(coordinator.task, plan, by=BY)
+    world.produce("orders", 0, ["b"])
+    assert run_all(coordinator, Run("dag", "run 2")).epoch == 2
+    assert (world.table("orders").values(), len(list(shown.iterdir()))) == (["a", "b"], 2)
+
+
+def test_a_ledger_is_not_rebuilt_with_an_id_that_a_sink_of_ones_own_cannot_have(made: Made) -> None:
+    """Such a sink compares whole ids, as the page says: it would vote against every epoch."""
+    world, own = MemoryWorld(), made(example()[SINK].replace("last_epoch", "_untold"), f"{SINK}_untold")
+    world.produce("orders", 0, ["a"])
+    run_all(into(world, own), Run("dag", "run 1"))
+    task = into(world, own).task
+    for ends in ({}, {"orders": {"0": 1}}):
+        with pytest.raises(Refused, match="sink archive has no `last_epoch`") as refused:
+            rebuilding.plan(task, told=rebuilding.Told(ends=ends))
+        assert refused.value.code is codes.ENDS_UNKNOWN
+    assert task.ledger.identity() is None

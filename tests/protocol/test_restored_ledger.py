@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_epochs.contracts import Move
+from airflow_epochs.contracts import Before, Move
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.actions import Abort
 from airflow_epochs.coordinator.admin import Account
@@ -164,8 +164,9 @@ def test_a_sink_of_an_undecided_attempt_that_fell_behind_stops_the_pipeline_befo
     assert told == ["abort", "adopt-sink"]
     me, task = Account(who="me", why="dropped"), scenario.coordinator().task
     Abort.of(scenario.ledger, "orders").do(scenario.ledger, me)
-    at = orders.standing(scenario.ledger, "orders")
-    move = Move(position=at.position(task.pipeline.source))
+    at, source = orders.standing(scenario.ledger, "orders"), task.pipeline.source
+    assert isinstance(source, Before)
+    move = Move(position=at.position(source))
     orders.put(
         scenario.ledger, at, "adopt-sink", me, move, adoption=orders.adopt(scenario.ledger, at, "audit", task.env)
     )

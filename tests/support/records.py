@@ -8,6 +8,7 @@ from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,
     OpenRecord,
+    RebuiltRecord,
     Receipt,
     Run,
     SinkPlan,
@@ -75,6 +76,25 @@ def complete(epoch: int = 1) -> CompleteRecord:
         completed_by=RUN,
         metrics={},
         completed_at="now",
+        writer="w",
+    )
+
+
+def rebuilt_to(newest: CompleteRecord) -> RebuiltRecord:
+    """The record of a rebuilding that put this completion record."""
+    return RebuiltRecord(
+        pipeline=newest.txn.pipeline,
+        number=1,
+        txn_id=newest.txn_id,
+        backfill_from=newest.txn.epoch + 1,
+        dag_id="dag",
+        source={},
+        transform="t",
+        sinks={},
+        without={},
+        who="ann",
+        why="a test",
+        at="now",
         writer="w",
     )
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.ledger.keys import attempt_key, complete_key
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import attempt_key, complete_key, key_of
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionKind,
@@ -39,6 +40,7 @@ from tests.support.good_history import (
     with_sink,
     without_record,
 )
+from tests.support.records import rebuilt_to
 from tests.support.spoiled import PLANTED, Plant, a_batch_committed_twice
 
 
@@ -111,6 +113,13 @@ def test_rows_without_payloads_leave_their_content_unknown() -> None:
     assert check(bare).named(Verdict.UNKNOWN) == {"I7"}
 
 
+def test_a_payload_that_the_producer_does_not_know_is_compared_between_the_sinks() -> None:
+    history = replace(good(), produced=dict.fromkeys(good().produced or {}, ""))
+    assert check(history, only={"I7"}).verdict is Verdict.PASS
+    other = with_rows(history, "audit", lambda all_rows: [all_rows[0]._replace(payload="other"), *all_rows[1:]])
+    assert check(other, only={"I7"}).verdict is Verdict.FAIL
+
+
 def test_checks_can_be_asked_for_by_name_and_unheard_ones_are_refused() -> None:
     assert [result.invariant for result in check(good(), only={"I2", "I4"}).results] == ["I2", "I4"]
     with pytest.raises(ValueError, match="I99"):
@@ -153,6 +162,31 @@ def test_a_state_that_has_yet_to_begin_may_begin_otherwise_in_a_later_attempt() 
         pins = {"open": StatePin(version=None, initial=attempt, fold=True)}
         history = with_record(history, attempt_key(2, attempt, "open"), OpenRecord, state=pins)
     check(history, only={"I7"}).require()
+
+
+@pytest.mark.parametrize("rewritten", [set(), {"audit"}], ids=["keeps its rows", "rewrites them"])
+def test_what_needs_a_sink_that_nobody_looked_at_is_unknown(rewritten: set[str]) -> None:
+    looked = {"orders": SinkState(rows=rows(good(), "orders"), commits=shown(good(), "orders"))}
+    report = check(replace(good(), observations=(), sinks=looked, rewritten=rewritten))
+    assert report.named(Verdict.UNKNOWN) == {"I1", "I2", "I3", "I5", "I6", "I7", "I11", "I12"}
+
+
+def test_rows_that_the_epoch_of_a_rebuilding_lacks_are_missed_without_a_receipt_too() -> None:
+    history = rebuilt_without_receipts(good())
+    only = {"I1", "I3", "I12"}
+    check(history, only=only).require()
+    for sink in SINKS:
+        history = with_rows(history, sink, lambda all_rows: all_rows[1:])
+    assert check(history, only=only).named(Verdict.FAIL) == {"I1", "I12"}
+    history = with_rows(history, "audit", lambda all_rows: [])
+    assert check(history, only=only).named(Verdict.FAIL) == only
+
+
+def rebuilt_without_receipts(history: History) -> History:
+    """The ledger was lost, and rebuilt from sinks of which none could tell more than its epoch."""
+    newest = replace(history.facts.complete[EPOCHS], receipts={})
+    ledger = {key_of(record): encode(record) for record in (newest, rebuilt_to(newest))}
+    return replace(history, ledger=ledger, copies=(), observations=())
 
 
 def test_records_before_the_start_are_not_missed() -> None:

@@ -25,16 +25,22 @@ from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.airflow_harness import initialised
+from tests.support.records import rebuilt_to
 from tests.support.terminal import terminal
 
 TRY: JsonDict = {"try_id": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
 
 
+def connect(monkeypatch: pytest.MonkeyPatch, root: Path, password: str = "", **extra: object) -> None:
+    """Make the default connection that of the ledger in this folder."""
+    connection = {"conn_type": "epochs", "password": password, "extra": {"ledger_root": str(root), **extra}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
     """Two complete epochs and one that is open, in a ledger on disk."""
-    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(tmp_path)}}
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    connect(monkeypatch, tmp_path)
     world = MemoryWorld()
     coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
     for number in (1, 2):
@@ -533,12 +539,7 @@ def test_in_doubt_prints_the_transactions_that_keep_the_source_from_being_read(
 @pytest.fixture
 def with_key(world: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The ledger of ``world``, which is not signed, behind a connection that has a key by now."""
-    connection = {
-        "conn_type": "epochs",
-        "password": "a key that is long enough",
-        "extra": {"ledger_root": str(tmp_path)},
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    connect(monkeypatch, tmp_path, "a key that is long enough")
     return tmp_path / "orders"
 
 
@@ -559,6 +560,35 @@ def test_sign_lists_what_nobody_signed_and_lets_it_count(with_key: Path, capsys:
     cli.sign(_args(why="once more"))
     assert "Nothing to do" in capsys.readouterr().out
     assert not (with_key / "signing" / f"{3:010}.json").exists()
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+@pytest.mark.parametrize("password, required", [("the key that gets lost", False), ("", True)])
+def test_sign_lets_the_records_of_a_lost_key_count_or_those_from_before_all_had_to_be_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str, required: bool, rebuilt: bool
+) -> None:
+    connect(monkeypatch, tmp_path, password)
+    world = MemoryWorld()
+    world.produce("orders", 0, ["row"])
+    coordinator = memory_coordinator(world, memory_pipeline(world))
+    coordinator.task.ledger = EpochsHook().ledger("orders")
+    run_epoch(coordinator, Run("dag", "r1"))
+    newest = coordinator.task.ledger.complete_record(1)
+    if rebuilt and newest:
+        coordinator.task.ledger.put_rebuilt(rebuilt_to(newest))
+    connect(monkeypatch, tmp_path, "the key that is new", require_signed=required)
+    with pytest.raises(Corrupt, match="airflow epochs sign orders --why"):
+        EpochsHook().ledger("orders").register("dag", at="now", writer="w")
+    cli.sign(_args(why="the key is lost"))
+    coordinator.task.ledger = EpochsHook().ledger("orders")
+    world.produce("orders", 0, ["row"])
+    assert run_epoch(coordinator, Run("dag", "r2")).epoch == 2
+
+
+def test_sign_names_a_pipeline_that_is_not_there(with_key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.sign(_args(pipeline="orderz", why="a test"))
+    assert "has no pipeline 'orderz'. It has: orders." in capsys.readouterr().err
 
 
 def test_sign_asks_first_and_changes_nothing_without_a_yes(with_key: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind, DryRunRecord, PipelineRecord, Run, RunIndex, SigningRecord, TryRecord
 from airflow_epochs.names import DRY_RUN
+from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.faults_golden import resealed
 from tests.support.records import RUN, complete, decision, open_record, receipt, whole_epoch
@@ -442,6 +443,20 @@ def test_a_whole_pipeline_runs_signed_unsigned_and_signed_again_with_another_key
     assert coordinator.task.ledger.newest_complete() == 5
     with pytest.raises(EpochError):
         Ledger(store, "orders").view(5)
+
+
+def test_a_change_of_the_key_can_be_taken_back() -> None:
+    world, store = MemoryWorld(), DictStore()
+    for number, password in enumerate([KEY, f"{NEWER},{KEY}", NEWER, f"{KEY},{NEWER}", KEY], 1):
+        world.produce("orders", 0, ["row"])
+        coordinator = memory_coordinator(world, memory_pipeline(world), store=store)
+        coordinator.task.ledger = Ledger(store, "orders", Keys.parse(password))
+        run_epoch(coordinator, Run("dag", f"r{number}"))
+        if password == NEWER:
+            coordinator.task.ledger.take_over("dag", who="me", why="x", at="now", writer="w")
+    ledger = Ledger(store, "orders", Keys.parse(KEY))
+    assert [ledger.view(number).state for number in range(1, 6)] == [State.COMPLETE] * 5
+    assert len(ledger.takeovers()) == 1
 
 
 def test_of_history_nothing_is_decided(old: DictStore) -> None:

@@ -239,16 +239,32 @@ def test_epochs_before_the_sink_was_taken_as_it_is_are_not_compared_with_its_tab
     assert (rows.verdict, rows.epochs) == (OK, 2)
 
 
-def test_epochs_before_a_rebuilding_are_not_missed(world: DiskWorld) -> None:
-    shutil.rmtree(world.ledger_root)
-    task = world.coordinator().task
-    plan = rebuilding.plan(task, ())
+def rebuild(world: DiskWorld) -> None:
+    plan = rebuilding.plan(world.coordinator().task)
     assert plan
     rebuilding.carry_out(world.coordinator().task, plan, by=BY)
+
+
+def test_epochs_before_a_rebuilding_are_not_missed(world: DiskWorld) -> None:
+    shutil.rmtree(world.ledger_root)
+    rebuild(world)
     world.one_more_epoch(5)
     found = checked(world)
     assert {each.verdict for each in found.values()} == {OK}
     assert found["ledger", "complete"].epochs == 2
+
+
+def test_the_rows_of_an_epoch_that_a_rebuilding_recorded_are_not_counted(world: DiskWorld, tmp_path: Path) -> None:
+    """Its receipt does not know how many they are, though its ranges are those of the epoch."""
+    older = shutil.copytree(world.ledger_root, tmp_path / "older copy")
+    world.one_more_epoch(5)
+    shutil.rmtree(world.ledger_root)
+    older.rename(world.ledger_root)
+    rebuild(world)
+    world.one_more_epoch(6)
+    found = checked(world)
+    assert {each.verdict for each in found.values()} == {OK}
+    assert found["orders", "rows"].epochs == 1
 
 
 def test_no_more_than_five_faults_of_a_check_are_told(world: DiskWorld) -> None:

@@ -10,7 +10,7 @@ The caller first shows the plan, and asks. Then the plan is made once more, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from airflow_epochs import codes
@@ -127,6 +127,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
     _require_names(task, without, everything)
     shown = {name: each for name, each in everything.items() if name not in without and each}
     txn = _transaction(task.pipeline.name, everything, without)
+    _require_whole_id(task.pipeline.sinks, shown)
     told = _needed(told, shown)
     _require_read(task.pipeline.source, told.ends)
     _require_recoverable(task, shown, newest, told)
@@ -282,6 +283,22 @@ def _fitting(pipeline: str, shown: Mapping[str, LastEpoch]) -> dict[TransactionI
     marker = shown[name].marker
     nonce = f"{(marker.token or 0) << 1:016x}".ljust(32, "0")
     return {TransactionId(pipeline, marker.epoch, 1, nonce): name}
+
+
+def _require_whole_id(sinks: Iterable[Sink], shown: Mapping[str, LastEpoch]) -> None:
+    """Raise Refused if the id had to be made up, and a sink of somebody's own cannot have it: it compares whole ids."""
+    if any(each.txn for each in shown.values()):
+        return
+    for sink in sinks:
+        if sink.name in shown and not isinstance(sink, Positioned):
+            raise Refused(
+                f"No sink tells the whole id of its last transaction, and sink {sink.name} has no `last_epoch` to tell "
+                "it. With another id, the sink would vote against each epoch. Nothing was changed.",
+                code=codes.ENDS_UNKNOWN,
+                remedy="Give the sink's class a `last_epoch` that returns `LastEpoch(marker=…, txn=…)` "
+                "(docs/write-your-own-sink.md#optional-methods). Then type the command again.",
+                sink=sink.name,
+            )
 
 
 def _require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: int, told: Told) -> None:

@@ -142,7 +142,6 @@ def _of_sink(task: TaskTry, name: str, records: Sequence[CompleteRecord], looked
     yield _marker(task, name, sink)
     since = max(records[-1].adopted_in.get(name, 0), 1)
     receipts = [each.receipts[name] for each in records if each.txn.epoch >= since and name in each.receipts]
-    read = [record.txn_id for record in records if records_upper_bound(record.ranges)]
     if any(receipt.version is not None for receipt in receipts):
         yield _finding(name, "versions", len(receipts), _not_rising(receipts))
     if sink is None:
@@ -151,8 +150,18 @@ def _of_sink(task: TaskTry, name: str, records: Sequence[CompleteRecord], looked
         yield _asked(name, "files", receipts, lambda receipt: _lost(sink, receipt, task))
     if isinstance(sink, Watching) and receipts:
         yield _asked(name, "other writers", receipts[:1], lambda first: _changed(sink, first, task, records))
-    counted = [receipt for receipt in receipts if receipt.txn_id in read]  # a restored table has no rows of its own
+    countable = _with_a_count(task, records)
+    counted = [receipt for receipt in receipts if receipt.txn_id in countable]
     yield _asked(name, "rows", counted, lambda receipt: _miscounted(sink, receipt, task), looked)
+
+
+def _with_a_count(task: TaskTry, records: Sequence[CompleteRecord]) -> frozenset[str]:
+    """The transactions whose receipts tell how many rows they showed.
+
+    The epoch of a restored table has no rows of its own, and the receipts of a rebuilding do not know their number.
+    """
+    rebuilt = {each.txn_id for each in task.ledger.rebuildings_in_force()}
+    return frozenset(record.txn_id for record in records if records_upper_bound(record.ranges)) - rebuilt
 
 
 def _marker(task: TaskTry, name: str, today: Sink | None) -> Finding:

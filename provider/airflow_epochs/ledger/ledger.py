@@ -99,7 +99,8 @@ class Ledger:
         self._store = store
         self._pipeline = pipeline
         self._records = Records(store, pipeline, keys, require_signed=require_signed, checked=checked)
-        self.signing = Signing(self._records, self.newest_complete)
+        # Signing checks all that it vouches for, or lists it to an operator. So it believes where the ledger ends.
+        self.signing = Signing(self._records, lambda: Ledger(store, pipeline, checked=False).newest_complete())
         self._probed = False
         self._known_complete = 0
         self._rebuilt: list[RebuiltRecord] | None = None

@@ -92,7 +92,9 @@ class Trust:
         return self._pipeline_record() is None or self._is_signed_from_the_start() or self.signing() is not None
 
     def is_current(self) -> bool:
-        """Whether the newest key has signed the newest signing record, or the pipeline's record. True without keys.
+        """Whether the newest key has signed the newest signing record; without one, the pipeline's record.
+
+        True without keys, and for a ledger without a record.
 
         Raises:
             KeyMissing: There are no keys, and the ledger has begun to be signed.
@@ -101,12 +103,10 @@ class Trust:
             if self._get(signing_key(1)) is not None:
                 raise KeyMissing
             return True
-        identity = self._pipeline_record()
-        if identity is None or self._signed_with(self.keys.newest, PIPELINE_KEY, identity):
-            return True
-        number = self._last(signing_key)
-        value = self._get(signing_key(number)) if number else None
-        return value is not None and self._signed_with(self.keys.newest, signing_key(number), value)
+        number = self._last(signing_key)  # after a change of keys that was taken back, an old key signed the pipeline's
+        key = signing_key(number) if number else PIPELINE_KEY
+        value = self._get(key) if number else self._pipeline_record()
+        return value is None or self._signed_with(self.keys.newest, key, value)
 
     # -- reading ----------------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ def _differ(when: str, history: History, parts: Mapping[str, PerEpoch], epoch: i
 
 def _without_marker(history: History, epoch: int) -> Iterator[Violation]:
     complete = history.facts.complete[epoch]
-    for sink in complete.receipts:
+    for sink in complete.receipts:  # a sink without one, after a rebuilding, need not know its commit any more
         state = _finals(history).get(sink)
         if state and state.commits is not None:
             if not any(history.transaction(shown) == complete.txn for shown in state.commits):
@@ -157,7 +157,7 @@ def _torn_reading(
     looked = _observed(seen, history)
     parts = {sink: history.epochs.split(state.origins) for sink, state in looked.items()}
     for epoch in sorted(n for n in history.facts.complete if n <= seen.complete):
-        for sink in sorted(set(history.facts.complete[epoch].receipts) & set(looked)):
+        for sink in sorted(history.facts.sinks_of(epoch) & set(looked)):
             then, now = parts[sink].get(epoch, set()), finals.get(sink, {}).get(epoch, set())
             if then != now:
                 yield Violation(
@@ -179,11 +179,11 @@ def has_payloads(history: History) -> bool:
 def foreign_content(history: History) -> Iterator[Violation]:
     """I7: the content is that of the epoch's ranges."""
     yield from _changed_input(history)
-    known = dict(history.produced or {})
+    known = {origin: payload for origin, payload in (history.produced or {}).items() if payload}
     observed = [state for seen in history.observations for state in _observed(seen, history).values()]
     for state in [*_finals(history).values(), *observed]:
         for row in state.rows or ():
-            if row.payload and (known.setdefault(row.origin, row.payload) or row.payload) != row.payload:
+            if row.payload and known.setdefault(row.origin, row.payload) != row.payload:
                 yield Violation("A record has another content than elsewhere.", (row, known[row.origin]))
     if history.produced is not None:
         for sink, state in _finals(history).items():

@@ -17,16 +17,18 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pytest
 
-from airflow_epochs.contracts import Connection, Environment, Sink, SinkAttempt, SparkRunner
+from airflow_epochs.contracts import Connection, Environment, Replacing, Sink, SinkAttempt, SparkRunner
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
-from airflow_epochs.model import JsonDict, Marker, Staged, StagedClaim, TransactionId, Vote, VoteKind
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
+
+T = TypeVar("T")
 
 PIPELINE = "conformance"
 
@@ -191,22 +193,55 @@ class SinkConformance:
             subject.sink().discard(zombie, staged.place, subject.env, published=True)
         assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2], [2, 3]), Marker.of(second))
 
-    def test_a_commit_that_is_overtaken_after_it_has_looked_changes_nothing(self, subject: Subject) -> None:
+    def test_a_commit_that_is_overtaken_by_another_try_of_itself_changes_nothing(self, subject: Subject) -> None:
+        """A task's second try runs beside its first one, which pauses before it writes."""
+        attempt = _attempt(1)
+        staged = _staged(subject, attempt, [1, 2])
+
+        def second_try() -> tuple[Receipt, object]:
+            return _rebuilt(subject).commit(attempt, staged, subject.env), _seen(subject)
+
+        late, (receipt, seen) = self._overtaken(subject, attempt, staged, second_try)
+        assert late in (None, receipt)
+        assert _seen(subject) == seen
+        assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2]), Marker.of(attempt.txn))
+
+    def test_a_commit_that_is_overtaken_by_its_successors_changes_nothing(self, subject: Subject) -> None:
         """A zombie pauses before it writes. Its successor commits the same epoch, and then the next one."""
         zombie = _attempt(1)
         staged = _staged(subject, zombie, [1, 2])
 
-        def successor() -> tuple[TransactionId, object]:
+        def successors() -> tuple[TransactionId, object]:
             return self._gone_on(subject, zombie, staged), _seen(subject)
 
-        with ThreadPoolExecutor(1) as others:
-            held = _HeldUp(subject.env, lambda: others.submit(successor), self.overtaken_within_s)
-            with suppress(EpochError):
-                assert _rebuilt(subject).commit(zombie, staged, held).txn_id == str(zombie.txn)
-            second, seen = (held.by or others.submit(successor)).result()
+        late, (second, seen) = self._overtaken(subject, zombie, staged, successors)
+        assert late is None or late.txn_id == str(zombie.txn)
         assert _seen(subject) == seen
         assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2], [2, 3]), Marker.of(second))
+
+    def test_a_commit_that_is_overtaken_by_another_transaction_of_its_epoch_is_refused(self, subject: Subject) -> None:
+        """Two ledgers have the same epoch. The one that commits first is shown; the other one is refused for ever."""
+        one, two = ((each, _staged(subject, each, [n])) for n, each in enumerate((_attempt(1), _attempt(1)), 1))
+        late, receipt = self._overtaken(subject, *one, lambda: _if_committed(subject, *two))
+        assert (late is None) != (receipt is None), "one of them must be shown, and the other one refused"
+        (shown, _), refused, ids = (two, one, [2]) if receipt else (one, two, [1])
+        with _refused(subject):
+            _rebuilt(subject).commit(*refused, subject.env)
+        assert (subject.visible(), _marker(subject)) == (self.after(ids), Marker.of(shown.txn))
+
+    def _overtaken(
+        self, subject: Subject, attempt: SinkAttempt, staged: Staged, other: Callable[[], T]
+    ) -> tuple[Receipt | None, T]:
+        """Commit, pause once the commit has looked, and let the other one go on meanwhile.
+
+        Returns the commit's receipt, None if it raised an error, and what the other one returned.
+        """
+        with ThreadPoolExecutor(1) as others:
+            held = _HeldUp(subject.env, lambda: others.submit(other), self.overtaken_within_s)
+            late = _if_committed(subject, attempt, staged, held)
+            result = (held.by or others.submit(other)).result()
         assert (held.by is not None) == self.names_moments
+        return late, result
 
     def _gone_on(self, subject: Subject, attempt: SinkAttempt, staged: Staged) -> TransactionId:
         """Commit epoch 1 of this attempt, and then epoch 2. Returns the transaction of epoch 2."""
@@ -268,6 +303,13 @@ class SinkConformance:
         assert again.destination() == sink.destination() is not None
         assert again.asset_uri(PIPELINE) == sink.asset_uri(PIPELINE)
 
+    def test_a_sink_that_replaces_rows_tells_by_which_columns(self, subject: Subject) -> None:
+        """Without it, a backfill would write the rows of several epochs in no order. See ``Replacing``."""
+        sink = subject.sink()
+        if sorted(self.shows([1], [1, 2])) != [1, 1, 2]:
+            assert isinstance(sink, Replacing), "later rows replace earlier ones, and the sink has no replaces_by()"
+            assert sink.replaces_by() != (), "later rows replace earlier ones, and replaces_by() says that all stay"
+
 
 # -- what the coordinator does ---------------------------------------------------------------------------------------
 
@@ -316,6 +358,16 @@ def _epoch(
     return attempt.txn
 
 
+def _if_committed(
+    subject: Subject, attempt: SinkAttempt, staged: Staged, env: Environment | None = None
+) -> Receipt | None:
+    """The receipt of a commit; None if it raised an error."""
+    try:
+        return _rebuilt(subject).commit(attempt, staged, env or subject.env)
+    except EpochError:
+        return None
+
+
 def _marker(subject: Subject) -> Marker | None:
     return subject.sink().last_committed(PIPELINE, subject.env)
 
@@ -344,13 +396,13 @@ def _refused(subject: Subject) -> Iterator[None]:
 
 
 @dataclass
-class _HeldUp:
+class _HeldUp(Generic[T]):
     """An environment that holds the first named phase up until another commit ends, at most ``within_s`` seconds."""
 
     env: Environment
-    other: Callable[[], Future[tuple[TransactionId, object]]]
+    other: Callable[[], Future[T]]
     within_s: float
-    by: Future[tuple[TransactionId, object]] | None = None
+    by: Future[T] | None = None
 
     @property
     def spark(self) -> SparkRunner:

@@ -159,7 +159,7 @@ class History:
     Attributes:
         ledger: The ledger at the end.
         copies: Earlier copies of it, oldest first.
-        sinks: What the sinks show at the end.
+        sinks: What the sinks show at the end. Nobody looked at a sink that is missing here.
         groups: Sinks that share the records, for example orders and rejected orders: each record is in exactly one sink
             of a group. A sink in no group shows every record.
         rewritten: Sinks that rewrite their rows (upsert, overwrite). Only their commits are checked.
@@ -220,14 +220,19 @@ class History:
         """The final rows of every sink that does not rewrite them; None if some sink's rows are missing."""
         states = {name: state for name, state in (self.sinks or {}).items() if name not in self.rewritten}
         found = {name: state.rows for name, state in states.items() if state.rows is not None}
-        return found if self.sinks is not None and len(found) == len(states) else None
+        return found if self._has_all_sinks and len(found) == len(states) else None
 
     @property
     def commits(self) -> Mapping[str, Sequence[str | Marker]] | None:
         """The final commits of every sink; None if some sink's commits are missing."""
         states = self.sinks or {}
         found = {name: state.commits for name, state in states.items() if state.commits is not None}
-        return found if self.sinks is not None and len(found) == len(states) else None
+        return found if self._has_all_sinks and len(found) == len(states) else None
+
+    @property
+    def _has_all_sinks(self) -> bool:
+        """Whether somebody looked at every sink that the ledger names."""
+        return self.sinks is not None and self.facts.sinks <= self.sinks.keys()
 
     def view(self, epoch: int) -> EpochView:
         """What the protocol derives from the final records. Raises Corrupt if they contradict each other."""
@@ -242,7 +247,7 @@ class History:
     def groups_of(self, epoch: int) -> list[frozenset[str]]:
         """Groups of sinks that each show every record of a complete epoch. Groups with a waived sink are left out."""
         complete = self.facts.complete[epoch]
-        parts = frozenset(complete.receipts) - {*self.rewritten}
+        parts = self.facts.sinks_of(epoch) - {*self.rewritten}
         shared = [frozenset(group) for group in self.groups]
         alone = [frozenset({sink}) for sink in sorted(parts) if not any(sink in group for group in shared)]
         return [group & parts for group in [*shared, *alone] if group & parts and not group & set(complete.waived)]

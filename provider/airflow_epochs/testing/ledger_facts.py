@@ -120,6 +120,17 @@ class LedgerFacts:
         return max(self.complete, default=0)
 
     @cached_property
+    def sinks(self) -> frozenset[str]:
+        """The sinks that have a receipt or a marker on record."""
+        names = (name for record in self.complete.values() for name in (*record.receipts, *record.markers))
+        return frozenset(sink for _, sink in self.receipts).union(names)
+
+    def sinks_of(self, epoch: int) -> frozenset[str]:
+        """The sinks that show a complete epoch. One that a rebuilding rests on may have no receipt."""
+        record = self.complete[epoch]
+        return frozenset(record.receipts).union(name for name, txn in record.markers.items() if txn == record.txn_id)
+
+    @cached_property
     def rebuilt_epochs(self) -> frozenset[int]:
         """The epochs of the rebuildings that are in force. Their completion records say what the sinks told."""
         return frozenset(record.epoch for record in self.rebuilt if record.epoch in self.complete)
