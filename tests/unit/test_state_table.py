@@ -9,11 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import StateTable
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.agreement import require_marker
+from airflow_epochs.delta.log import entry_of, log_entry
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, TransactionId
 from airflow_epochs.sinks import from_spec
@@ -118,3 +120,50 @@ def test_a_state_that_was_waived_in_its_first_epoch_does_not_begin_unseen_and_on
         state_tables.pins(task, waived, {})
     assert state_tables.pins(task, waived, {"open": None})["open"].version is None
     assert state_tables.pins(task, complete(1), {})["open"].version is None, "it is new to the pipeline"
+
+
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+def pin_of(table: Path, **more: Any) -> Any:
+    return StateTable("open", **{**WINDOWS, "table": str(table), **more}).pin(None, "clicks", Environment())
+
+
+def mapped_table(folder: Path, page: str, day: str) -> Path:
+    """An empty table with the columns ``page`` and ``visit.day``, which its files call so."""
+
+    def field(number: int, name: str, kind: Any, physical: str) -> JsonDict:
+        metadata = {PHYSICAL_NAME: physical, "delta.columnMapping.id": number}
+        return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+    visit = {"type": "struct", "fields": [field(3, "day", "string", day)]}
+    schema = {"type": "struct", "fields": [field(1, "page", "string", page), field(2, "visit", visit, "visit")]}
+    shape = TableShape(
+        id="mapped",
+        schema=schema,
+        partition_by=(),
+        properties=MAPPED,
+        min_reader=2,
+        min_writer=5,
+        reader_features=None,
+        writer_features=None,
+    )
+    (folder / "_delta_log").mkdir(parents=True)
+    (folder / log_entry(0)).write_bytes(entry_of(shape.actions("mapped", 0)))
+    return folder
+
+
+def test_a_state_does_not_begin_in_a_table_whose_files_have_other_columns(tmp_path: Path) -> None:
+    mapped = [mapped_table(tmp_path / "a", "col-1", "day"), mapped_table(tmp_path / "b", "page", "col-2")]
+    for table in mapped:
+        with pytest.raises(Refused, match=f"EPOCHS-STATE-SCHEMA: .*{table} has column mapping"):
+            pin_of(table)
+    DeltaTable.create(tmp_path / "c", schema=pa.schema([("page", pa.string())]), partition_by=["page"])
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*/c is partitioned by page"):
+        pin_of(tmp_path / "c")
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*`properties` set delta.columnMapping.mode=name"):
+        pin_of(tmp_path / "new", properties=MAPPED)
+
+
+def test_a_state_begins_in_a_table_whose_files_have_the_same_columns_in_spite_of_a_mapping(tmp_path: Path) -> None:
+    assert pin_of(mapped_table(tmp_path / "open", "page", "day")).version is None
