@@ -82,7 +82,7 @@ def test_nobody_is_told_to_begin_a_lost_state_anew_under_another_name(tmp_path: 
     assert "If the table cannot come back" in first and "adopt-sink PIPELINE SINK --new-table" in then
 
 
-def pinned(folder: Path, known: JsonDict) -> JsonDict:
+def pinned(folder: Path, known: JsonDict, version: int | None = 0) -> JsonDict:
     """What epoch 8 reads, when the receipt of epoch 7 knows so much."""
     table = str(folder / "open")
     write_deltalake(table, pa.table({"page": ["a"]}))
@@ -92,7 +92,7 @@ def pinned(folder: Path, known: JsonDict) -> JsonDict:
         rows=1,
         files=1,
         bytes=1,
-        version=0,
+        version=version,
         committed_at="now",
         detail={"state": known} if known else {},
     )
@@ -108,6 +108,12 @@ def test_the_rows_of_the_last_fold_are_known_by_their_epoch(tmp_path: Path) -> N
 
 def test_a_state_of_which_nobody_knows_the_last_fold_is_folded(tmp_path: Path) -> None:
     assert pinned(tmp_path, {}) == {"fold": True, "folded_in": None}
+
+
+def test_a_state_whose_last_receipt_names_no_version_is_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match=r"EPOCHS-STATE-GONE: The version of the state table .* cannot be read") as gone:
+        pinned(tmp_path, {}, version=None)
+    assert "`airflow epochs adopt-sink PIPELINE open --new-table --why …`" in gone.value.remedy
 
 
 def test_a_state_that_was_waived_in_its_first_epoch_does_not_begin_unseen_and_one_that_was_adopted_does(

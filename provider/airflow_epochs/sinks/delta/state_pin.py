@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation, open_table
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_log import StateFacts
@@ -40,7 +40,8 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
             raise _not_empty(state, location)
         initial = _version_of(at, state.initial) if state.initial else None
         return StatePin(version=None, initial=initial, fold=initial is not None)
-    assert receipt.version is not None
+    if receipt.version is None:
+        raise _unknown(state, location)
     state_log.require_unchanged(location, receipt.version, target.version)
     known = receipt.detail.get("state", {})
     _require_same_rules(state, known)
@@ -94,6 +95,18 @@ def _not_empty(state: StateTable, location: TableLocation) -> Refused:
         f"The state {state.name!r} begins with this epoch, and its table {location.name} has rows already.",
         code=codes.STATE_NOT_EMPTY,
         sink=state.name,
+    )
+
+
+def _unknown(state: StateTable, location: TableLocation) -> Corrupt:
+    return state_log.gone(
+        location,
+        None,
+        "the log had lost the entry of the epoch before when its receipt was written, so nobody knows the version",
+        f"Point `table` of the state to a new table, and run `airflow epochs adopt-sink PIPELINE {state.name} "
+        "--new-table --why …`: the state begins anew there. To keep its rows, write the newest state of the old table "
+        "to another Delta table first (docs/state-how-it-works.md, 'The change log'), and name that in `initial`. Then "
+        "clear the failed task.",
     )
 
 
