@@ -172,4 +172,6 @@ def test_a_state_does_not_begin_in_a_table_whose_files_have_other_columns(tmp_pa
 
 
 def test_a_state_begins_in_a_table_whose_files_have_the_same_columns_in_spite_of_a_mapping(tmp_path: Path) -> None:
-    assert pin_of(mapped_table(tmp_path / "open", "page", "day")).version is None
+    assert pin_of(mapped_table(tmp_path / "a", "page", "day")).version is None
+    DeltaTable.create(tmp_path / "b", schema=pa.schema([("page", pa.string())]))
+    assert pin_of(tmp_path / "b", properties=MAPPED).version is None, "properties are those of a new table"

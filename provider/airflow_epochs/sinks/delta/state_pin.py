@@ -55,7 +55,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
 def _require_plain_files(state: StateTable, target: Target) -> None:
     """Raise Refused if files lack columns, or call them otherwise: they are read without Delta, so these were NULL."""
     shape = target.shape
-    if maps_columns(state.properties):
+    if shape is None and maps_columns(state.properties):
         why = f"its `properties` set {COLUMN_MAPPING}={state.properties[COLUMN_MAPPING]}"
     elif shape and shape.partition_by:
         why = f"its table {target.location.name} is partitioned by {', '.join(shape.partition_by)}"
