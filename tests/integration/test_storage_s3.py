@@ -7,12 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from urllib.request import Request, urlopen
 
 import obstore
 import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.table import TableLocation, open_table
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
@@ -87,6 +89,31 @@ def test_no_file_is_missing_only_because_the_store_does_not_answer(s3: Any, url:
     with pytest.raises(NotApplied, match=r"A request to the object store at .* failed") as error:
         unreachable.missing(["a"])
     assert not isinstance(error.value, Refused)
+
+
+# -- empty objects that show a folder --------------------------------------------------------------------------------
+
+
+def show_folder(s3: Any, url: str) -> None:
+    """Do what S3's console and Hadoop do. obstore would leave the last slash out."""
+    scope = "AWS4-HMAC-SHA256 Credential=test-key/20300101/us-east-1/s3/aws4_request"
+    address = f"{s3.endpoint}/{url.removeprefix('s3://')}/"
+    with urlopen(Request(address, method="PUT", data=b"", headers={"Authorization": scope})) as answer:
+        assert answer.status == 200
+
+
+def test_an_object_that_shows_a_folder_is_not_in_it(s3: Any, url: str, files: Files) -> None:
+    for folder in (url, f"{url}/a"):
+        show_folder(s3, folder)
+    assert files.names("a") == set() and files.sizes("a") == {}
+    files.write_new("a/b", b"x")
+    assert files.names("") == {"a"}
+    assert files.names("a") == {"b"} and files.sizes("a") == {"a/b": 1}
+
+
+def test_a_folder_that_a_console_has_made_is_an_empty_place_for_a_table(s3: Any, url: str) -> None:
+    show_folder(s3, url)
+    assert open_table(TableLocation("orders", url, options(s3))) is None
 
 
 # -- renew ----------------------------------------------------------------------------------------------------------

@@ -322,6 +322,18 @@ def test_a_file_whose_rows_the_log_does_not_count_is_left_alone(table: Path, of_
     assert len(small) == 4
 
 
+def test_the_files_of_its_original_are_left_alone_in_a_shallow_clone(table: Path, tmp_path: Path) -> None:
+    write_deltalake(str(table), rows(4), mode="append")
+    (tmp_path / "original").mkdir()
+    (own,) = table.glob("*.parquet")
+    theirs = own.rename(tmp_path / "original" / own.name).as_uri()
+    entry = table / "_delta_log" / f"{0:020}.json"
+    entry.write_text(entry.read_text().replace(f'"path":"{own.name}"', f'"path":"{theirs}"'))
+    small_files(table)
+    assert compacted(table)["files_removed"] == 4
+    assert own.name in live(table) and len(live(table)) == 2
+
+
 def test_what_lies_before_a_log_that_was_cleaned_up_is_left_alone(table: Path) -> None:
     small_files(table)
     DeltaTable(str(table)).create_checkpoint()

@@ -13,11 +13,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.log import entry_of, log_entry
+from airflow_epochs.delta.table import App, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost
-from airflow_epochs.model import Marker, Staged
+from airflow_epochs.model import JsonDict, Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
+from airflow_epochs.sinks.delta.lost_files import loss_of
+from airflow_epochs.sinks.delta.lost_files import lost as lost_error
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_history import commits_of
 from tests.support.delta_world import (
     attempt_of,
@@ -166,6 +172,28 @@ def test_files_that_others_removed_from_the_table_and_deleted_are_not_lost(
     take(first)
     assert sink.commit(attempt, first, world).rows == 4
     assert seen_by_duckdb(table) == [8]
+
+
+def vector(name: str) -> JsonDict:
+    """A deletion vector that lies in a file, after Delta's protocol."""
+    return {"storageType": "u", "pathOrInlineDv": f"{name}^-aqEH.-t@S}}K{{vb[*k^", "offset": 4, "sizeInBytes": 1}
+
+
+def test_a_deletion_vector_that_vanishes_while_its_commit_lands_is_lost_unless_a_newer_one_came(tmp_path: Path) -> None:
+    files, found = LocalFiles(tmp_path), FoundCommit(1, 0, None)
+    plain: JsonDict = {"path": "a.parquet", "partitionValues": {}, "size": 1}
+    first, second = plain | {"deletionVector": vector("ab")}, plain | {"deletionVector": vector("cd")}
+    files.write_new("a.parquet", b"x")
+    files.write_new(log_entry(1), entry_of([{"remove": plain}, {"add": first}]))
+    loss = loss_of(found, files)
+    assert loss and loss.gone == {"ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"} and not loss.removed
+    told = lost_error(TableLocation("orders", str(tmp_path), {}), found, loss, App.of("p", "bronze"), transaction(1))
+    assert told.code is codes.DELTA_FILES_LOST and "1 of 2 files" in told.what
+    files.write_new(log_entry(2), entry_of([{"remove": first}, {"add": second}]))
+    assert loss_of(found, files) is None
+    (tmp_path / "a.parquet").unlink()
+    loss = loss_of(found, files)
+    assert loss and loss.gone == {"a.parquet"}, "the newer vector is of this file"
 
 
 def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(

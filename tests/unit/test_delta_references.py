@@ -12,8 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import App, TableLocation
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import TransactionId
+from airflow_epochs.sinks.delta import references
 from airflow_epochs.sinks.delta.references import referenced
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
@@ -84,6 +85,29 @@ def test_the_log_is_read_no_further_back_than_the_epoch_before(sink: DeltaSink, 
     (seventh,) = [Path(uri).relative_to(table) for uri in newest if "/7-1-" in uri]
     location, app = TableLocation(table, table, {}), App.of("orders", "bronze")
     assert referenced(location, app, 7, str(seventh.parent)) == {str(seventh)}
+
+
+@pytest.mark.parametrize("same_log", [True, False])
+def test_the_log_is_read_no_further_back_than_the_entry_that_was_the_newest_when_the_rows_were_staged(
+    sink: DeltaSink, table: str, world: Environment, same_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "ENTRIES_MAX", 2)
+    first, previous = transaction(1), None
+    for txn in (first, transaction(2), transaction(3), transaction(4)):
+        run_epoch(sink, txn, previous, rows(txn.epoch), world)
+        previous = txn
+    played_again = attempt_of(first)
+    place = stage(sink, played_again, rows(1), world).place
+    write_deltalake(table, rows(9), mode="append")
+    if same_log:
+        sink.discard(played_again, place, world, published=False)
+        assert not Path(place).exists()
+        return
+    with Path(table, "_delta_log", f"{3:020}.json").open("a") as entry:
+        entry.write("\n")
+    with pytest.raises(NotApplied, match="more than 2 entries of the table's log"):
+        sink.discard(played_again, place, world, published=False)
+    assert list(Path(place).rglob("*.parquet"))
 
 
 # -- whose a staging folder is ---------------------------------------------------------------------------------------

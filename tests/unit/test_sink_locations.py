@@ -40,6 +40,13 @@ def test_a_url_that_is_not_read_alike_by_all_is_refused(location: str) -> None:
         DeltaSource(location)
 
 
+def test_a_url_of_azure_without_the_account_is_refused_because_spark_cannot_open_it() -> None:
+    for sink in (*sinks_at("az://lake/t"), *sinks_at("AZ://lake/t")):
+        with pytest.raises(Refused, match="has the scheme az, which Spark cannot open") as refused:
+            sink.destination()
+        assert "a URL such as abfss://container@account.dfs.core.windows.net/" in refused.value.remedy
+
+
 @pytest.mark.parametrize(
     "location",
     [

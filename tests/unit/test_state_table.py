@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import StateTable
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.agreement import require_marker
 from airflow_epochs.coordinator.recorded_sinks import sink_of
+from airflow_epochs.delta.log import entry_of, log_entry
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
@@ -81,7 +83,7 @@ def test_nobody_is_told_to_begin_a_lost_state_anew_under_another_name(tmp_path: 
     assert "If the table cannot come back" in first and "adopt-sink PIPELINE SINK --new-table" in then
 
 
-def pinned(folder: Path, known: JsonDict) -> JsonDict:
+def pinned(folder: Path, known: JsonDict, version: int | None = 0) -> JsonDict:
     """What epoch 8 reads, when the receipt of epoch 7 knows so much."""
     table = str(folder / "open")
     write_deltalake(table, pa.table({"page": ["a"]}))
@@ -91,7 +93,7 @@ def pinned(folder: Path, known: JsonDict) -> JsonDict:
         rows=1,
         files=1,
         bytes=1,
-        version=0,
+        version=version,
         committed_at="now",
         detail={"state": known} if known else {},
     )
@@ -107,6 +109,12 @@ def test_the_rows_of_the_last_fold_are_known_by_their_epoch(tmp_path: Path) -> N
 
 def test_a_state_of_which_nobody_knows_the_last_fold_is_folded(tmp_path: Path) -> None:
     assert pinned(tmp_path, {}) == {"fold": True, "folded_in": None}
+
+
+def test_a_state_whose_last_receipt_names_no_version_is_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match=r"EPOCHS-STATE-GONE: The version of the state table .* cannot be read") as gone:
+        pinned(tmp_path, {}, version=None)
+    assert "`airflow epochs adopt-sink PIPELINE open --new-table --why …`" in gone.value.remedy
 
 
 def test_a_state_that_was_waived_in_its_first_epoch_does_not_begin_unseen_and_one_that_was_adopted_does(
@@ -157,3 +165,52 @@ def task_of(state: StateTable) -> Any:
     task = SimpleNamespace(pipeline=pipeline, env=Environment())
     task.sink_of = lambda opened, name: sink_of(opened, name, pipeline.sinks)
     return task
+
+
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+def pin_of(table: Path, **more: Any) -> Any:
+    return StateTable("open", **{**WINDOWS, "table": str(table), **more}).pin(None, "clicks", Environment())
+
+
+def mapped_table(folder: Path, page: str, day: str) -> Path:
+    """An empty table with the columns ``page`` and ``visit.day``, which its files call so."""
+
+    def field(number: int, name: str, kind: Any, physical: str) -> JsonDict:
+        metadata = {PHYSICAL_NAME: physical, "delta.columnMapping.id": number}
+        return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+    visit = {"type": "struct", "fields": [field(3, "day", "string", day)]}
+    schema = {"type": "struct", "fields": [field(1, "page", "string", page), field(2, "visit", visit, "visit")]}
+    shape = TableShape(
+        id="mapped",
+        schema=schema,
+        partition_by=(),
+        properties=MAPPED,
+        min_reader=2,
+        min_writer=5,
+        reader_features=None,
+        writer_features=None,
+    )
+    (folder / "_delta_log").mkdir(parents=True)
+    (folder / log_entry(0)).write_bytes(entry_of(shape.actions("mapped", 0)))
+    return folder
+
+
+def test_a_state_does_not_begin_in_a_table_whose_files_have_other_columns(tmp_path: Path) -> None:
+    mapped = [mapped_table(tmp_path / "a", "col-1", "day"), mapped_table(tmp_path / "b", "page", "col-2")]
+    for table in mapped:
+        with pytest.raises(Refused, match=f"EPOCHS-STATE-SCHEMA: .*{table} has column mapping"):
+            pin_of(table)
+    DeltaTable.create(tmp_path / "c", schema=pa.schema([("page", pa.string())]), partition_by=["page"])
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*/c is partitioned by page"):
+        pin_of(tmp_path / "c")
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*`properties` set delta.columnMapping.mode=name"):
+        pin_of(tmp_path / "new", properties=MAPPED)
+
+
+def test_a_state_begins_in_a_table_whose_files_have_the_same_columns_in_spite_of_a_mapping(tmp_path: Path) -> None:
+    assert pin_of(mapped_table(tmp_path / "a", "page", "day")).version is None
+    DeltaTable.create(tmp_path / "b", schema=pa.schema([("page", pa.string())]))
+    assert pin_of(tmp_path / "b", properties=MAPPED).version is None, "properties are those of a new table"

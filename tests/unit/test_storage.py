@@ -15,7 +15,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.storage.files import Files, open_files
 from airflow_epochs.storage.local import LocalFiles
-from airflow_epochs.storage.objects import ObjectFiles, object_store
+from airflow_epochs.storage.objects import ObjectFiles, Objects, object_store
 from airflow_epochs.storage.options import storage_options
 
 
@@ -234,6 +234,20 @@ def test_deleting_a_folder_deletes_all_in_it_and_nothing_beside_it(tmp_path: Pat
     files.delete("a")
     files.delete("a")
     assert files.sizes("") == {"ab": 1}
+
+
+def test_deleting_a_folder_goes_on_behind_an_object_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from obstore.store import LocalStore
+
+    files = ObjectFiles("file:///", LocalStore(tmp_path))
+    for number in range(20):
+        files.write_new(f"a/{number}", b"x")
+    listed = Objects.sizes
+    monkeypatch.setattr(Objects, "sizes", lambda self, folder: {"a/marker": 0, **listed(self, folder)})
+    files.delete("a")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_deleting_a_link_spares_what_it_points_to(tmp_path: Path) -> None:

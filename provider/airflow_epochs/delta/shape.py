@@ -122,6 +122,11 @@ class TableShape:
         """Columns that keep every reader but Spark from opening the table, each with its type."""
         return unreadable(self.schema)
 
+    @property
+    def renamed(self) -> list[str]:
+        """Columns, and fields within them, that the files call by another name."""
+        return [field["name"] for field in _fields(self.schema) if _physical_name(field) != field["name"]]
+
     def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
         """The ``protocol`` and ``metaData`` actions for version 0 of a table of this shape."""
         features = {"readerFeatures": self.reader_features, "writerFeatures": self.writer_features}
@@ -206,6 +211,21 @@ def _unreadable(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
     parts += [(name, kind[key]) for key, name in _NESTED.items() if key in kind]
     for name, part in parts:
         yield from _unreadable(part, f"{path}.{name}" if path else name)
+
+
+def _fields(kind: Any) -> Iterator[JsonDict]:
+    """The fields of a type, and those within them."""
+    if not isinstance(kind, dict):
+        return
+    for field in kind.get("fields", ()):
+        yield field
+        yield from _fields(field["type"])
+    for key in _NESTED:
+        yield from _fields(kind.get(key))
+
+
+def _physical_name(field: JsonDict) -> Any:
+    return (field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"])
 
 
 def _sorted(features: Any) -> tuple[str, ...] | None:

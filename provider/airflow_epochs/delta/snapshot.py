@@ -38,6 +38,10 @@ class LogPosition:
     digest: str
     marker: Marker | None
 
+    def is_at(self, version: int, entry: bytes) -> bool:
+        """Whether it is this log entry, and no other table's."""
+        return version == self.version and _digest(entry) == self.digest
+
     def as_json(self) -> JsonDict:
         """As the staging table's user metadata keeps it."""
         marker = [self.marker.epoch, self.marker.token] if self.marker else None
@@ -94,7 +98,7 @@ def snapshot_from(known: LogPosition, app: App, files: Files) -> Snapshot | None
     cleaned up past the position, or too many entries follow.
     """
     entry = files.read(log_entry(known.version))
-    if entry is None or _digest(entry) != known.digest:
+    if entry is None or not known.is_at(known.version, entry):
         return None
     commit = None
     for version in range(known.version + 1, known.version + 1 + ENTRIES_MAX):

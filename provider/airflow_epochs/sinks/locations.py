@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import CLEAR_RULE, is_template, unclear_in
+from airflow_epochs.names import CLEAR_RULE, is_template, normalised, unclear_in
 from airflow_epochs.secrecy import shown
 
 
 def require_usable(what: str, url: str, sink: str) -> None:
     """Raise Refused if the URL of a sink's table or staging folder contains a login, or is not read alike by all.
 
-    A login is a user, with or without a password.
+    A login is a user, with or without a password. ``az://`` names no account, so Hadoop has no such scheme.
     """
     if secrecy.has_login(url):
         raise Refused(
@@ -25,5 +25,13 @@ def require_usable(what: str, url: str, sink: str) -> None:
             f"`{what}` of the sink, {shown(url)}, has {unclear!r} in it, which Spark and deltalake read differently.",
             code=codes.SINK_MISCONFIGURED,
             remedy=f"Give `{what}` a URL {CLEAR_RULE}. Then clear the failed task.",
+            sink=sink,
+        )
+    if normalised(url).startswith("az://"):
+        raise Refused(
+            f"`{what}` of the sink, {shown(url)}, has the scheme az, which Spark cannot open.",
+            code=codes.SINK_MISCONFIGURED,
+            remedy=f"Give `{what}` a URL such as abfss://container@account.dfs.core.windows.net/folder. Then clear the "
+            "failed task.",
             sink=sink,
         )

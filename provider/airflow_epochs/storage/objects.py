@@ -27,7 +27,7 @@ _CLIENT_OPTIONS = {
     "proxy_url",
     "user_agent",
 }
-_PARALLEL_READS = 16
+_PARALLEL_REQUESTS = 16
 _READ_BYTES = 2 * 2**20
 
 
@@ -131,10 +131,14 @@ class Objects:
         return [str(path).rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Path -> bytes, for every object below a folder. One listing has both."""
+        """Path -> bytes, for every object below a folder. One listing has both.
+
+        A console or Hadoop may have put an empty object ``folder/``, to show a folder. obstore tells it as ``folder``.
+        """
         import obstore
 
-        return {str(meta["path"]): int(meta["size"]) for batch in obstore.list(self._store, folder) for meta in batch}
+        listed = (meta for batch in obstore.list(self._store, folder) for meta in batch)
+        return {str(meta["path"]): int(meta["size"]) for meta in listed if meta["path"] != folder}
 
     def remove(self, path: str) -> None:
         """As ``Blobs.remove``."""
@@ -165,7 +169,8 @@ class ObjectFiles:
 
         with self._errors():
             found = obstore.list_with_delimiter(self._store, folder or None)
-        paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        # An object that only shows the folder has its path; see Objects.sizes.
+        paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"] if meta["path"] != folder)]
         return {str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths}
 
     def read(self, path: str) -> bytes | None:
@@ -184,14 +189,14 @@ class ObjectFiles:
             yield file
 
     def missing(self, paths: Iterable[str]) -> set[str]:
-        """As ``Files.missing``; asks for ``_PARALLEL_READS`` objects at a time."""
+        """As ``Files.missing``; asks for ``_PARALLEL_REQUESTS`` objects at a time."""
         asked = list(paths)
-        with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             there = pool.map(self._objects.exists, asked)
             return {path for path, is_there in zip(asked, there, strict=True) if not is_there}
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
-        """As ``Files.tails``; reads ``_PARALLEL_READS`` objects at a time."""
+        """As ``Files.tails``; reads ``_PARALLEL_REQUESTS`` objects at a time."""
         import obstore
 
         def tail(item: tuple[str, int]) -> tuple[str, bytes]:
@@ -199,7 +204,7 @@ class ObjectFiles:
             start = max(0, size - length)
             return path, bytes(obstore.get_range(self._store, path, start=start, end=size)) if size else b""
 
-        with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             yield from pool.map(tail, sizes.items())
 
     def write_new(self, path: str, value: bytes) -> bool:
@@ -255,15 +260,9 @@ class ObjectFiles:
             ) from error
 
     def delete(self, path: str) -> None:
-        """As ``Files.delete``."""
-        import obstore
-
-        with self._errors():
-            below = self._objects.below(path)
-            if below:
-                obstore.delete(self._store, below)
-            else:
-                self._objects.remove(path)
+        """As ``Files.delete``. One request per object, because a request for many may stop at one that is gone."""
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            list(pool.map(self._objects.remove, self._objects.below(path) or [path]))
 
     def sync(self, paths: Iterable[str]) -> None:
         """As ``Files.sync``: nothing to do."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.snapshot import LogPosition
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.delta import checks, references
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.staged import checks as staged_checks
 from airflow_epochs.staged import owner
-from airflow_epochs.staged.staging import read_staging
+from airflow_epochs.staged.staging import Staging, read_staging
 
 log = secrecy.logger(__name__)
 
@@ -43,25 +44,27 @@ def _discard(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, pla
     if published and not _copied(at, location, attempt, relative):
         location.files.delete(f"{relative}/_delta_log")
         return
-    _require_made_for_it(at, location, attempt, relative)
-    kept = references.referenced(location, at.app(attempt.txn.pipeline), attempt.txn.epoch, relative)
+    staging = _made_for_it(at, location, attempt, relative)
+    anchor = LogPosition.from_json(staging.user_metadata.get("anchor")) if staging else None
+    kept = references.referenced(location, at.app(attempt.txn.pipeline), attempt.txn.epoch, relative, anchor)
     if kept & location.files.sizes(relative).keys():
         log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, location.name)
     else:
         location.files.delete(relative)
 
 
-def _require_made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> None:
-    """What was staged there was staged by this transaction, and for the table that is there."""
+def _made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> Staging | None:
+    """What was staged there: by this transaction, and for the table that is there. None if nothing readable was."""
     try:
         staging = read_staging(location.files, relative)
     except Refused:  # damaged, so that it says nothing; what the table refers to is kept all the same
-        return
+        return None
     if staging is None:
-        return
+        return None
     staged_checks.require_own(staging, attempt, at.app(attempt.txn.pipeline).epoch, relative)
     if staging.user_metadata["table_id"] is not None:
         checks.require_same_table(at.look(location, attempt.txn.pipeline).shape, staging, location.name)
+    return staging
 
 
 def _copied(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> bool:

@@ -27,6 +27,7 @@ from airflow_epochs.delta.snapshot import alters
 from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta.flush import paths_of
 from airflow_epochs.sinks.delta.publish import now_ms
 from airflow_epochs.sinks.delta.rewrite import Rewritten, Small, rewritten
 from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
@@ -161,11 +162,12 @@ def _newest_small(files: Files, version: int, limit: int) -> Iterator[Small]:
 
 
 def _small(add: JsonDict, limit: int) -> Iterator[Small]:
-    """The file, if it is small and the log counts its rows.
+    """The file, if it is small, lies in the table's folder, and the log counts its rows.
 
-    Other writers need not count rows. Without a count, lost rows would not be noticed.
+    A shallow clone names the files of its original. Other writers need not count rows. Without a count, lost rows would
+    not be noticed.
     """
-    if add["size"] >= limit or add.get("deletionVector"):
+    if add["size"] >= limit or add.get("deletionVector") or not paths_of(add):
         return
     try:
         rows = checked_stats(StagedFile.of(add))["numRecords"]

@@ -16,10 +16,12 @@ from urllib.parse import unquote
 from airflow_epochs import codes
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
+from airflow_epochs.delta.replay import key_of
 from airflow_epochs.delta.shape import metadata_of
 from airflow_epochs.delta.table import PUTS_BACK, RESTORED, App, FoundCommit, TableLocation, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
 from airflow_epochs.model import JsonDict, TransactionId, attempt_fields
+from airflow_epochs.sinks.delta.flush import paths_of
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.storage.files import Files
 
@@ -34,7 +36,7 @@ class Loss:
     Attributes:
         version: The table's newest version: every entry up to it was read.
         adds: The ``add`` actions of the commit.
-        gone: Paths of files that the table at this version refers to and that are not there.
+        gone: Paths of files, and of deletion vectors, that the table at this version refers to and that are not there.
         removed: Paths of files of the commit that the table no longer refers to.
     """
 
@@ -50,29 +52,35 @@ def loss_of(found: FoundCommit, files: Files) -> Loss | None:
     if entry is None or found.version is None:
         return None
     adds = [action["add"] for action in actions_of(entry) if "add" in action]
-    paths = {unquote(add["path"]) for add in adds}
-    gone = files.missing(path for path in paths if not path.startswith("/") and ":/" not in path)
+    gone = files.missing(set(paths_of(*adds)))
     if not gone:
         return None
-    version, removed = _removed_since(found.version, files)
-    if newest_checkpoint(files) > version or not gone - removed:
+    version, live = _live_since(found.version, adds, files)
+    lost = gone & set(paths_of(*live))
+    if newest_checkpoint(files) > version or not lost:
         return None
-    return Loss(version, adds, gone - removed, paths & removed)
+    return Loss(version, adds, lost, _paths(adds) - _paths(live))
 
 
-def _removed_since(version: int, files: Files) -> tuple[int, set[str]]:
-    """The newest version, and the files that were removed since ``version`` and did not come back."""
-    removed: set[str] = set()
+def _live_since(version: int, adds: list[JsonDict], files: Files) -> tuple[int, list[JsonDict]]:
+    """The newest version, and the ``add`` actions with which it has files of the commit at ``version``.
+
+    Rows may have been deleted from a file since: its action then names a newer deletion vector.
+    """
+    paths, live = _paths(adds), {key_of(add): add for add in adds}
     while (entry := files.read(log_entry(version + 1))) is not None:
         version += 1
         actions = list(actions_of(entry))
-        removed |= _paths(actions, "remove")
-        removed -= _paths(actions, "add")
-    return version, removed
+        for removed in (action["remove"] for action in actions if "remove" in action):
+            live.pop(key_of(removed), None)
+        for added in (action["add"] for action in actions if "add" in action):
+            if unquote(added["path"]) in paths:
+                live[key_of(added)] = added
+    return version, list(live.values())
 
 
-def _paths(actions: list[JsonDict], kind: str) -> set[str]:
-    return {unquote(action[kind]["path"]) for action in actions if kind in action}
+def _paths(adds: list[JsonDict]) -> set[str]:
+    return {unquote(add["path"]) for add in adds}
 
 
 def require_there(location: TableLocation, found: FoundCommit, app: App, txn: TransactionId) -> FoundCommit:
@@ -89,9 +97,9 @@ def require_there(location: TableLocation, found: FoundCommit, app: App, txn: Tr
 
 def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn: TransactionId) -> Corrupt:
     """The error for a commit that has lost files."""
-    example = sorted(loss.gone)[0]
+    example, count = sorted(loss.gone)[0], len(set(paths_of(*loss.adds)))
     what = (
-        f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {location.name} added are gone, "
+        f"{len(loss.gone)} of {count} files that version {found.version} of {location.name} added are gone, "
         f"for example {example}, and the table still refers to them. A VACUUM deleted them while the commit ran."
     )
     ours = found.user_metadata or {}

@@ -1,9 +1,9 @@
 """Finds the files of a staging place that the table refers to, before any of them is deleted.
 
-The log is read from its newest entry backwards, to a commit of an earlier epoch of the same sink. That commit is older
-than the place, because an attempt is opened after it. A file that an entry on the way adds *or removes* is kept: older
-versions with it can be read as long as the log entries exist. If the log has been cleaned up before that point, the
-files of the newest version count as well.
+The log is read from its newest entry backwards, to one that is older than the place: a commit of an earlier epoch of
+the same sink, because an attempt is opened after it; or the entry that was the newest when the rows were staged. A file
+that an entry on the way adds *or removes* is kept: older versions with it can be read as long as the log entries exist.
+If the log has been cleaned up before that point, the files of the newest version count as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.snapshot import LogPosition
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
@@ -23,10 +24,17 @@ ENTRIES_MAX = 1_000
 _OF_THE_LOG = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
 
 
-def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set[str]:
+def referenced(
+    location: TableLocation, app: App, epoch: int, place: str, anchor: LogPosition | None = None
+) -> set[str]:
     """The files below ``place``, relative to the table, that some readable version of the table has.
 
-    ``epoch`` is the one that the place was made for.
+    Args:
+        location: The table.
+        app: The name under which the sink signs.
+        epoch: The one that the place was made for.
+        place: The place, relative to the table.
+        anchor: The table's newest entry before anything was written there, if that is known.
 
     Raises:
         NotApplied: The log does not allow an answer.
@@ -40,7 +48,8 @@ def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set
         actions = list(actions_of(entry))
         logged = (action[kind]["path"] for action in actions for kind in ("add", "remove") if kind in action)
         found |= _below(place, logged)
-        if version == 0 or _is_of_an_earlier_epoch(actions, app, epoch):
+        is_anchor = anchor is not None and anchor.is_at(version, entry)
+        if version == 0 or is_anchor or _is_of_an_earlier_epoch(actions, app, epoch):
             return found
     if newest < 0:
         return found

@@ -96,12 +96,14 @@ def files_at(location: TableLocation, version: int) -> list[JsonDict]:
     return files_of(table_at(location, version))
 
 
-def gone(location: TableLocation, version: int, why: str) -> Corrupt:
-    """The error for a version of a state table that cannot be read any more."""
+def gone(location: TableLocation, version: int | None, why: str, remedy: str | None = None) -> Corrupt:
+    """The error for a version of a state table that cannot be read any more. None: the receipt does not name it."""
+    which = "The version" if version is None else f"Version {version}"
     return Corrupt(
-        f"Version {version} of the state table {location.name} cannot be read any more: {why}. The epoch must read the "
-        "state of this version.",
+        f"{which} of the state table {location.name} cannot be read any more: {why}. The epoch must read the state of "
+        "this version.",
         code=codes.STATE_GONE,
+        remedy=remedy,
     )
 
 

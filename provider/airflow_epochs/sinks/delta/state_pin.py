@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation, open_table
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
+from airflow_epochs.spark.driver.delta.schema import COLUMN_MAPPING, maps_columns
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms.changes import DELETED
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_epochs.contracts import SinkAttempt
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
     from airflow_epochs.sinks.delta.state_table import StateTable
+    from airflow_epochs.sinks.delta.target import Target
     from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 
 FOLD_EPOCHS_MIN, FOLD_EPOCHS_MAX = 4, 200
@@ -32,12 +34,14 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
 
     location = at.location()
     target = at.look(location, pipeline)
+    _require_plain_files(state, target)
     if receipt is None:
         if target.table is not None and target.table.file_uris():
             raise _not_empty(state, location)
         initial = _version_of(at, state.initial) if state.initial else None
         return StatePin(version=None, initial=initial, fold=initial is not None)
-    assert receipt.version is not None
+    if receipt.version is None:
+        raise _unknown(state, location)
     state_log.require_unchanged(location, receipt.version, target.version)
     known = receipt.detail.get("state", {})
     _require_same_rules(state, known)
@@ -46,6 +50,27 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     facts = {name: int(known[name]) for name in ("base", "changes", "epochs")}
     folded_in = TransactionId.parse(receipt.txn_id).epoch - facts["epochs"]
     return StatePin(version=target.version, fold=_is_due(state, **facts), folded_in=folded_in, **facts)
+
+
+def _require_plain_files(state: StateTable, target: Target) -> None:
+    """Raise Refused if files lack columns, or call them otherwise: they are read without Delta, so these were NULL."""
+    shape = target.shape
+    if shape is None and maps_columns(state.properties):
+        why = f"its `properties` set {COLUMN_MAPPING}={state.properties[COLUMN_MAPPING]}"
+    elif shape and shape.partition_by:
+        why = f"its table {target.location.name} is partitioned by {', '.join(shape.partition_by)}"
+    elif shape and maps_columns(shape.properties) and shape.renamed:
+        why = f"its table {target.location.name} has column mapping, and other names in its files"
+    else:
+        return
+    raise Refused(
+        f"The state {state.name!r} cannot be kept with column mapping or partitions: {why}.",
+        code=codes.STATE_SCHEMA,
+        remedy=f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
+        "have written to the state, their rows were read as NULL: run `airflow epochs adopt-sink PIPELINE "
+        f"{state.name} --new-table --why …`, and the state begins anew there. Then clear the failed task.",
+        sink=state.name,
+    )
 
 
 def _require_same_rules(state: StateTable, known: JsonDict) -> None:
@@ -70,6 +95,18 @@ def _not_empty(state: StateTable, location: TableLocation) -> Refused:
         f"The state {state.name!r} begins with this epoch, and its table {location.name} has rows already.",
         code=codes.STATE_NOT_EMPTY,
         sink=state.name,
+    )
+
+
+def _unknown(state: StateTable, location: TableLocation) -> Corrupt:
+    return state_log.gone(
+        location,
+        None,
+        "the log had lost the entry of the epoch before when its receipt was written, so nobody knows the version",
+        f"Point `table` of the state to a new table, and run `airflow epochs adopt-sink PIPELINE {state.name} "
+        "--new-table --why …`: the state begins anew there. To keep its rows, write the newest state of the old table "
+        "to another Delta table first (docs/state-how-it-works.md, 'The change log'), and name that in `initial`. Then "
+        "clear the failed task.",
     )
 
 
