@@ -14,8 +14,10 @@ from airflow.sdk import Context
 from airflow_epochs.coordinator import code_changes, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.hooks.epochs import AirflowEnvironment
+from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import Run
+from airflow_epochs.operators.base import EpochOperator
 from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.testing import Crash
 from tests.support.layout_lab import Lab, broken_commit, in_state
@@ -49,16 +51,16 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[EpochsOperator]:
 def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the failed tasks said."""
     texts: list[str] = []
-    executed = EpochsOperator.execute
+    told = EpochOperator._told
 
-    def execute(operator: EpochsOperator, context: Context) -> Any:
+    def tell(operator: EpochOperator, context: Context) -> Any:
         try:
-            return executed(operator, context)
+            return told(operator, context)
         except Exception as error:
             texts.append(str(error))
             raise
 
-    monkeypatch.setattr(EpochsOperator, "execute", execute)
+    monkeypatch.setattr(EpochOperator, "_told", tell)
     return texts
 
 
@@ -175,6 +177,27 @@ def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by:
     lab.produce("last")
     assert lab.run("last").state == "success"
     assert lab.world.litter() == set()
+
+
+@pytest.mark.parametrize("phase", ["open.landed", "stage.done", "decision.landed"])
+def test_a_run_that_blocks_with_its_second_epoch_is_cleared_and_finishes_it_with_a_task_per_step(
+    lab: Lab, failures: list[str], monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # for the command
+    lab.laid_out(layout="single", on_failed_epoch="block")
+    lab.produce("a", "b")
+    with at(phase, 2, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    lab.laid_out(on_failed_epoch="block")
+    assert lab.run("r2").state == "failed"
+    assert "belongs to run r1 of DAG" in "".join(failures)
+    Retry.of(lab.ledger, "orders").do(lab.ledger, Account(who="me", why="another layout"))
+    assert lab.harness.drive("r1").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert (opened_by(lab), lab.after) == (["r1", "r1 #2"], [2])
+    lab.produce("c")
+    assert lab.clear("r2").state == "success"
+    assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
 
 
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
-from airflow_epochs.operators.base import NeedsTransform, try_number
+from airflow_epochs.operators.base import NeedsTransform, run_of, try_number
 from airflow_epochs.operators.epoch import CommitSinkOperator, assets_of
 from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.wording import in_one_task
@@ -71,6 +71,12 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
     def _locate(self, error: EpochError) -> None:
         super()._locate(error)
         error.remedy = in_one_task(error.remedy)
+
+    def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
+        """The run of all its epochs: ``work`` looks for the newest one itself."""
+        from airflow_epochs.coordinator import rereading
+
+        return rereading.as_known(coordinator.task, run_of(context))
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""
