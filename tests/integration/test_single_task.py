@@ -267,6 +267,27 @@ def test_a_missing_transform_says_to_clear_the_one_task_and_that_helps(lab: Lab,
     assert lab.shown() == [["a"], ["a"]]
 
 
+def test_the_events_of_a_cleared_run_tell_of_all_its_epochs_from_the_first_one_on(lab: Lab) -> None:
+    lab.produce("a", "b", "c")
+    with at("stage.done", 2, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    assert lab.harness.asset_events("r1") == []
+    assert lab.clear("r1").state == "success"
+    events = lab.harness.asset_events("r1")
+    assert {(each["first_epoch"], each["epoch"]) for each in events} == {(1, 3)}
+    assert lab.harness.note("r1") == "epochs 1 to 3: audit@2, orders@2"
+
+
+def test_a_retry_that_staged_nothing_does_not_record_how_long_the_epoch_took(lab: Lab) -> None:
+    lab.produce("a", "b")
+    with at("decision.landed", 1, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    assert lab.clear("r1").state == "success"
+    passed, staged = map(lab.ledger.complete_record, (1, 2))
+    assert passed and "seconds" not in passed.metrics and passed.metrics["rows_in"] == 1
+    assert staged and {"stage", "vote"} < set(staged.metrics["seconds"])
+
+
 def test_changed_code_stops_the_one_task_until_it_is_acknowledged(lab: Lab, failures: list[str]) -> None:
     lab.laid_out(layout="single", on_code_change="stop")
     lab.produce("a")
