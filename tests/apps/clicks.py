@@ -16,6 +16,11 @@ def clicks(batch: DataFrame, epoch: Any) -> DataFrame:
     return epoch.event_time(batch.select("topic", "partition", "offset", parsed.alias("o")).select("*", "o.*"), "ts")
 
 
+def bare(batch: DataFrame, epoch: Any) -> DataFrame:
+    """One frame, for the only sink that is not one for dead letters."""
+    return clicks(batch, epoch).select("page", "n")
+
+
 def windows(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
     """Close first, from the state alone; then add what is not late. A window is shown once, when it is over."""
     rows, before = clicks(batch, epoch), state["open"]

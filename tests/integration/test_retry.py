@@ -60,7 +60,6 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], policy: str
 ) -> None:
     lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy, **layout)
-    lab.behind = "epochs" if layout else "complete"
     in_doubt(lab)
     told = Retry.of(fresh(lab), "orders").told(fresh(lab))
     assert told[0].startswith("Of run r1 of DAG") and "It is rolled forward" in told[1]

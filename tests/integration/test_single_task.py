@@ -14,8 +14,10 @@ from airflow.sdk import Context
 from airflow_epochs.coordinator import code_changes, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.hooks.epochs import AirflowEnvironment
+from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import Run
+from airflow_epochs.operators.base import EpochOperator
 from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.testing import Crash
 from tests.support.layout_lab import Lab, broken_commit, in_state
@@ -49,16 +51,16 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[EpochsOperator]:
 def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the failed tasks said."""
     texts: list[str] = []
-    executed = EpochsOperator.execute
+    told = EpochOperator._told
 
-    def execute(operator: EpochsOperator, context: Context) -> Any:
+    def tell(operator: EpochOperator, context: Context) -> Any:
         try:
-            return executed(operator, context)
+            return told(operator, context)
         except Exception as error:
             texts.append(str(error))
             raise
 
-    monkeypatch.setattr(EpochsOperator, "execute", execute)
+    monkeypatch.setattr(EpochOperator, "_told", tell)
     return texts
 
 
@@ -177,6 +179,27 @@ def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by:
     assert lab.world.litter() == set()
 
 
+@pytest.mark.parametrize("phase", ["open.landed", "stage.done", "decision.landed"])
+def test_a_run_that_blocks_with_its_second_epoch_is_cleared_and_finishes_it_with_a_task_per_step(
+    lab: Lab, failures: list[str], monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # for the command
+    lab.laid_out(layout="single", on_failed_epoch="block")
+    lab.produce("a", "b")
+    with at(phase, 2, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    lab.laid_out(on_failed_epoch="block")
+    assert lab.run("r2").state == "failed"
+    assert "belongs to run r1 of DAG" in "".join(failures)
+    Retry.of(lab.ledger, "orders").do(lab.ledger, Account(who="me", why="another layout"))
+    assert lab.harness.drive("r1").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert (opened_by(lab), lab.after) == (["r1", "r1 #2"], [2])
+    lab.produce("c")
+    assert lab.clear("r2").state == "success"
+    assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
+
+
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed"])
 def test_an_epoch_that_was_opened_with_a_task_per_step_is_finished_in_one_task(lab: Lab, phase: str) -> None:
     lab.laid_out()
@@ -242,6 +265,27 @@ def test_a_missing_transform_says_to_clear_the_one_task_and_that_helps(lab: Lab,
     app.with_suffix(".away").rename(app)
     assert lab.clear("r1").state == "success"
     assert lab.shown() == [["a"], ["a"]]
+
+
+def test_the_events_of_a_cleared_run_tell_of_all_its_epochs_from_the_first_one_on(lab: Lab) -> None:
+    lab.produce("a", "b", "c")
+    with at("stage.done", 2, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    assert lab.harness.asset_events("r1") == []
+    assert lab.clear("r1").state == "success"
+    events = lab.harness.asset_events("r1")
+    assert {(each["first_epoch"], each["epoch"]) for each in events} == {(1, 3)}
+    assert lab.harness.note("r1") == "epochs 1 to 3: audit@2, orders@2"
+
+
+def test_a_retry_that_staged_nothing_does_not_record_how_long_the_epoch_took(lab: Lab) -> None:
+    lab.produce("a", "b")
+    with at("decision.landed", 1, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    assert lab.clear("r1").state == "success"
+    passed, staged = map(lab.ledger.complete_record, (1, 2))
+    assert passed and "seconds" not in passed.metrics and passed.metrics["rows_in"] == 1
+    assert staged and {"stage", "vote"} < set(staged.metrics["seconds"])
 
 
 def test_changed_code_stops_the_one_task_until_it_is_acknowledged(lab: Lab, failures: list[str]) -> None:

@@ -131,3 +131,15 @@ def test_a_backfill_that_cannot_be_as_it_was_opens_nothing_and_its_remedy_ends_i
         lab.run(again(6))
     lab.run(again(7))
     assert sorted(lab.rows("firsts_again", "page, n")) == [("a", 7), ("b", 1)]
+
+
+def test_one_frame_fills_a_new_sink_from_an_earlier_epoch_on_beside_dead_letters(lab: Lab) -> None:
+    def shown(sink: str, **backfill: int) -> Coordinator:
+        sinks, times = appends(lab, sink, "rejected"), EventTime("0 s", tick=False)
+        return lab.task("bare", "bare", sinks, times, backfill=backfill, dead_letters="rejected")
+
+    lab.produce((0, "a", 1, 1))
+    lab.run(shown("first"))
+    lab.produce((0, "b", 2, 2))
+    lab.run(shown("second", second=1))
+    assert sorted(lab.rows("second", "page, n")) == [("a", 1), ("b", 2)]

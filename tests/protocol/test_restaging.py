@@ -313,6 +313,21 @@ def test_rows_that_come_out_differently_are_refused_and_nothing_is_changed(
     finished(scenario)
 
 
+@pytest.mark.parametrize("then", [True, False], ids=["at the vote", "since"])
+def test_where_rows_become_dead_letters_rows_that_come_out_differently_may_be_judged_differently(then: bool) -> None:
+    scenario = Scenario(BOTH)
+    task = scenario.coordinator()
+    task.open(run(1))
+    report = task.stage(run(1)).stage
+    assert report
+    task.vote(run(1), replace(report, metrics={"dead_letter_sink": "audit"} if then else {}))
+    vacuum(scenario)
+    late = scenario.coordinator(spark=MemorySpark(fewer)).task
+    late.pipeline = replace(late.pipeline, dead_letters=None if then else "audit")
+    with pytest.raises(Corrupt, match=r"9 rows instead of 10.*`dead_letters`.*are what they were at the vote"):
+        Coordinator(late).commit(run(1), "orders")
+
+
 def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the_promise() -> None:
     scenario = Coded()
     in_doubt(scenario)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs import EventTime, codes
+from airflow_epochs import EventTime, KafkaSource, codes
 from airflow_epochs.contracts import Move, PlannedEpoch, Position
+from airflow_epochs.coordinator import staging
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.order_wording import told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, standing
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.event_time import micros
-from airflow_epochs.model import CompleteRecord, OffsetRange, OpenRecord, Run
+from airflow_epochs.model import CompleteRecord, OffsetRange, OpenRecord, Ranges, Run
 from airflow_epochs.testing import MemorySource
 from tests.support.scenario import Scenario, abort, run
 
@@ -193,3 +194,29 @@ def test_a_run_whose_interval_was_read_opens_no_epoch_even_if_windows_could_clos
         task.open(run(2))
     task.task.pipeline = replace(task.task.pipeline, source=source)
     assert opened(task, run(2)).watermarks[0] == at(40) - 1, "without the interval, it is a tick"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "watched"),
+    [(0, ["clicks_v2"]), (1, ["clicks", "clicks_v2"])],
+    ids=["has no record in the epoch", "has one"],
+)
+def test_a_topic_that_is_read_no_longer_counts_only_in_an_epoch_that_has_records_of_it(
+    earlier: int, watched: list[str]
+) -> None:
+    scenario = Scenario()
+    task = coordinator(scenario, EventTime("10 s"))
+    ranges: Ranges = {"clicks": (OffsetRange(0, 5 - earlier, 5),), "clicks_v2": (OffsetRange(0, 0, 2),)}
+    attempt = replace(opened(task, run(1)), ranges=ranges)
+    task.task.pipeline = replace(task.task.pipeline, source=KafkaSource(topics=["clicks_v2"]))
+    plan = staging._event_time_plan(task.task, attempt)
+    assert plan and sorted(plan.partitions) == watched
+
+
+def test_an_epoch_of_only_topics_that_are_read_no_longer_has_them_all() -> None:
+    scenario = Scenario()
+    task = coordinator(scenario, EventTime("10 s"))
+    attempt = replace(opened(task, run(1)), ranges={"clicks": (OffsetRange(0, 5, 5),)})
+    task.task.pipeline = replace(task.task.pipeline, source=KafkaSource(topics=["clicks_v2"]))
+    plan = staging._event_time_plan(task.task, attempt)
+    assert plan and sorted(plan.partitions) == ["clicks"]

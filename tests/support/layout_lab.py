@@ -82,7 +82,7 @@ class Lab:
         self.harness = Harness(self.dag(f"lab_{next(_numbers)}", **layout))
 
     def dag(self, dag_id: str, **layout: Any) -> DAG:
-        self.behind = "epochs" if layout else "complete"
+        self.behind = "epochs" if layout.get("layout") == "single" else "complete"
         with DAG(dag_id, schedule=None, max_active_runs=1) as dag:
             group = EpochPipeline(
                 "orders",

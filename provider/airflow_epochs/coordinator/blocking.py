@@ -6,9 +6,10 @@ from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import ByInterval
 from airflow_epochs.coordinator.patience import leave_alone
+from airflow_epochs.coordinator.series import newest
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger.run_ids import airflow_run
+from airflow_epochs.ledger.run_ids import airflow_run, nth
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run, attempt_fields
 from airflow_epochs.protocol import State
@@ -16,17 +17,27 @@ from airflow_epochs.protocol import State
 UNFINISHED = (State.OPEN, State.ABORTED, State.IN_DOUBT)
 
 
+def as_known(task: TaskTry, run: Run) -> Run:
+    """The run of its newest epoch: it may have had several, in one task, and no other run may finish the last one.
+
+    Where the pipeline does not block, another run finishes that one.
+    """
+    return nth(run, newest(task.ledger, run)) if _blocks(task) else run
+
+
 def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
     """Whether another run has moved the epoch on meanwhile, so that the caller must look again.
 
     Waits for that run as long as ``wait_for_others`` says. False: this run may go on.
 
-    Raises Refused: The pipeline blocks, and the epoch belongs to another run. Nothing was changed.
+    Raises Refused: The pipeline blocks, and the epoch belongs to another run. The epoch was not changed.
     """
     if view.state not in UNFINISHED or not _blocks(task) or _may_have(task, view, run):
         return False
     if view.state is not State.ABORTED and leave_alone(task, view, run):
         return True
+    # The other run may have died before it put its index: without it, a clear may not find the epoch.
+    task.ledger.put_run(view.opened.run, view.number)
     owner = airflow_run(task.ledger, view.opened.run)
     raise Refused(
         f"The epoch is {view.state.value}, and belongs to {owner}.",

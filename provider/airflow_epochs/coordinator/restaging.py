@@ -227,8 +227,18 @@ class Promise:
 
     def _not_those(self, gone: RowsGone, difference: str | None) -> Corrupt:
         changed = " The transform's code has changed since the epoch was opened." if self._code_changed else ""
-        return self._broken(
-            gone, f"The rows that were staged again differ from the rows that the sink promised: {difference}.{changed}"
+        differ = "The rows that were staged again differ from the rows that the sink promised"
+        return self._broken(gone, f"{differ}: {difference}.{changed}{self._as_judged}")
+
+    @property
+    def _as_judged(self) -> str:
+        """What else must be as at the vote where rows become dead letters: no record keeps what was expected then."""
+        assert self.view.decision
+        if not (self.task.pipeline.dead_letters or self.view.decision.metrics.get("dead_letter_sink")):
+            return ""
+        return (
+            " Its rows are the promised ones only if `dead_letters`, and what is expected with "
+            '`otherwise="quarantine"`, are what they were at the vote.'
         )
 
     def _asking(self, gone: RowsGone) -> Corrupt:

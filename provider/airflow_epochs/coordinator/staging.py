@@ -14,6 +14,7 @@ from airflow_epochs.contracts import (
     Confirming,
     Environment,
     Fitting,
+    LeavingOut,
     Located,
     Placing,
     Planning,
@@ -35,11 +36,13 @@ from airflow_epochs.model import (
     RAN_AS,
     JsonDict,
     OpenRecord,
+    Ranges,
     Staged,
     StagedClaim,
     StageReport,
     TryRecord,
     attempt_fields,
+    records_upper_bound,
 )
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.plans import (
@@ -429,10 +432,27 @@ def _event_time_plan(task: TaskTry, opened: OpenRecord) -> EventTimePlan | None:
     if task.pipeline.event_time is None:
         return None
     return EventTimePlan(
-        partitions={topic: tuple(r.partition for r in per_topic) for topic, per_topic in opened.ranges.items()},
+        partitions={
+            topic: tuple(r.partition for r in per_topic)
+            for topic, per_topic in _with_event_times(task, opened.ranges).items()
+        },
         newest_allowed=task.pipeline.event_time.newest_allowed(opened.now),
         depth=task.pipeline.event_time.depth,
     )
+
+
+def _with_event_times(task: TaskTry, ranges: Ranges) -> Ranges:
+    """The ranges, without topics that the source no longer reads and that have no record in this epoch.
+
+    Else a transform of one topic would have to tell topics apart as long as their positions are kept: for good.
+    """
+    source = task.pipeline.source
+    if not isinstance(source, LeavingOut):
+        return ranges
+    read = {
+        topic: of for topic, of in ranges.items() if records_upper_bound({topic: of}) or not source.leaves_out(topic)
+    }
+    return read or ranges
 
 
 def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:

@@ -159,7 +159,6 @@ class EpochOperator(BaseOperator):
         raise _alone(failure)
 
     def _executed(self, context: Context) -> JsonDict:
-        from airflow_epochs.coordinator.rereading import as_known
         from airflow_epochs.operators.telling import quiet_clients, told
         from airflow_epochs.operators.xcom import to_xcom
 
@@ -169,7 +168,7 @@ class EpochOperator(BaseOperator):
             with self._located(), self._noting(context):
                 coordinator = self._coordinator(context)
                 with self._measuring(coordinator, context):
-                    checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
+                    checkpoint = self.work(coordinator, self._known_run(coordinator, context), context)
         except NoNewData as nothing:
             if nothing.code is codes.PIPELINE_PAUSED:
                 self._rest(context)
@@ -180,6 +179,12 @@ class EpochOperator(BaseOperator):
         seconds = time.monotonic() - started
         self.log.info("%s", told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
+
+    def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
+        """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
+        from airflow_epochs.coordinator import blocking, rereading
+
+        return blocking.as_known(coordinator.task, rereading.as_known(coordinator.task, run_of(context)))
 
     def _rest(self, context: Context) -> None:
         """During a pause, let a run of an ``@continuous`` DAG wait a while in the triggerer before it is skipped.
@@ -353,7 +358,7 @@ def try_number(context: Context) -> int:
     return getattr(context.get("ti"), "try_number", 1)  # a step that is called by hand has none
 
 
-def _run_of(context: Context) -> Run:
+def run_of(context: Context) -> Run:
     from airflow_epochs.model import Run
 
     return Run(dag_id=context["dag"].dag_id, run_id=str(context["run_id"]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
-from airflow_epochs.operators.base import NeedsTransform, try_number
+from airflow_epochs.operators.base import NeedsTransform, run_of, try_number
 from airflow_epochs.operators.epoch import CommitSinkOperator, assets_of
 from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.wording import in_one_task
@@ -72,6 +72,12 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         super()._locate(error)
         error.remedy = in_one_task(error.remedy)
 
+    def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
+        """The run of all its epochs: ``work`` looks for the newest one itself."""
+        from airflow_epochs.coordinator import rereading
+
+        return rereading.as_known(coordinator.task, run_of(context))
+
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""
         from airflow_epochs.coordinator import series
@@ -82,7 +88,8 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         phases.require_free_name(coordinator, run, context["params"])
         number = series.newest(ledger, run)
         checkpoint = self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
-        first, ended = checkpoint.epoch, series.has_ended(ledger, run, number)
+        first = ledger.epoch_of(run) or checkpoint.epoch  # also after an earlier try, which has emitted no event
+        ended = series.has_ended(ledger, run, number)
         while not ended and not self._stopping:
             number += 1
             following = self._following(number, run, bounds, context)
@@ -94,7 +101,7 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         if ended:
             phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
         phases.tell_of_newest(coordinator, self.assets, context, checkpoint, first)
-        log.info("this task worked on epochs %s to %s", first, checkpoint.epoch)
+        log.info("this run has worked on epochs %s to %s", first, checkpoint.epoch)
         return checkpoint
 
     def _following(
@@ -127,9 +134,10 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
             with timed("vote"):
                 coordinator.vote(run, staged.stage)
         self._commit(coordinator, run, timed)
-        metrics = staged.stage.metrics if staged.stage else {}
+        # If an earlier try has staged the rows, this one does not know for how long: the next epoch would be too large.
+        metrics = {**staged.stage.metrics, "seconds": timed.seconds} if staged.stage else {}
         with timed("complete"):
-            checkpoint = coordinator.complete(run, {**metrics, "seconds": timed.seconds})
+            checkpoint = coordinator.complete(run, metrics)
         self.note_lineage(coordinator, checkpoint, {*checkpoint.receipts, *(sink.name for sink in self.sinks)})
         log.info("%s", told("complete", checkpoint, sum(timed.seconds.values())))
         return replace(checkpoint, seconds=timed.seconds)

@@ -26,13 +26,16 @@ def with_earlier(
     secrets: dict[str, str],
     users: transform.LoadedTransform,
     own: Mapping[str, DataFrame],
+    letters: str | None,
 ) -> dict[str, DataFrame]:
     """The rows of ``own``, which are those of the plan's epoch, and of all its earlier epochs, for each sink.
+
+    ``letters``: the sink of the dead letters, which the transform need not return; None: there is none.
 
     Raises:
         Refused: As ``LoadedTransform``.
     """
-    earlier = [(each.epoch, _returned(spark, each, secrets, users, own)) for each in plan.earlier]
+    earlier = [(each.epoch, _returned(spark, each, secrets, users, own, letters)) for each in plan.earlier]
     every = [*earlier, (plan.epoch, own)]
     return {
         name: _together([(epoch, frames[name]) for epoch, frames in every], plan.replaces_by.get(name, ()))
@@ -46,10 +49,11 @@ def _returned(
     secrets: dict[str, str],
     users: transform.LoadedTransform,
     sinks: Mapping[str, DataFrame],
+    letters: str | None,
 ) -> Mapping[str, DataFrame]:
     batch = source_read.batch(spark, plan, secrets)
     state = delta_state.frames(spark, delta_state.understood(spark, plan.state))
-    return users(batch, transform.EpochContext.of(plan), plan.outputs, sinks, state)
+    return users(batch, transform.EpochContext.of(plan), plan.outputs, sinks, state, letters)
 
 
 def _together(frames: Sequence[tuple[int, DataFrame]], by: tuple[str, ...]) -> DataFrame:

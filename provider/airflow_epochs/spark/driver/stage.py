@@ -116,7 +116,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         uses, reads = _uses(analysed, epoch.clock)
         judged = letters.judged(plan, every)
         taken = {name: judged[name].rows if name in judged else own[name] for name in own if name != _post(plan)}
-        frames = replay.with_earlier(spark, plan, secrets, users, taken) if plan.earlier else taken
+        frames = replay.with_earlier(spark, plan, secrets, users, taken, _post(plan)) if plan.earlier else taken
         frames = {name: letters.plain(frame) for name, frame in frames.items()}
         job = delta_session.prepare_staging(
             spark, _records_of_a_task(plan), files_of_0_1=plan.files_of_0_1, statistics=plan.statistics
