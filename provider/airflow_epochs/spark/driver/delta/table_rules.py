@@ -78,8 +78,8 @@ def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false"
         return ruled(df, target, found.rules, unless)
     columns = list(map(quoted, df.columns))
     filled = _filled(df, found) if are_whole else df
-    decidable = found.rules if are_whole and not found.others else _decidable(filled, found.rules)
-    return ruled(filled, target, decidable, unless).select(*columns)
+    rules = found.rules if are_whole and not found.others else decidable(filled, found.rules)
+    return ruled(filled, target, rules, unless).select(*columns)
 
 
 def _filled(df: DataFrame, found: TableRules) -> DataFrame:
@@ -91,8 +91,8 @@ def _filled(df: DataFrame, found: TableRules) -> DataFrame:
     return filled.select("*", *(F.expr(value).alias(name) for name, value in found.generated.items()))
 
 
-def _decidable(df: DataFrame, rules: Iterable[Rule]) -> list[Rule]:
-    """The rules that name columns of ``df`` only."""
+def decidable(df: DataFrame, rules: Iterable[Rule]) -> list[Rule]:
+    """The rules whose SQL names columns of ``df`` only."""
     from pyspark.errors import AnalysisException
 
     found = []
