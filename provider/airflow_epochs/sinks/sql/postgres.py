@@ -90,6 +90,10 @@ _IDLE = "25P03"
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_HIDES = (
+    "its row-level security applies to the connection's user, so COPY cannot write to it, and an upsert does not see "
+    "the rows that a policy hides"
+)
 _LEAVES = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
@@ -98,7 +102,8 @@ _LEAVES = """
     WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
 """
 _TABLE = """
-    SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT')
+    SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT'),
+           pg_catalog.row_security_active(c.oid)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
@@ -385,7 +390,7 @@ class PostgresSession:
         found = self.execute(_TABLE, (_regclass(schema, name),))
         if not found:
             return None
-        ((oid, its_schema, its_name, kind, persistence, writable),) = found
+        ((oid, its_schema, its_name, kind, persistence, writable, hides),) = found
         return SqlTable(
             schema=its_schema,
             name=its_name,
@@ -401,7 +406,9 @@ class PostgresSession:
                 for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
             unique=self._unique(oid),
-            problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
+            problem=_problem(kind, persistence, writable)
+            or (_HIDES if hides else None)
+            or self._problem_of_partitions(oid),
             id=str(oid),
         )
 
