@@ -100,10 +100,17 @@ def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) ->
     if plan.has_version_0:
         return writer
     # A table that deltalake creates is a copy of this one; where Spark does, it applies the server's defaults itself.
-    given = job.defaults if plan.committer == "deltalake" else {}
+    given = job.defaults if plan.committer == "deltalake" else _of_copied(plan, df)
     for key, value in {**given, **plan.properties, "delta.randomizeFilePrefixes": "true"}.items():
         writer = writer.option(key, value)
     return writer.partitionBy(*partition_by)
+
+
+def _of_copied(plan: DeltaStaging, df: DataFrame) -> dict[str, str]:
+    """Properties of a table whose rows are copied: nobody else has to read it, so its columns may have any names."""
+    if plan.committer != "copy" or not delta_schema.needs_mapping(json.loads(df.schema.json())):
+        return {}
+    return {delta_schema.COLUMN_MAPPING: "name"}
 
 
 def _partition_by(plan: DeltaStaging, df: DataFrame) -> tuple[str, ...]:
