@@ -156,7 +156,7 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
         optimize_write=plan.optimize_write if gather is None else gather.lower() == "true",
         user_metadata=compact_json(note),
     )
-    return plan, table_rules.of(schema, table.properties, given)
+    return plan, table_rules.of(schema, table.properties, table.partition_by, given)
 
 
 def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:

@@ -15,6 +15,7 @@ from airflow_epochs.transforms.conditions import quoted
 JsonDict = dict[str, Any]
 
 GENERATED = "delta.generationExpression"
+INVARIANTS = "delta.invariants"
 IDENTITY = "delta.identity.start"
 EXPLICIT_IDENTITY = "delta.identity.allowExplicitInsert"
 DEFAULT = "CURRENT_DEFAULT"
