@@ -177,6 +177,24 @@ def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
     assert not Path(staged.place).exists()
 
 
+def test_columns_that_a_table_computes_are_left_to_it_though_deltalake_cannot_open_it(
+    session: Any, world: Environment, table: str
+) -> None:
+    computed = "day DATE NOT NULL GENERATED ALWAYS AS (CAST(at AS DATE)), key BIGINT GENERATED ALWAYS AS IDENTITY"
+    create(session, table, f"at TIMESTAMP, {computed}", "TBLPROPERTIES ('delta.feature.geospatial' = 'supported')")
+    sink, at = DeltaSink("bronze", table), "SELECT TIMESTAMP'2026-01-02 03:04:05' at"
+    for given, named in (
+        ("7L key", "identity column"),
+        ("DATE'2026-01-03' day", "generation expression of column day"),
+    ):
+        attempt = attempt_of(transaction(1))
+        vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(f"{at}, {given}"), world), world)
+        assert vote.vote is VoteKind.VOTE_ABORT
+        assert named in (vote.reason or "")
+    spark_epoch(sink, transaction(1), None, session.sql(at), world)
+    assert session.read.format("delta").load(table).selectExpr("CAST(day AS STRING)").collect() == [("2026-01-02",)]
+
+
 def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: Environment, table: str) -> None:
     create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
     sink = DeltaSink("bronze", table)
