@@ -1945,9 +1945,9 @@ SQL_TABLE_MISSING = SQL.code(
 SQL_TABLE_UNUSABLE = SQL.code(
     "EPOCHS-SQL-TABLE-UNUSABLE",
     Refused,
-    "A sink cannot write to this kind of table, or the connection's user may not write to it.",
-    "Give the sink an ordinary or partitioned table that the connection's user may write to. Then clear the failed "
-    "task.",
+    "A sink cannot write to this kind of table, or the connection's user may not write to it, or may not see all rows.",
+    "Give the sink an ordinary or partitioned table that the connection's user may write to, and whose row-level "
+    "security does not apply to this user. Then clear the failed task.",
 )
 SQL_UNIQUE_INDEX_MISSING = SQL.code(
     "EPOCHS-SQL-UNIQUE-INDEX-MISSING",

@@ -55,6 +55,22 @@ def test_an_hour_that_comes_twice_in_the_sessions_zone_is_no_partition_until_the
 
 
 @pytest.mark.parametrize("how", [{}, {"commit": "spark"}], ids=str)
+def test_an_hour_that_the_table_computes_and_that_comes_twice_is_no_partition_until_the_zone_is_utc(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    computed = "hour TIMESTAMP GENERATED ALWAYS AS (date_trunc('HOUR', at))"
+    create(session, table, f"id BIGINT, at TIMESTAMP, {computed}", "PARTITIONED BY (hour)")
+    sink, rows = DeltaSink("bronze", table, **how), values(session, "id, at", f"(2L, timestamp_seconds({SECOND + 60}))")
+    with settings(session, BERLIN):
+        vote = vote_on(sink, attempt_of(transaction(1)), rows, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "column hour" in (vote.reason or "") and "ambiguous in the session's time zone" in (vote.reason or "")
+    with settings(session, UTC):
+        Epochs(sink, world).run(rows)
+    assert hours_seen(table) == [(2, SECOND)]
+
+
+@pytest.mark.parametrize("how", [{}, {"commit": "spark"}], ids=str)
 def test_instants_in_partition_columns_are_in_utc_in_the_log_whatever_the_server_is_set_up_to_write(
     session: Any, world: Environment, table: str, how: dict[str, Any]
 ) -> None:

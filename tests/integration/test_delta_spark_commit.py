@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
 from pyspark.sql import functions as F
 
 from airflow_epochs.contracts import LastEpoch
@@ -177,6 +177,24 @@ def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
     assert not Path(staged.place).exists()
 
 
+def test_columns_that_a_table_computes_are_left_to_it_though_deltalake_cannot_open_it(
+    session: Any, world: Environment, table: str
+) -> None:
+    computed = "day DATE NOT NULL GENERATED ALWAYS AS (CAST(at AS DATE)), key BIGINT GENERATED ALWAYS AS IDENTITY"
+    create(session, table, f"at TIMESTAMP, {computed}", "TBLPROPERTIES ('delta.feature.geospatial' = 'supported')")
+    sink, at = DeltaSink("bronze", table), "SELECT TIMESTAMP'2026-01-02 03:04:05' at"
+    for given, named in (
+        ("7L key", "identity column"),
+        ("DATE'2026-01-03' day", "generation expression of column day"),
+    ):
+        attempt = attempt_of(transaction(1))
+        vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(f"{at}, {given}"), world), world)
+        assert vote.vote is VoteKind.VOTE_ABORT
+        assert named in (vote.reason or "")
+    spark_epoch(sink, transaction(1), None, session.sql(at), world)
+    assert session.read.format("delta").load(table).selectExpr("CAST(day AS STRING)").collect() == [("2026-01-02",)]
+
+
 def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: Environment, table: str) -> None:
     create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
     sink = DeltaSink("bronze", table)
@@ -311,6 +329,7 @@ def test_a_text_inside_a_value_that_is_longer_than_the_table_allows_is_a_vote_ab
         ("append", "number >= 0", 5, ""),
         ("append", "note IS NOT NULL", 5, "CHECK constraint small"),
         ("upsert", "twice < 100 AND n < 100", 5, ""),
+        ("upsert", "twice < 100", 50, "CHECK constraint small"),
         ("upsert", "n < 100", 100, "CHECK constraint small"),
     ],
 )
@@ -329,6 +348,48 @@ def test_rules_about_columns_that_the_rows_lack_hold_as_they_will_in_the_table(
     if not names:
         sink.commit(attempt, promised(vote), world)
         assert [(row.id, row.twice) for row in session.read.format("delta").load(table).collect()] == [(1, 10)]
+
+
+@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+def test_a_value_that_the_table_computes_and_does_not_take_is_a_vote_abort(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, at TIMESTAMP, day DATE NOT NULL GENERATED ALWAYS AS (CAST(at AS DATE))")
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+    rows = session.sql("SELECT 1L id, CAST(NULL AS TIMESTAMP) at")
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "NOT NULL constraint of column day" in (vote.reason or "")
+
+
+def test_an_empty_text_that_the_table_computes_for_a_partition_is_null_for_its_rules(
+    session: Any, world: Environment, table: str
+) -> None:
+    computed = "country STRING NOT NULL GENERATED ALWAYS AS (substring(code, 1, 2))"
+    create(session, table, f"id BIGINT, code STRING, {computed}", "PARTITIONED BY (country)")
+    sink, attempt = DeltaSink("bronze", table, commit="spark"), attempt_of(transaction(1))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql("SELECT 1L id, '' code"), world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "NOT NULL constraint of column country" in (vote.reason or "")
+
+
+@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "overwrite"}], ids=str)
+def test_rows_may_lack_what_the_table_computes_its_columns_from(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, at TIMESTAMP, day DATE GENERATED ALWAYS AS (CAST(at AS DATE))")
+    spark_epoch(DeltaSink("bronze", table, **how), transaction(1), None, session.sql("SELECT 1L id"), world)
+    assert session.read.format("delta").load(table).collect() == [(1, None, None)]
+
+
+def test_an_invariant_of_an_old_table_is_a_rule_of_its_rows(session: Any, world: Environment, table: str) -> None:
+    invariant = json.dumps({"expression": {"expression": "n < 100"}})
+    fields = [Field("id", "long"), Field("n", "long", metadata={"delta.invariants": invariant})]
+    DeltaTable.create(table, Schema(fields))
+    sink, attempt = DeltaSink("bronze", table, commit="spark"), attempt_of(transaction(1))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql("SELECT 1L id, 100L n"), world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "invariant of column n (n < 100)" in (vote.reason or "")
 
 
 def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, world: Environment, table: str) -> None:

@@ -66,6 +66,24 @@ def test_what_is_no_table_is_refused(world: SqlWorld) -> None:
     assert refusal(world, world.sink()).code is codes.SQL_TABLE_UNUSABLE
 
 
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_a_table_whose_policies_may_hide_rows_from_the_user_is_refused_until_they_do_not(
+    pg: SqlWorld, options: dict[str, Any]
+) -> None:
+    user, schema = Granting(pg).user, pg.db.table().partition(".")[0]
+    pg.db.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY)",
+        f"GRANT ALL ON orders TO {user}",
+        f"GRANT CREATE ON SCHEMA {schema} TO {user}",
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY positive ON orders USING (id > 0)",
+    )
+    refused = refusal(pg, pg.sink(**options))
+    assert refused.code is codes.SQL_TABLE_UNUSABLE and "row-level security" in refused.what
+    pg.db.run(f"ALTER ROLE {user} BYPASSRLS")
+    ready(pg, pg.sink(**options))
+
+
 def test_the_look_leaves_nothing_in_the_database(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
     ready(world, world.sink(**UPSERT))

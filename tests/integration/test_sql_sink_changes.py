@@ -16,6 +16,7 @@ import pytest
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.model import TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.sql.postgres import PostgresSession
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
@@ -95,6 +96,23 @@ def test_a_key_is_deleted_by_its_newest_row_and_the_column_that_tells_so_is_not_
     epoch((1, "Ann", 10), (2, "Bob", 11), (3, "Cy", 12))
     epoch((1, None, 20), (2, "Bea", 21), (4, None, 22))
     assert shown(world) == [(2, "Bea", 21), (3, "Cy", 12)]
+
+
+def test_the_database_returns_few_rows_to_the_task_whatever_the_size_of_the_epoch(
+    pg: SqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch, execute, returned = Epochs(pg, pg.sink("customers", **CHANGES)), PostgresSession.execute, []
+
+    def counted(self: PostgresSession, *statement: Any) -> list[tuple[Any, ...]]:
+        found = execute(self, *statement)
+        returned.append(len(found))
+        return found
+
+    monkeypatch.setattr(PostgresSession, "execute", counted)
+    epoch(*((key, "Ann", 1) for key in range(200)))
+    epoch(*((key, None if key % 2 else "Bob", 2) for key in range(200)))
+    assert len(shown(pg)) == 100
+    assert max(returned) < 100
 
 
 def test_an_older_row_neither_replaces_nor_deletes_a_newer_one(world: SqlWorld) -> None:

@@ -70,6 +70,23 @@ def test_rows_that_spark_staged_arrive_as_they_were(world: SqlWorld, session: An
     )
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "upsert", "keys": ["unit price"], "sequence_by": "at (s)"}], ids=["append", "upsert"]
+)
+def test_columns_may_have_any_names_and_so_may_the_fields_within_them(
+    world: SqlWorld, session: Any, options: dict[str, Any]
+) -> None:
+    world.db.run('CREATE TABLE odd ("unit price" bigint PRIMARY KEY, "at (s)" bigint, "a,b;c" jsonb)')
+    sink, attempt = world.sink("odd", **options), attempt_of(transaction(1))
+    inner = "named_struct('x y', array(map('k', named_struct('=', 2L))))"
+    frame = session.sql(f"SELECT 1L AS `unit price`, 2L AS `at (s)`, {inner} AS `a,b;c`")
+    claim = staged(world, session, sink.plan_stage(attempt, uuid.uuid4().hex, world.env), frame)
+    vote = sink.vote(attempt, claim, world.env)
+    assert vote.staged is not None, vote.reason
+    sink.commit(attempt, vote.staged, world.env)
+    assert world.db.run("SELECT * FROM odd") == [(1, 2, {"x y": [{"k": {"=": 2}}]})]
+
+
 def test_an_epoch_that_spark_staged_without_rows_moves_the_marker(world: SqlWorld, session: Any) -> None:
     sink, attempt = world.sink(), attempt_of(transaction(1))
     claim = staged(world, session, sink.plan_stage(attempt, uuid.uuid4().hex, world.env), session.range(0))

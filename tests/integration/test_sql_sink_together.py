@@ -218,6 +218,7 @@ def test_sinks_that_version_0_1_has_committed_apart_are_completed(db: Db, tmp_pa
 NUMBERED = {
     "serial": ("CREATE SEQUENCE s MAXVALUE 7", "n bigint DEFAULT nextval('s')"),
     "identity": ("SELECT 1", "n bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 7)"),
+    "narrow": ("CREATE SEQUENCE s START 2147483641", "n integer DEFAULT nextval('s')"),
     "downwards": ("CREATE SEQUENCE s INCREMENT -2 MINVALUE -14 MAXVALUE -1", "n bigint DEFAULT nextval('s')"),
 }
 
@@ -234,10 +235,35 @@ def test_a_sequence_that_the_commit_would_use_up_is_a_vote_against(
     too_many = range(1, 5) if rehearse else range(1, 9)
     reason = world.reason_against(sink, rows(*too_many))
     assert "numbers left, and the epoch needs" in reason
-    (statement,) = re.findall(r"`(ALTER SEQUENCE [^`]*)`", reason)
+    (statement,) = re.findall(r"`(ALTER [^`]*)`", reason)
     world.db.run(statement if kind != "downwards" else statement.replace("MAXVALUE", "MINVALUE"))
     world.epoch(sink, transaction(1), None, rows(*too_many))
     assert world.ids() == [*too_many]
+
+
+@pytest.mark.parametrize(("rehearse", "numbers"), [(True, 3), (False, 1)])
+def test_a_sequence_that_two_sinks_share_must_have_numbers_for_both(
+    pg: Db, tmp_path: Path, rehearse: bool, numbers: int
+) -> None:
+    world = related(tmp_path, pg, options={"rehearse": rehearse})
+    rows_each = len(world.source.all_rows())
+    pg.run(f"CREATE SEQUENCE s MAXVALUE {numbers * rows_each}")
+    for table in NAMES:
+        pg.run(f"ALTER TABLE {table} ADD COLUMN n bigint DEFAULT nextval('s')")
+    assert f"numbers left, and the epoch needs {2 * rows_each}" in str(world.run(1))
+    pg.run("ALTER SEQUENCE s NO MAXVALUE")
+    assert world.run(2) is None
+    world.require_all_shown()
+
+
+def test_a_default_that_computes_with_a_number_is_not_limited_by_the_type_of_its_column(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    world = SqlWorld(new_postgres(postgres), tmp_path)
+    world.db.run("CREATE SEQUENCE s START 2147483648")
+    world.db.run("CREATE TABLE orders (id bigint, n integer DEFAULT nextval('s') % 100)")
+    world.epoch(world.sink(), transaction(1), None, rows(1, 2))
+    assert world.ids() == [1, 2]
 
 
 def test_a_sequence_with_room_for_rehearsal_and_commit_is_enough(postgres: Postgres, tmp_path: Path) -> None:

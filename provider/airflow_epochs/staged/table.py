@@ -22,8 +22,9 @@ from airflow_epochs.model import JsonDict, Staged, StagedClaim, attempt_fields
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.spark.driver.delta.plans import DeltaStaging, How, NewestStaging
+from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.spark.driver.wire import as_json
-from airflow_epochs.staged import checks, owner, parquet_batches
+from airflow_epochs.staged import checks, own_names, owner, parquet_batches
 from airflow_epochs.staged.digest import staged_of
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.staged.promised import require_promised, staging_left
@@ -154,8 +155,10 @@ class StagedTable:
         Raises:
             RowsGone: A file has vanished since, or is damaged.
         """
+        maps, fields = maps_columns(staging.shape.properties), staging.shape.schema["fields"]
         for file in sorted(staging.files, key=lambda file: PurePosixPath(file.path).name):
-            yield from self._batches(f"{staging.place}/{file.path}")
+            stored = self._batches(f"{staging.place}/{file.path}")
+            yield from (own_names.named(batch, fields) for batch in stored) if maps else stored
 
     def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

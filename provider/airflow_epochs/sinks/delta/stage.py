@@ -44,7 +44,7 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
         target=sink.target,
         epoch=attempt.txn.epoch,
         has_version_0=committer == DELTALAKE and shape is not None and not widens,
-        schema=shape.schema if shape and not widens else None,
+        schema=shape.schema if shape and not widens else target.logged_schema,
         partition_by=shape.partition_by if shape else tuple(sink.partition_by),
         properties=dict(sink.properties),
         optimize_write=_optimize_write(shape.properties if shape else sink.properties),

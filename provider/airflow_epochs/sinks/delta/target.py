@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from airflow_epochs.delta.table import (
     TableLocation,
     find_commit,
     newest_entry,
+    newest_schema,
     open_table,
     read_marker,
 )
@@ -80,7 +81,13 @@ class Target:
         """None if there is no table."""
         if self.problem is None:
             return self.opened_shape
-        return TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
+        described = TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
+        return replace(described, schema=self.logged_schema or described.schema)
+
+    @cached_property
+    def logged_schema(self) -> JsonDict | None:
+        """Of a table with a problem, since Spark does not tell which columns are computed; None if the log does not."""
+        return newest_schema(self.location.files) if self.problem is not None else None
 
     @cached_property
     def version(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_epochs import codes
@@ -28,6 +29,23 @@ class RowRefused(Refused):
 
     row: tuple[pa.RecordBatch, int] | None = None
     line: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """A sequence from which rows get the values of a column.
+
+    Attributes:
+        sequence: Its name, as a statement needs it.
+        column: The column.
+        left: How many more numbers there are for the column.
+        too_small: The type of the column, if it ends before the sequence; None if it does not.
+    """
+
+    sequence: str
+    column: str
+    left: int
+    too_small: str | None
 
 
 class Session(Protocol):
@@ -120,8 +138,8 @@ class Session(Protocol):
         """
         ...
 
-    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
-        """Sequences that the rows will draw numbers from, if they have these columns, and the numbers left in each."""
+    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
+        """What the rows will draw numbers from, if they have these columns."""
         ...
 
     def hurry(self) -> None:

@@ -18,7 +18,8 @@ from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind, a
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
 from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.marker import MarkerRow
-from airflow_epochs.sinks.sql.participant import SqlParticipant
+from airflow_epochs.sinks.sql.participant import Rehearsed, SqlParticipant
+from airflow_epochs.sinks.sql.sequences import shortages
 from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
@@ -85,21 +86,23 @@ def _rehearsed(
     ``missing``: sinks whose rows cannot take part.
     """
     votes: dict[str, Vote] = {}
-    old: list[Voter] = []
+    rehearsed: dict[str, Rehearsed] = {}
     with _session([voter for voter, _, _ in found]) as session:
         for voter, staging, staged in found:
             try:
                 with part_of(session), voter.located():
-                    old += [voter] if voter.of.rehearse(session, voter.attempt, staging, staged) else []
+                    rehearsed[voter.name] = voter.of.rehearse(session, voter.attempt, staging, staged)
                 votes[voter.name] = Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
             except (Refused, RowsGone) as refused:  # as every sink; another Corrupt is for a person to look at
                 votes[voter.name] = _against(refused, missing)
                 missing = [*missing, voter.name]
+        short = shortages(session, {name: said.draw for name, said in rehearsed.items()})
+        votes |= {name: _against(refused, missing) for name, refused in short.items()}
         try:
             session.settle()
         except Refused as refused:  # no telling whose rows they are
             votes |= {name: _against(refused, missing) for name, said in votes.items() if said.staged}
-    return votes, old
+    return votes, [voter for voter, _, _ in found if voter.name in rehearsed and rehearsed[voter.name].lacks_ends]
 
 
 def _against(refused: Refused | RowsGone, missing: Sequence[str]) -> Vote:

@@ -38,6 +38,7 @@ from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.deletions import Deletions
 from airflow_epochs.sinks.sql.load import Load
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
+from airflow_epochs.sinks.sql.sequences import Draw
 from airflow_epochs.sinks.sql.table import (
     SqlTable,
     columns_for,
@@ -60,6 +61,19 @@ from airflow_epochs.staged.table import StagedTable
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
     from airflow_epochs.sinks.sql.sink import SqlSink
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a rehearsal tells.
+
+    Attributes:
+        draw: The rows for which the commit will draw numbers.
+        lacks_ends: Whether the table of markers is of version 0.1, without a column for the position.
+    """
+
+    draw: Draw
+    lacks_ends: bool
 
 
 @dataclass(frozen=True)
@@ -135,11 +149,10 @@ class SqlParticipant:
         """What lies at the claimed place, and what is promised of it. Raises as ``StagedTable.checked`` does."""
         return self._area.checked(attempt, claim)
 
-    def rehearse(self, session: Session, attempt: SinkAttempt, staging: Staging, staged: Staged) -> bool:
+    def rehearse(self, session: Session, attempt: SinkAttempt, staging: Staging, staged: Staged) -> Rehearsed:
         """What the commit will do in its transaction; without the rows where they are not to be rehearsed.
 
         Its statements run all the same: they find rights that are missing, and what the table does not allow at all.
-        Returns whether the table of markers is of version 0.1, without a column for the position.
 
         Raises:
             Refused, RowsGone: The sink cannot promise the epoch.
@@ -155,8 +168,7 @@ class SqlParticipant:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)
         marker.write(attempt, staged.rows)
-        self._require_room(session, table, load, staged.rows)
-        return marker.lacks_ends
+        return Rehearsed(Draw(table, load.columns, staged.rows), marker.lacks_ends)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
@@ -222,18 +234,6 @@ class SqlParticipant:
                 f"{marker.schema}.{marker.name} after the epoch was opened. Nothing was written.",
                 code=codes.SQL_MARKER_CHANGED,
             )
-
-    def _require_room(self, session: Session, table: SqlTable, load: Load, rows: int) -> None:
-        """The numbers that the commit will draw are there; what the rehearsal drew does not come back."""
-        for sequence, left in session.numbers_left(table, load.columns):
-            if left < rows:
-                raise Refused(
-                    f"Sequence {sequence} of table {table.name} has {left} numbers left, and the epoch needs {rows}.",
-                    code=codes.SQL_SEQUENCE_EXHAUSTED,
-                    remedy=f"Raise the limit of the sequence: `ALTER SEQUENCE {sequence} NO MAXVALUE`. If the sequence "
-                    "counts down, write NO MINVALUE. If its type is too small, change the sequence and the column to "
-                    "bigint. The rehearsal uses as many numbers as the commit. Then clear the failed task.",
-                )
 
     def reserve(self, session: Session, attempt: SinkAttempt) -> None:
         """Make the first epoch visible before its commit."""

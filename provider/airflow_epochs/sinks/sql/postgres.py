@@ -22,7 +22,7 @@ from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
+from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session, part_of
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
@@ -90,6 +90,10 @@ _IDLE = "25P03"
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_HIDES = (
+    "its row-level security applies to the connection's user, so COPY cannot write to it, and an upsert does not see "
+    "the rows that a policy hides"
+)
 _LEAVES = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
@@ -98,7 +102,8 @@ _LEAVES = """
     WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
 """
 _TABLE = """
-    SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT')
+    SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT'),
+           pg_catalog.row_security_active(c.oid)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
@@ -185,28 +190,27 @@ _AWAITING_STANDBY = """
               IN (SELECT pg_catalog.hashtextextended(name, 0) FROM pg_catalog.unnest(%s::text[]) AS name)
 """
 _SEQUENCES = """
-    WITH numbering(oid) AS (
-        SELECT d.refobjid FROM pg_catalog.pg_attrdef f
+    WITH numbering(oid, attname, is_number) AS (
+        SELECT d.refobjid, a.attname, pg_catalog.pg_get_expr(f.adbin, f.adrelid) LIKE 'nextval(''%%''::regclass)'
+        FROM pg_catalog.pg_attrdef f
         JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
         JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid
         WHERE f.adrelid = %s AND a.attname = ANY (%s)
         UNION
-        SELECT d.objid FROM pg_catalog.pg_depend d
+        SELECT d.objid, a.attname, true FROM pg_catalog.pg_depend d
         JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
         WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refclassid = d.classid AND d.deptype = 'i'
               AND d.refobjid = %s AND a.attname = ANY (%s)
-    ), numbers AS (
-        SELECT c.oid, s.*,
-               CASE WHEN pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE')
-                    THEN coalesce(pg_catalog.pg_sequence_last_value(c.oid)::numeric, s.seqstart - s.seqincrement)
-               END AS last
-        FROM numbering JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
-        WHERE NOT s.seqcycle
     )
-    SELECT oid::regclass::text,
-           pg_catalog.div(CASE WHEN seqincrement > 0 THEN seqmax ELSE seqmin END - last, seqincrement::numeric)
-    FROM numbers
+    SELECT n.attname, n.is_number, c.oid::regclass::text,
+           coalesce(pg_catalog.pg_sequence_last_value(c.oid), s.seqstart - s.seqincrement),
+           s.seqincrement, CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqmin END, s.seqcycle
+    FROM numbering n JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
+    WHERE pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE')
 """
+"""A number is a column's value as it is drawn, and not part of what a default computes."""
+_WIDTHS = {"smallint": 2**15, "integer": 2**31}
+"""The types of columns that may end before the sequence does: how many negative numbers each has."""
 _DATABASE = "SELECT oid::bigint, datname FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
 _SERVER = """
     SELECT oid::bigint, datname, pg_catalog.pg_postmaster_start_time()
@@ -385,7 +389,7 @@ class PostgresSession:
         found = self.execute(_TABLE, (_regclass(schema, name),))
         if not found:
             return None
-        ((oid, its_schema, its_name, kind, persistence, writable),) = found
+        ((oid, its_schema, its_name, kind, persistence, writable, hides),) = found
         return SqlTable(
             schema=its_schema,
             name=its_name,
@@ -401,7 +405,9 @@ class PostgresSession:
                 for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
             unique=self._unique(oid),
-            problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
+            problem=_problem(kind, persistence, writable)
+            or (_HIDES if hides else None)
+            or self._problem_of_partitions(oid),
             id=str(oid),
         )
 
@@ -460,11 +466,12 @@ class PostgresSession:
         """As ``types.postgres_retyped`` says."""
         return postgres_retyped(self.quoted(was.name), was.kind, now.kind)
 
-    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
+    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """Sequences of the columns that are not ``given``; without those that cycle or that the user may not read."""
-        drawn = [column.name for column in table.columns if column.name not in given]
-        found = self.execute(_SEQUENCES, (table.id, drawn) * 2)
-        return [(name, int(left)) for name, left in found if left is not None]
+        kinds = {column.name: column.kind for column in table.columns if column.name not in given}
+        found = self.execute(_SEQUENCES, (table.id, list(kinds)) * 2)
+        drawn = [_drawn(kinds[column], column, *sequence) for column, *sequence in found]
+        return [numbers for numbers in drawn if numbers]
 
     def hurry(self) -> None:
         """Set ``lock_timeout`` to one second."""
@@ -620,6 +627,18 @@ def _parameters(connection: Connection, who: str) -> dict[str, Any]:
     # Behind a pooler, the next server would not know the statements that psycopg prepares by itself.
     own = {"client_encoding": "utf8", "prepare_threshold": None}
     return {**CLIENT, "application_name": who, **extra, **given, **own}
+
+
+def _drawn(
+    kind: str, column: str, is_number: bool, sequence: str, last: int, step: int, end: int, cycles: bool
+) -> Numbers | None:
+    """What a column draws from a sequence; None if it never ends. ``kind``: the column's type."""
+    width = _WIDTHS.get(kind) if is_number else None
+    greatest = end if width is None else min(end, width - 1) if step > 0 else max(end, -width)
+    if cycles and greatest == end:
+        return None
+    left = max(0, (greatest - last) // step)
+    return Numbers(sequence=sequence, column=column, left=left, too_small=kind if greatest != end else None)
 
 
 def _identifier(name: str) -> str:

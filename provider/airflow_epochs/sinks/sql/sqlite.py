@@ -15,7 +15,7 @@ from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
-from airflow_epochs.sinks.sql.database import RowRefused, Session
+from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
 from airflow_epochs.sinks.sql.types import (
     sqlite_affinity,
@@ -234,7 +234,7 @@ class SqliteSession:
         """As ``types.sqlite_retyped`` says."""
         return sqlite_retyped(self.quoted(was.name), was.affinity, now.affinity)
 
-    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
+    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""
         return []
 

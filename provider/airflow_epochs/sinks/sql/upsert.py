@@ -134,11 +134,14 @@ class Upsert:
         return older + int(deletions)
 
     def _lock_in_order(self) -> None:
-        """Lock all rows that will change, by key: two sinks with overlapping keys wait for each other."""
+        """Lock all rows that will change, by key: two sinks with overlapping keys wait for each other.
+
+        The database counts them: the driver would hold all rows that it returns.
+        """
         if self.session.row_lock:
             self.session.execute(
-                f"SELECT 1 FROM {self._target} t JOIN {self._batch} b ON {self._same_keys} "
-                f"ORDER BY {self._names.listed(self.by.keys, 't')} {self.session.row_lock} OF t"
+                f"SELECT count(*) FROM (SELECT 1 FROM {self._target} t JOIN {self._batch} b ON {self._same_keys} "
+                f"ORDER BY {self._names.listed(self.by.keys, 't')} {self.session.row_lock} OF t) AS locked"
             )
 
     def _insert(self, rows: int) -> int:

@@ -75,7 +75,7 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
     try:
-        df = partitions.unambiguous(df, plan.target, plan.partition_by)
+        df = partitions.unambiguous(df, plan)
         df, observation = row_digest.observing(types.plain(df))
         _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
@@ -86,26 +86,42 @@ def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Cl
 
 
 def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> DataFrameWriter:
+    partition_by = _partition_by(plan, df)
     writer = (
         df.write.format("delta")
         .mode("append")
         # Without ``txnAppId``: to look for earlier ones, Delta computes the table's state, which takes as long as a
         # small append. A try has its table to itself, and the vote refuses a second append.
         .option("userMetadata", plan.user_metadata)
-        .option("optimizeWrite", str(_gathers(plan, job.records)).lower())
+        .option("optimizeWrite", str(_gathers(plan, partition_by, job.records)).lower())
     )
     if plan.layout is not None:
         writer = writer.option("compression", plan.layout.codec)
     if plan.has_version_0:
         return writer
     # A table that deltalake creates is a copy of this one; where Spark does, it applies the server's defaults itself.
-    given = job.defaults if plan.committer == "deltalake" else {}
+    given = job.defaults if plan.committer == "deltalake" else _of_copied(plan, df)
     for key, value in {**given, **plan.properties, "delta.randomizeFilePrefixes": "true"}.items():
         writer = writer.option(key, value)
-    return writer.partitionBy(*plan.partition_by)
+    return writer.partitionBy(*partition_by)
 
 
-def _gathers(plan: DeltaStaging, records: int) -> bool:
+def _of_copied(plan: DeltaStaging, df: DataFrame) -> dict[str, str]:
+    """Properties of a table whose rows are copied: nobody else has to read it, so its columns may have any names."""
+    if plan.committer != "copy" or not delta_schema.needs_mapping(json.loads(df.schema.json())):
+        return {}
+    return {delta_schema.COLUMN_MAPPING: "name"}
+
+
+def _partition_by(plan: DeltaStaging, df: DataFrame) -> tuple[str, ...]:
+    """The staging table's partitioning: where Spark commits to a table, that computes columns which the rows lack."""
+    if plan.has_version_0 or plan.schema is None:
+        return plan.partition_by
+    given = {name.lower() for name in df.columns}
+    return tuple(name for name in plan.partition_by if name.lower() in given)
+
+
+def _gathers(plan: DeltaStaging, partition_by: tuple[str, ...], records: int) -> bool:
     """Whether rows are shuffled first, so that those of one partition get into one file, up to a size worth a file.
 
     Else every task writes a file for every partition that it has rows of. Without partitions a file is a task's, and
@@ -115,7 +131,7 @@ def _gathers(plan: DeltaStaging, records: int) -> bool:
         return False
     if plan.optimize_write is not None:
         return plan.optimize_write
-    return bool(plan.partition_by) or records <= FEW_RECORDS
+    return bool(partition_by) or records <= FEW_RECORDS
 
 
 def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[P, TableRules]:
@@ -135,12 +151,12 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
     plan = replace(
         plan,
         schema=schema,
-        partition_by=tuple(name for name in table.partition_by if name.lower() in given),
+        partition_by=table.partition_by,
         properties=mapping,
         optimize_write=plan.optimize_write if gather is None else gather.lower() == "true",
         user_metadata=compact_json(note),
     )
-    return plan, table_rules.of(schema, table.properties, given)
+    return plan, table_rules.of(schema, table.properties, table.partition_by, given)
 
 
 def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:

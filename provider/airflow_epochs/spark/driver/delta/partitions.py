@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import table_rules
+from airflow_epochs.spark.driver.delta.plans import DeltaStaging
 from airflow_epochs.transforms.conditions import is_text, quoted
 
 if TYPE_CHECKING:
@@ -24,22 +26,37 @@ def stored(df: DataFrame, partition_by: Collection[str]) -> DataFrame:
     return df
 
 
-def unambiguous(df: DataFrame, target: str, partition_by: Collection[str]) -> DataFrame:
+def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
     """``df``, which fails on the first row whose instant in a partition column would come back as another one.
 
     Delta's writer makes a local time of it. Where clocks are set back, an hour has its local times twice.
     """
-    for field in _fields(df, partition_by):
-        if field.dataType.simpleString() == "timestamp":
-            name = quoted(field.name)
-            df = table_rules.failing(
-                df,
-                f"{name} <=> CAST(CAST({name} AS STRING) AS TIMESTAMP_LTZ)",
-                f"An instant in the partition column {field.name} of {target} is ambiguous in the session's time zone, "
-                "where clocks are set back. Set spark.sql.session.timeZone=UTC, in `session_conf` of SparkConnect or "
-                "in `conf` of SparkSubmit",
-            )
+    for name, instant in [*_given_instants(df, plan), *_generated_instants(df, plan)]:
+        df = table_rules.failing(
+            df,
+            f"({instant}) <=> CAST(CAST(({instant}) AS STRING) AS TIMESTAMP_LTZ)",
+            f"An instant in the partition column {name} of {plan.target} is ambiguous in the session's time zone, "
+            "where clocks are set back. Set spark.sql.session.timeZone=UTC, in `session_conf` of SparkConnect or "
+            "in `conf` of SparkSubmit",
+        )
     return df
+
+
+def _given_instants(df: DataFrame, plan: DeltaStaging) -> list[tuple[str, str]]:
+    """The partition columns of the rows that are instants, each with its value in SQL."""
+    fields = _fields(df, plan.partition_by)
+    return [(field.name, quoted(field.name)) for field in fields if field.dataType.simpleString() == "timestamp"]
+
+
+def _generated_instants(df: DataFrame, plan: DeltaStaging) -> list[tuple[str, str]]:
+    """The same for those that the table computes from the rows. An upsert may lack what they are computed from."""
+    names = {name.lower() for name in plan.partition_by} - {name.lower() for name in df.columns}
+    found = []
+    for column in (plan.schema or {"fields": []})["fields"]:
+        expression = column.get("metadata", {}).get(delta_schema.GENERATED)
+        if expression and column["type"] == "timestamp" and column["name"].lower() in names:
+            found.append((column["name"], expression))
+    return table_rules.decidable(df, found)
 
 
 def _fields(df: DataFrame, names: Collection[str]) -> list[StructField]:

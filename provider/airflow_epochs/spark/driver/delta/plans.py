@@ -40,7 +40,7 @@ class DeltaStaging:
         target: What the rows are for.
         epoch: The epoch.
         has_version_0: Whether the task has created the table.
-        schema: The target's, in Spark's JSON; None if there is no target, or Spark is to look.
+        schema: The target's, in Spark's JSON, as its log has it; None if there is no target, or Spark is to look.
         partition_by: The table's partitioning.
         properties: The table's properties.
         optimize_write: What the target's owner says of shuffling before a write; None if nothing.

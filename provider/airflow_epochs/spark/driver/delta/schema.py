@@ -6,6 +6,7 @@ its meaning is worse than an epoch that stops and names the column.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,15 +15,28 @@ from airflow_epochs.transforms.conditions import quoted
 JsonDict = dict[str, Any]
 
 GENERATED = "delta.generationExpression"
+INVARIANTS = "delta.invariants"
 IDENTITY = "delta.identity.start"
 EXPLICIT_IDENTITY = "delta.identity.allowExplicitInsert"
 DEFAULT = "CURRENT_DEFAULT"
 COLUMN_MAPPING = "delta.columnMapping.mode"
+_NESTED = ("elementType", "keyType", "valueType")
+_UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")
+"""What no name may have in a table that does not map its columns."""
 
 
 def maps_columns(properties: Mapping[str, str]) -> bool:
     """Whether a table with these properties has its columns under other names in its files."""
     return properties.get(COLUMN_MAPPING, "none") != "none"
+
+
+def needs_mapping(kind: Any) -> bool:
+    """Whether a type has names, nested or not, that Delta takes only in a table that maps its columns."""
+    if not isinstance(kind, dict):
+        return False
+    fields = kind.get("fields", [])
+    parts = [field["type"] for field in fields] + [kind[key] for key in _NESTED if key in kind]
+    return any(_UNMAPPED.search(field["name"]) for field in fields) or any(map(needs_mapping, parts))
 
 
 def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> list[str]:
@@ -72,8 +86,7 @@ def _comparable(kind: Any) -> Any:
         return kind
     if kind["type"] == "struct":
         return {field["name"].lower(): _comparable(field["type"]) for field in kind["fields"]}
-    nested = ("elementType", "keyType", "valueType")
-    return kind["type"], *(_comparable(kind[key]) for key in nested if key in kind)
+    return kind["type"], *(_comparable(kind[key]) for key in _NESTED if key in kind)
 
 
 def type_name(kind: Any) -> str:

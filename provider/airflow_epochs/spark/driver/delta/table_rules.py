@@ -5,9 +5,10 @@ So a row that breaks one is a VOTE_ABORT, and no decided epoch that the table re
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta import schema as delta_schema
@@ -47,15 +48,17 @@ class TableRules:
         return not (self.nulls or self.generated or self.others)
 
 
-def of(schema: JsonDict, properties: Mapping[str, str], given: set[str]) -> TableRules:
+def of(schema: JsonDict, properties: Mapping[str, str], partition_by: Collection[str], given: set[str]) -> TableRules:
     """The rules of a table for rows with the columns ``given``, in lower case."""
     found = TableRules(rules=[*_checks(properties), *_of_columns(schema, given)])
+    partitions = {name.lower() for name in partition_by}
     for column in schema["fields"]:
         if column["name"].lower() in given:
             continue
         metadata = column.get("metadata", {})
         if expression := metadata.get(delta_schema.GENERATED):
-            found.generated[column["name"]] = expression
+            is_path = is_text(column["type"]) and column["name"].lower() in partitions
+            found.generated[column["name"]] = f"nullif({expression}, '')" if is_path else expression
         elif delta_schema.IDENTITY in metadata or delta_schema.DEFAULT in metadata:
             found.others.append(column["name"])
         else:
@@ -66,6 +69,9 @@ def of(schema: JsonDict, properties: Mapping[str, str], given: set[str]) -> Tabl
 def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false", are_whole: bool = True) -> DataFrame:
     """``df``, which fails on the first row that breaks a rule and does not meet ``unless``, when Spark computes it.
 
+    It gets the columns that are NULL in a new row, if the table's own columns are computed from them: at the commit,
+    Delta finds columns of the rows only.
+
     Args:
         df: The rows.
         target: The table.
@@ -74,25 +80,33 @@ def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false"
         are_whole: Whether what the rows lack has the value that it has in a new row. Otherwise it is unknown, and so
             is whether a rule about it is kept: the table says so at the commit.
     """
-    if found.are_all_given or not found.rules:
+    if found.are_all_given:
         return ruled(df, target, found.rules, unless)
+    if are_whole and len(decidable(df, found.generated.items())) < len(found.generated):
+        df, found = _with_nulls(df, found.nulls), replace(found, nulls=[])
     columns = list(map(quoted, df.columns))
-    filled = _filled(df, found) if are_whole else df
-    decidable = found.rules if are_whole and not found.others else _decidable(filled, found.rules)
-    return ruled(filled, target, decidable, unless).select(*columns)
+    filled = _generated(_with_nulls(df, found.nulls) if are_whole else df, found)
+    rules = found.rules if are_whole and not found.others else decidable(filled, found.rules)
+    return ruled(filled, target, rules, unless).select(*columns)
 
 
-def _filled(df: DataFrame, found: TableRules) -> DataFrame:
+def _with_nulls(df: DataFrame, columns: list[JsonDict]) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    nulls = StructType.fromJson({"type": "struct", "fields": found.nulls})
-    filled = df.select("*", *(F.lit(None).cast(each.dataType).alias(each.name) for each in nulls.fields))
-    return filled.select("*", *(F.expr(value).alias(name) for name, value in found.generated.items()))
+    nulls = StructType.fromJson({"type": "struct", "fields": columns})
+    return df.select("*", *(F.lit(None).cast(each.dataType).alias(each.name) for each in nulls.fields))
 
 
-def _decidable(df: DataFrame, rules: Iterable[Rule]) -> list[Rule]:
-    """The rules that name columns of ``df`` only."""
+def _generated(df: DataFrame, found: TableRules) -> DataFrame:
+    """``df`` with what the table computes from its columns."""
+    from pyspark.sql import functions as F
+
+    return df.select("*", *(F.expr(value).alias(name) for name, value in decidable(df, found.generated.items())))
+
+
+def decidable(df: DataFrame, rules: Iterable[Rule]) -> list[Rule]:
+    """The rules whose SQL names columns of ``df`` only."""
     from pyspark.errors import AnalysisException
 
     found = []
@@ -127,16 +141,25 @@ def _checks(properties: Mapping[str, str]) -> Iterator[Rule]:
 
 def _of_columns(schema: JsonDict, given: set[str]) -> Iterator[Rule]:
     for column in schema["fields"]:
-        name, metadata = quoted(column["name"]), column.get("metadata", {})
-        if column["name"].lower() not in given:
+        name, metadata, is_given = quoted(column["name"]), column.get("metadata", {}), column["name"].lower() in given
+        yield from _invariant(column["name"], metadata)
+        expression = metadata.get(delta_schema.GENERATED)
+        if not is_given and not expression:
             continue
         if not column["nullable"]:
             yield f"NOT NULL constraint of column {column['name']}", f"{name} IS NOT NULL"
         yield from _within(column["name"], name, column["type"])
         if too_long := _too_long(name, column["type"], metadata.get(CHAR_OR_VARCHAR, "")):
             yield f"length of column {column['name']}", f"NOT coalesce({too_long}, false)"
-        if expression := metadata.get(delta_schema.GENERATED):
+        if expression and is_given:
             yield f"generation expression of column {column['name']}", f"{name} <=> ({expression})"
+
+
+def _invariant(told: str, metadata: JsonDict) -> Iterator[Rule]:
+    """What Delta knew before CHECK constraints. The rule names columns as they do."""
+    if invariant := metadata.get(delta_schema.INVARIANTS):
+        rule = json.loads(invariant)["expression"]["expression"]
+        yield f"invariant of column {told} ({rule})", rule
 
 
 def _too_long(name: str, kind: object, given: str) -> str | None:
@@ -169,4 +192,5 @@ def _within(told: str, parent: str, kind: object) -> Iterator[Rule]:
         inner, name = f"{told}.{part['name']}", f"{parent}.{quoted(part['name'])}"
         if not part["nullable"]:
             yield f"NOT NULL constraint of column {inner}", f"{name} IS NOT NULL"
+        yield from _invariant(inner, part.get("metadata", {}))
         yield from _within(inner, name, part["type"])
