@@ -152,7 +152,7 @@ def complaints(cells: Iterable[Cell]) -> Iterator[str]:
 def page(cells: Iterable[Cell]) -> str:
     """The whole of docs/faults.md."""
     listed = sorted(cell for cell in cells if not cell.test.startswith(DRAWN))
-    return "\n".join([*_head(), *_table(listed), *_catalogue(), *_tests(listed)]) + "\n"
+    return "\n".join([*_head(), *_table(listed), *_catalogue(listed), *_tests(listed)]) + "\n"
 
 
 def _head() -> list[str]:
@@ -162,7 +162,8 @@ def _head() -> list[str]:
         "<!-- Written by scripts/fault_table.py from what the tests saw. Change that, not this. -->",
         "",
         "Each number counts the tests that *observed the fault* at that step, by its outcome.",
-        "After each test every record is in every sink once; [testing](testing.md) says how this is checked.",
+        "After a test with outcome A, C or =, every record is in every sink once; [testing](testing.md) says how this",
+        "is checked. After an X, nothing is shown that was not shown before.",
         "",
         *(f"- **{code}**: {meaning}" for code, meaning in OUTCOMES.items()),
         "",
@@ -189,16 +190,26 @@ def _summary(cells: list[Cell]) -> str:
     return " ".join(f"{code}:{count}" for code, count in counted.items() if count)
 
 
-def _catalogue() -> list[str]:
+def _catalogue(cells: list[Cell]) -> list[str]:
     lines = ["", "## The catalogue", "", "| fault | what it is |", "|---|---|"]
     lines += [f"| {fault} | {meaning} |" for fault, meaning in FAULTS.items()]
+    drawn = FAULTS.keys() - NOT_APPLICABLE.keys() - {cell.fault for cell in cells}
+    if drawn:
+        lines += [
+            "",
+            f"Only [chaos](chaos.md), which draws its faults, has seen {', '.join(sorted(drawn, key=_number))}.",
+        ]
     lines += ["", "Not applicable:", ""]
     return [*lines, *(f"- **{fault}**, {FAULTS[fault]}: {why}." for fault, why in NOT_APPLICABLE.items())]
 
 
+def _number(fault: str) -> int:
+    return int(fault[1:])
+
+
 def _tests(cells: list[Cell]) -> list[str]:
     lines = ["", "## The tests"]
-    for fault in dict.fromkeys(cell.fault for cell in sorted(cells, key=lambda cell: int(cell.fault[1:]))):
+    for fault in dict.fromkeys(cell.fault for cell in sorted(cells, key=lambda cell: _number(cell.fault))):
         lines += ["", f"### {fault}", ""]
         mine = [cell for cell in cells if cell.fault == fault]
         for step in sorted({cell.step for cell in mine}):

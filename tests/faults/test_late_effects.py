@@ -63,4 +63,4 @@ def test_a_process_woken_after_its_epoch_was_pruned_shows_nothing_and_opens_noth
     assert world.run(9) is None
     assert world.ledger.newest_complete() == newest
     assert [world.rows(sink) for sink in world.sinks] == [world.source.all_rows()] * 2
-    fired("F4", STEPS[phase], "X")
+    fired("F4", STEPS[phase], "=" if ended.error is None else "X")

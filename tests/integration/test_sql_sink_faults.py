@@ -156,9 +156,11 @@ def test_a_writer_stopped_for_too_long_is_ended_by_the_server_and_changes_nothin
     sink = pg.sink()
     attempt = pg.second_epoch(sink)
     staged = pg.staged(sink, attempt, rows(2))
-    pg.env.connections["db"] = pg.db.connection(extra={"options": "-c idle_in_transaction_session_timeout=300ms"})
+    plain = pg.env.connections["db"]
+    pg.env.connections["db"] = pg.db.connection(extra={"options": "-c idle_in_transaction_session_timeout=1s"})
     with pg.commit_elsewhere(sink, attempt, staged, {phase: signal.SIGSTOP}) as zombie:
         zombie.wait_stopped()
+        pg.env.connections["db"] = plain
         receipt = sink.commit(attempt, staged, pg.env)
         later = attempt_of(transaction(3), attempt.txn)
         sink.commit(later, pg.staged(sink, later, rows(3)), pg.env)

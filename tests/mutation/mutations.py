@@ -36,6 +36,7 @@ CONNECTIONS = "tests/unit/test_recorded_connections.py"
 WATERMARKS = "tests/protocol/test_watermarks.py"
 EVENT_TIME = "tests/unit/test_event_time.py"
 STATE_LOG = "tests/unit/test_state_log.py"
+LEDGER = "tests/unit/test_ledger.py"
 ORDERS = "tests/unit/test_orders.py"
 SCHEMAS = "tests/unit/test_schemas_on_record.py"
 AVRO_SCHEMAS = "tests/unit/test_avro_schemas.py"
@@ -315,15 +316,15 @@ MUTATIONS = [
         [STRANGERS],
     ),
     Mutation(
-        "complete.json is not read first",
+        "complete.json is not read again after an attempt was pruned",
         [
             (
                 "ledger/ledger.py",
-                "        if complete:\n            return EpochView(number=number, complete=complete)\n",
-                "",
+                "return view if view.open else replace(view, complete=self.complete_record(number))",
+                "return view",
             )
         ],
-        [ZOMBIES],
+        [LEDGER, "-k", "pruned_while"],
     ),
     Mutation(
         "markers are not looked at before an epoch is opened",

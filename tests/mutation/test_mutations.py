@@ -18,6 +18,7 @@ from tests.mutation.mutations import (
     AVRO_SCHEMAS,
     CONNECTIONS,
     EVENT_TIME,
+    LEDGER,
     MUTATIONS,
     ORDERS,
     REFERENCES,
@@ -34,6 +35,8 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(airflow_epochs.__file__).parent
 
+UNDISTURBED = "tests/mutation/undisturbed.py"
+"""A run without any fault. A defect that it notices is no proof for the tests that look for it."""
 TESTS_FAILED = 1
 """pytest's exit code; 2 and more mean that a test could not even be collected or run."""
 
@@ -65,7 +68,16 @@ def pytests() -> Iterator[fresh.Pytests]:
 def outcome(pytests: fresh.Pytests, folder: Path, tests: list[str]) -> Outcome:
     """pytest on the package in ``folder``, up to the first failure."""
     # With the fixtures of the unit tests, and without those of tests/conftest.py, which start servers.
-    options = ["-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no", f"--rootdir={ROOT}"]
+    options = [
+        "-x",
+        "-q",
+        "--confcutdir=tests/unit",
+        "--tb=line",
+        "--show-capture=no",
+        f"--rootdir={ROOT}",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+    ]
     # To load all plugins takes half of the time.
     plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "tests.mutation.no_luck"]
     env = {
@@ -84,7 +96,11 @@ def outcome(pytests: fresh.Pytests, folder: Path, tests: list[str]) -> Outcome:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_defect_is_noticed(mutation: Mutation, pytests: fresh.Pytests, tmp_path: Path) -> None:
-    done = outcome(pytests, mutated(tmp_path, mutation.edits), mutation.tests)
+    of_the_heart = any(name.startswith(("coordinator/", "ledger/", "protocol.py")) for name, _, _ in mutation.edits)
+    done = outcome(
+        pytests, mutated(tmp_path, mutation.edits), [*([UNDISTURBED] if of_the_heart else []), *mutation.tests]
+    )
+    assert Path(UNDISTURBED).stem not in done.printed, f"it breaks every run:\n{done.printed[-4000:]}"
     assert done.code == TESTS_FAILED, f"it survives {mutation.tests}:\n{done.printed[-4000:]}"
     assert re.search(r"^1 failed", done.printed, re.MULTILINE), "a test must fail, not its collection"
     assert not re.search(r"(SyntaxError|ImportError|NameError|AttributeError)", done.printed), "the mutant is broken"
@@ -99,8 +115,9 @@ def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(pytests: 
         "def test_the_copy_is_imported():\n"
         "    assert airflow_epochs.__file__.startswith(os.environ['EPOCHS_MUTANT'])\n"
     )
-    tests = [str(witness), "tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"]
-    done = outcome(pytests, folder, tests)
+    units = {name for mutation in MUTATIONS for name in mutation.tests if name.startswith("tests/unit/")}
+    models = ["tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"]
+    done = outcome(pytests, folder, [str(witness), UNDISTURBED, *models, *sorted(units)])
     assert done.code == 0, done.printed
 
 
@@ -108,6 +125,6 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     models = ("tests/protocol", "tests/properties", "tests/conformance", EVENT_TIME)
-    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, ORDERS, SCHEMAS, AVRO_SCHEMAS, STATISTICS)
+    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, LEDGER, ORDERS, SCHEMAS, AVRO_SCHEMAS, STATISTICS)
     for mutation in MUTATIONS:
         assert mutation.tests[0].startswith(known)

@@ -72,6 +72,6 @@ def test_a_pipeline_name_that_is_no_key_is_refused(name: str) -> None:
         Ledger(DictStore(), name)
 
 
-def test_every_error_of_the_ledger_says_what_to_do() -> None:
+def test_an_error_prints_its_remedy() -> None:
     for error in EpochError.__subclasses__():
         assert "What to do: look." in str(error("Something.", remedy="look."))
