@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from kafka.partitioner import murmur2
 
-from airflow_epochs import KafkaSink, KafkaSource
+from airflow_epochs import KafkaSink, KafkaSource, codes
 from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
@@ -37,6 +37,7 @@ from tests.support.kafka_sink_world import (
     rows,
     seen_by_confluent,
     seen_by_kafka_python,
+    set_config,
     values,
     visible,
     world_at,
@@ -355,6 +356,23 @@ def test_a_marker_that_is_not_the_previous_one_stops_everything(feed: Feed, brok
     feed.shown = foreign.txn
     assert "the last epoch of this sink in the ledger is" in reason(feed, rows("b"))
     assert visible(broker.bootstrap, topic) == ["a"]
+
+
+def test_rows_that_the_topic_refuses_after_the_vote_are_all_sent_once_it_takes_them(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic = create(admin, f"shrinking-{pipeline}", max_message_bytes="5000")
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+    attempt, data = feed.attempt(), ["a", "y" * 3000, "b"]
+    staged = feed.staged(attempt, rows(*data))
+    set_config(admin, topic, "max.message.bytes", "1000")
+    with pytest.raises(NotApplied, match="Kafka did not accept rows of this epoch for shrinking-") as refused:
+        feed.commit(attempt, staged)
+    assert refused.value.code is codes.KAFKA_SEND_FAILED
+    assert visible(broker.bootstrap, topic) == []
+    set_config(admin, topic, "max.message.bytes", "5000")
+    assert feed.commit(attempt, staged).rows == 3
+    assert visible(broker.bootstrap, topic) == data
 
 
 # --- the vote -------------------------------------------------------------------------------------------------

@@ -108,6 +108,19 @@ def test_a_store_that_never_answers_ends_in_outcome_unknown(
     assert ids_in(table) == [0]
 
 
+def test_a_commit_that_others_always_forestall_is_unknown_and_its_repeat_shows_the_rows_once(
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_publish, "ROUNDS_MAX", 3)
+    world.at["delta.commit.before"] = lambda: write_deltalake(table, rows(8), mode="append")
+    with pytest.raises(OutcomeUnknown, match="other writers were always faster"):
+        sink.commit(*ready, world)
+    assert ids_in(table) == [0, 8, 8, 8]
+    del world.at["delta.commit.before"]
+    sink.commit(*ready, world)
+    assert ids_in(table) == [0, 1, 2, 8, 8, 8]
+
+
 def test_two_tasks_that_commit_the_same_transaction_at_once_commit_it_once(
     sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
