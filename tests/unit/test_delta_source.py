@@ -8,6 +8,7 @@ import shutil
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,8 @@ from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refuse
 from airflow_epochs.event_time import EventTime
 from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources import from_spec
-from airflow_epochs.sources.delta import moves
+from airflow_epochs.sources.delta import moves, reader
+from airflow_epochs.sources.delta.table_now import TableNow
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
 from tests.support.environment import Environment
@@ -345,6 +347,44 @@ def test_a_start_at_a_version_without_a_change_feed_is_refused_with_the_first_on
     code, text = code_of(stopped(lab))
     assert "the table did not record its changes" in text
     assert "to 2, the first version after it" in text
+
+
+def long_without_feed(lab: TableLab) -> PlannedEpoch:
+    """A table of 300 versions, with the feed on from version 298 on; an epoch that has read version 0."""
+    lab.write(1)
+    lab.options["changes"] = "feed"
+    first = planned(lab)
+    for number in range(1, 298):
+        entry(lab, number).write_text('{"commitInfo": {"operation": "WRITE", "timestamp": 1}}')
+    lab.delta.alter.set_table_properties(FEED)
+    lab.write(2)
+    assert lab.delta.version() == 299
+    return first
+
+
+def test_a_search_for_the_first_version_with_a_feed_opens_the_table_only_where_its_metadata_changes(
+    lab: TableLab,
+) -> None:
+    first = long_without_feed(lab)
+    with patch.object(TableNow, "at", autospec=True, side_effect=TableNow.at) as opened:
+        lab.options["starting"] = 1
+        assert "to 298, the first version after it that can be read" in str(stopped(lab))
+        assert opened.call_count <= 5
+        position = Position(ranges=first.ranges, state=first.state)
+        moved = lab.source.past_losses(position, [], Environment()).position
+    assert [r.end for of in moved.ranges.values() for r in of] == [298]
+    assert opened.call_count <= 10
+
+
+def test_an_error_names_no_version_far_behind_the_one_where_a_pipeline_cannot_begin(
+    lab: TableLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "SEARCHED_MAX", 100)
+    long_without_feed(lab)
+    lab.options["starting"] = 1
+    assert "Or set it to 'latest'" in str(stopped(lab))
+    lab.options["starting"] = 250
+    assert "to 298, the first version after it that can be read" in str(stopped(lab))
 
 
 def test_a_pipeline_begins_at_the_savepoint_of_another_one(lab: TableLab) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import given
@@ -503,6 +503,27 @@ def test_an_epoch_that_began_at_the_oldest_record_begins_at_the_oldest_that_is_l
     assert again.ranges == {"orders": (OffsetRange(0, 12, 20), OffsetRange(1, 8, 8))}
     assert tails_of(again.state) == {("orders", 0): Tail(3, 77), ("orders", 1): Tail(4, None)}
     require_readable(again.ranges, again.state, log)
+
+
+class Counted(list[int]):
+    """Counts how often somebody goes through it."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_the_partitions_that_began_at_their_oldest_record_are_gone_through_once_per_check() -> None:
+    oldest = Counted(range(1_000))
+    ranges: Ranges = {"orders": tuple(OffsetRange(p, 0, 5) for p in oldest)}
+    state, log = {**STATE, "oldest": {"orders": oldest}}, cluster(orders=dict.fromkeys(oldest, (0, 9)))
+    oldest.times = 0
+    require_readable(ranges, state, log)
+    assert oldest.times == 1
+    require_was_readable(ranges, state, log)
+    assert oldest.times == 1, "what is deleted after the read is no loss"
 
 
 def test_what_was_named_or_known_is_never_begun_later() -> None:

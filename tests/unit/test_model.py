@@ -192,6 +192,15 @@ def test_an_xcom_of_a_thousand_partitions_in_and_out_fits_into_48_kb(
         assert again.totals == {f"topic-{n}": {"partitions": 1000, "offsets": 9876000} for n in range(3)}
 
 
+def test_event_times_stay_in_an_xcom_however_many_there_are_since_the_vote_reads_them() -> None:
+    record = checkpoint(partitions=3000, sinks=1)
+    assert record.stage
+    times = {"topic": {str(number): 1_700_000_000_000_000 + number for number in range(3000)}}
+    xcom = to_xcom(replace(record, stage=replace(record.stage, event_times=times)))
+    assert xcom["stage"]["event_times"] == times
+    assert len(json.dumps(xcom)) <= 48 * 1024 + 26 * 3000
+
+
 def test_an_xcom_that_is_small_enough_leaves_nothing_out() -> None:
     record = with_offsets(checkpoint(partitions=20, sinks=2), 20)
     assert from_xcom(to_xcom(record)) == record

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -12,9 +13,11 @@ from urllib.parse import unquote
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.storage.files import Files
 
 USER_METADATA_KEY = "airflow_epochs"
 """Our key in the JSON of ``userMetadata``."""
+_PARALLEL_READS = 8
 _VERSION = re.compile(r"(\d{20})\.json")
 
 
@@ -66,6 +69,13 @@ def entry_version(name: str) -> int | None:
     """The version of the log entry with this file name; None if it is not a log entry."""
     found = _VERSION.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def entries(files: Files, versions: Sequence[int]) -> Iterator[bytes | None]:
+    """The log entries of these versions, in their order; None for one that has been cleaned up. Reads a few ahead."""
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        for start in range(0, len(versions), _PARALLEL_READS):
+            yield from pool.map(files.read, map(log_entry, versions[start : start + _PARALLEL_READS]))
 
 
 def actions_of(entry: bytes) -> Iterator[JsonDict]:

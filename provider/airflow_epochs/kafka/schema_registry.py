@@ -7,16 +7,19 @@ login and password are those of basic authentication; the extra has more setting
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.protobuf_files import compiled
+from airflow_epochs.ledger.store import VALUE_BYTES_MAX
 from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 TIMEOUT_S = 10.0
+SHOWN_MAX = 10
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
 
@@ -34,18 +38,47 @@ def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, Wri
     Records of a deleted version may still be in the topic.
 
     Raises:
-        Refused: There is no such subject, or the registry does not let us in, or the connection is not valid.
+        Refused: There is no such subject, or the registry does not let us in, or the connection is not valid, or the
+            schemas are too large for a record of the ledger.
         NotApplied: The registry does not answer.
     """
     found: dict[str, WriterSchema] = {}
+    sizes: dict[str, int] = {}
     with client_of(connection) as client:
         for subject in subjects:
             with asking(connection, f"the versions of subject {subject!r}"):
-                for version in client.get_versions(subject, deleted=True):
-                    registered = client.get_version(subject, version, deleted=True)
-                    if str(registered.schema_id) not in found:
-                        found[str(registered.schema_id)] = _complete(client, registered.schema)
+                more = _versions_of(client, subject, found)
+            sizes[subject] = len(msgspec.json.encode(more)) - len("{}")
+            found |= more
+    _require_room(connection, sizes)
     return found
+
+
+def _versions_of(client: SchemaRegistryClient, subject: str, known: Container[str]) -> dict[str, WriterSchema]:
+    found: dict[str, WriterSchema] = {}
+    for version in client.get_versions(subject, deleted=True):
+        registered = client.get_version(subject, version, deleted=True)
+        number = str(registered.schema_id)
+        if number not in known and number not in found:
+            found[number] = _complete(client, registered.schema)
+    return found
+
+
+def _require_room(connection: Connection, sizes: Mapping[str, int]) -> None:
+    """Raise Refused if the schemas alone fill a record. ``sizes``: the bytes that each subject takes there."""
+    if sum(sizes.values()) <= VALUE_BYTES_MAX:
+        return
+    largest = sorted(sizes, key=lambda subject: -sizes[subject])[:SHOWN_MAX]
+    shown = ", ".join(f"{subject!r} ({sizes[subject]} bytes)" for subject in largest)
+    raise Refused(
+        f"The schema registry of connection {connection.conn_id!r} has {sum(sizes.values())} bytes of schemas in all "
+        f"versions of the pipeline's subjects, and a record of the ledger has at most {VALUE_BYTES_MAX}. The largest: "
+        f"{shown}.",
+        code=codes.LEDGER_RECORD_TOO_LARGE,
+        remedy="Remove versions from the registry for good (`?permanent=true`), but only versions of which the topics "
+        "have no record any more: others would be corrupt. Or name fewer `subjects`, or fewer topics, in this "
+        "KafkaSource. Then clear the failed task.",
+    )
 
 
 def subjects_of(connection: Connection) -> list[str]:

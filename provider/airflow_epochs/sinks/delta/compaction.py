@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_epochs import secrecy
-from airflow_epochs.delta.log import StagedFile, actions_of, checked_stats, entry_of, log_entry, remove_of
+from airflow_epochs.delta.log import StagedFile, actions_of, checked_stats, entries, entry_of, log_entry, remove_of
 from airflow_epochs.delta.shape import TableShape, metadata_of
 from airflow_epochs.delta.snapshot import alters
 from airflow_epochs.delta.table import newest_checkpoint
@@ -51,7 +50,6 @@ ENTRIES_MAX = 500
 TOUCHED_MAX = 200_000
 """The log is read back only until this many files have been seen."""
 ROUNDS_MAX = 20
-_PARALLEL_READS = 8
 _MAPPED = frozenset({"columnMapping", "variantType", "variantType-preview"})
 
 
@@ -178,13 +176,10 @@ def _small(add: JsonDict, limit: int) -> Iterator[Small]:
 
 def newest_entries(files: Files, version: int) -> Iterator[bytes]:
     """Log entries from ``version`` backwards, until one has been cleaned up."""
-    versions = range(version, max(-1, version - ENTRIES_MAX), -1)
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        for start in range(0, len(versions), _PARALLEL_READS):
-            for entry in pool.map(files.read, map(log_entry, versions[start : start + _PARALLEL_READS])):
-                if entry is None:
-                    return
-                yield entry
+    for entry in entries(files, range(version, max(-1, version - ENTRIES_MAX), -1)):
+        if entry is None:
+            return
+        yield entry
 
 
 def _touched(actions: Iterable[JsonDict]) -> set[str]:

@@ -31,6 +31,7 @@ from airflow_epochs.sources.delta.versions import (
     Unreadable,
     Version,
     digest_of,
+    next_shape,
     read_version,
     readable,
 )
@@ -41,6 +42,10 @@ from airflow_epochs.storage.options import storage_options
 log = secrecy.logger(__name__)
 
 POLL_S = 0.5
+SEARCHED_MAX = 1_000
+"""Versions in which to look for the one to name in place of ``starting``: each may take a request to the store."""
+_FOR_MANY_VERSIONS = (codes.CHANGE_FEED_OFF, codes.COLUMNS_CHANGED)
+"""These mostly hold until the table's metadata change. To try a version means to open the table at it."""
 _BYTES_PER_ROW = 100
 """Of a file without statistics."""
 
@@ -116,8 +121,9 @@ class DeltaReader:
         except Corrupt as unreadable:
             if start == 0:
                 raise
-            first = self._first_readable(now, start)
-            known = f"{first}, the first version after it that can be read" if first <= now.newest else repr(LATEST)
+            until = min(now.newest + 1, self._oldest_entry(now, start) + SEARCHED_MAX)
+            first = self._first_readable(now, start, until)
+            known = f"{first}, the first version after it that can be read" if first < until else repr(LATEST)
             raise Refused(
                 f"`starting` is {start}. {unreadable.what}",
                 code=codes.STARTING_UNUSABLE,
@@ -274,14 +280,21 @@ class DeltaReader:
     def past_losses(self, position: Position, topics: Sequence[str]) -> Move:
         """Go on with the first version that can be read."""
         now, start = self._standing(position, topics)
-        return moves.moved(position, self.config.table, now.id, self._first_readable(now, start), now.newest)
+        to = self._first_readable(now, start, now.newest + 1)
+        return moves.moved(position, self.config.table, now.id, to, now.newest)
 
-    def _first_readable(self, now: TableNow, start: int) -> int:
-        """The first version from ``start`` on that can be read; the one after the newest if there is none."""
+    def _first_readable(self, now: TableNow, start: int, until: int) -> int:
+        """The first version from ``start`` on that can be read; ``until`` or a later one if there is none before it."""
         to = start
-        while 0 < to <= now.newest and (flaw := self._readable(now, to, to + 1)[1]):
-            to = self._oldest_entry(now, to) if flaw.error.code == codes.VERSIONS_GONE else to + 1
+        while 0 < to < until and (flaw := self._readable(now, to, to + 1)[1]):
+            to = self._next_to_try(now, to, flaw.error, until)
         return to
+
+    def _next_to_try(self, now: TableNow, lost: int, why: Corrupt, until: int) -> int:
+        files = now.location.files
+        if files.read(log_entry(lost)) is None:
+            return self._oldest_entry(now, lost)
+        return next_shape(files, lost, until) if why.code in _FOR_MANY_VERSIONS else lost + 1
 
     def _oldest_entry(self, now: TableNow, lost: int) -> int:
         """The next version of which the log has an entry."""

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_epochs import codes
-from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.log import actions_of, entries, log_entry
 from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
@@ -99,6 +99,21 @@ def read_version(files: Files, number: int) -> Version | None:
         operation=str(info.get("operation", "")),
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
     )
+
+
+def next_shape(files: Files, number: int, until: int) -> int:
+    """The first version after ``number`` that may have another feed or other columns; ``until`` if there is none.
+
+    Only ``metaData`` changes them. A version that has it may be unreadable because of its own change: then the next one
+    differs from it. A version whose entry is gone may have had it.
+    """
+    versions = range(number, until)
+    changes = (at for at, entry in zip(versions, entries(files, versions), strict=True) if _may_have_metadata(entry))
+    return max(number + 1, next(changes, until))
+
+
+def _may_have_metadata(entry: bytes | None) -> bool:
+    return entry is None or b'"metaData"' in entry
 
 
 def _columns_of(metadata: JsonDict) -> Columns:

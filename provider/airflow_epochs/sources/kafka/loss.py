@@ -99,7 +99,8 @@ def moved_beginnings(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> li
     for topic in ranges.keys() & oldest.keys() & cluster.topics.keys():
         log = cluster.topics[topic]
         if not _is_another(topic, log, state):
-            there = {r.partition: r for r in ranges[topic] if r.partition in set(oldest[topic]) & log.partitions.keys()}
+            from_oldest = log.partitions.keys() & set(oldest[topic])
+            there = {r.partition: r for r in ranges[topic] if r.partition in from_oldest}
             found += [(topic, p) for p, r in there.items() if log.partitions[p].start > r.start]
     return sorted(found)
 
@@ -119,9 +120,9 @@ def require_was_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -
 
 def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, deleted: bool) -> None:
     _require_same_cluster(state, cluster)
-    moved = moved_beginnings({t: tuple(r for r in ranges[t] if r.end > r.start) for t in ranges}, state, cluster)
-    moved = moved if deleted else []
-    wanted = {topic: {r.partition: r.start for r in ranges[topic] if r.end > r.start} for topic in ranges}
+    not_empty = {topic: tuple(r for r in ranges[topic] if r.end > r.start) for topic in ranges}
+    moved = moved_beginnings(not_empty, state, cluster) if deleted else []
+    wanted = {topic: {r.partition: r.start for r in not_empty[topic]} for topic in ranges}
     gaps, epochs = _identity_gaps(wanted, state, cluster), epochs_of(state)
     spoilt = {(gap.topic, gap.partition) for gap in gaps} | set(moved)
     for topic, (partition, start, end) in ((t, r) for t in ranges for r in ranges[t]):
