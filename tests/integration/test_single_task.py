@@ -288,6 +288,16 @@ def test_a_retry_that_staged_nothing_does_not_record_how_long_the_epoch_took(lab
     assert staged and {"stage", "vote"} < set(staged.metrics["seconds"])
 
 
+def test_a_stage_task_that_is_cleared_after_the_decision_does_not_record_how_long_it_took(lab: Lab) -> None:
+    lab.laid_out(layout="tasks")
+    lab.produce("a")
+    with at("decision.landed", 1, die):
+        assert lab.run("r1").state == "failed"
+    assert lab.clear("r1").state == "success"
+    record = lab.ledger.complete_record(1)
+    assert record and "vote" in record.metrics["seconds"] and "stage" not in record.metrics["seconds"]
+
+
 def test_changed_code_stops_the_one_task_until_it_is_acknowledged(lab: Lab, failures: list[str]) -> None:
     lab.laid_out(layout="single", on_code_change="stop")
     lab.produce("a")

@@ -311,13 +311,18 @@ class EpochOperator(BaseOperator):
         return [from_xcom(value) for value in values if value]
 
     def _measured(self, checkpoint: Checkpoint, seconds: float) -> Checkpoint:
-        """``checkpoint`` with the measurements of this step and of the steps before."""
+        """``checkpoint`` with the measurements of this step and of the steps before.
+
+        A cleared ``stage`` that finds the epoch decided measures nothing: by its time, the next epoch would be too
+        large.
+        """
         carried, metrics = self._measurements()
         if checkpoint.stage:
             metrics |= checkpoint.stage.metrics
+        own = {self.step: round(seconds, 3)} if checkpoint.stage or self.step != "stage" else {}
         return replace(
             checkpoint,
-            seconds={**carried, **checkpoint.seconds, self.step: round(seconds, 3)},
+            seconds={**carried, **checkpoint.seconds, **own},
             metrics={**metrics, **checkpoint.metrics},
         )
 
