@@ -159,6 +159,22 @@ def test_an_attempt_that_is_staged_again_begins_its_state_as_its_own_record_says
     assert (read.initial, read.initial_version) == ("/lake/old", 3)
 
 
+@pytest.mark.parametrize("initial", ["/lake/corrected", None], ids=["names another table", "is no longer there"])
+def test_an_epoch_that_is_replayed_begins_its_state_with_the_table_that_initial_named_then(
+    tmp_path: Path, initial: str | None
+) -> None:
+    table = {**WINDOWS, "table": str(tmp_path / "open")}
+    then, today = StateTable("open", **table, initial="/lake/old"), StateTable("open", **table, initial=initial)
+    opened = replace(
+        open_record(),
+        state={"open": StatePin(version=None, initial=3, fold=True)},
+        sinks={"open": SinkPlan(spec=then.spec(), previous=None)},
+    )
+    later = replace(opened, sinks={"open": SinkPlan(spec=today.spec(), previous=None)})
+    read = state_tables.reads(task_of(today), opened, by=later)["open"]
+    assert (read.initial, read.initial_version) == ("/lake/old", 3)
+
+
 def task_of(state: StateTable) -> Any:
     """As much of a task as is asked here."""
     pipeline = SimpleNamespace(name="p", sinks=(state,))

@@ -8,6 +8,7 @@ attempt: nobody has seen what an aborted one staged, and ``initial`` may have be
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Stateful
@@ -56,17 +57,21 @@ def pins(
 def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> dict[str, StateRead]:
     """Spark's plan for reading each state table of an attempt.
 
-    ``by``: the later attempt that reads the same once more; its own state tables, at the versions of ``opened``.
+    ``by``: the later attempt that reads the same once more; its own state tables, at the versions of ``opened``. A
+    state that began with ``opened`` begins again with the table that ``initial`` named then.
     """
     later = by or opened
-    found = {}
-    for name, pin in opened.state.items():
-        if name not in later.state:
-            continue
-        sink = task.sink_of(later, name)
-        assert isinstance(sink, Stateful)
-        found[name] = from_json(StateRead, sink.plan_read(pin, opened.watermarks, task.env))
+    found = {name: _read(task, opened, later, name) for name in opened.state if name in later.state}
+    if by:
+        began = [name for name in found if opened.state[name].version is None]
+        found |= {name: replace(found[name], initial=_read(task, opened, opened, name).initial) for name in began}
     return found
+
+
+def _read(task: TaskTry, opened: OpenRecord, described: OpenRecord, name: str) -> StateRead:
+    sink = task.sink_of(described, name)
+    assert isinstance(sink, Stateful)
+    return from_json(StateRead, sink.plan_read(opened.state[name], opened.watermarks, task.env))
 
 
 def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord | None) -> None:
