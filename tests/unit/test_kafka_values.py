@@ -92,11 +92,45 @@ def test_a_field_of_a_struct_is_named_with_its_path() -> None:
     assert "column 'p.x' is long, and the schema has double" in refused(record(p=inner), p=POINT).what
 
 
+TEXTS = {"type": "map", "values": "string"}
+
+
+def point(name: str, kind: Any) -> Any:
+    return {"type": "record", "name": name, "fields": [{"name": "x", "type": kind}]}
+
+
 @pytest.mark.parametrize(
-    "branches", [["null", "double", "long"], ["null", DAY, MICROS], ["null", "string"]], ids=["number", "time", "none"]
+    ("column", "branches"),
+    [
+        ("long", ["null", "double", "long"]),
+        ("long", ["null", "int", "double"]),
+        ("timestamp", ["null", DAY, MICROS]),
+        ("string", ["null", DAY, "string"]),
+        ("string", ["null", {"type": "enum", "name": "E", "symbols": ["a"]}, DAY]),
+        ("long", ["null", "string"]),
+        (POINT, ["null", point("P", "long"), {"type": "map", "values": "long"}]),
+        (POINT, ["null", point("P", "long"), {"type": "map", "values": ["null", "string"]}]),
+        (POINT, ["null", point("Q", "double"), point("P", "long")]),
+        ({**POINT, "fields": [{"name": "x", "type": "string"}]}, ["null", point("P", "string"), TEXTS]),
+    ],
 )
-def test_of_a_union_no_branch_before_the_one_that_fits_may_change_the_value(branches: Any) -> None:
-    refused(record(x=branches), x="timestamp" if DAY in branches else "long")
+def test_of_a_union_no_branch_that_fastavro_prefers_may_change_the_value(column: Any, branches: Any) -> None:
+    refused(record(x=branches), x=column)
+
+
+@pytest.mark.parametrize(
+    ("column", "branches", "value"),
+    [
+        ("string", ["null", "string", DAY], "2026-01-31"),
+        ("long", ["null", "int", "long", "double"], 2**60 + 1),
+        (POINT, ["null", point("P", "long"), TEXTS], {"x": 2**60 + 1}),
+        (POINT, ["null", point("Q", "string"), point("P", "long")], {"x": 2**60 + 1}),
+    ],
+)
+def test_of_a_union_a_branch_that_fastavro_does_not_prefer_may_have_another_type(
+    column: Any, branches: Any, value: Any
+) -> None:
+    assert read_back(record(x=branches), column, value) == value
 
 
 @pytest.mark.parametrize(
