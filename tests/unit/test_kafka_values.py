@@ -346,10 +346,17 @@ message Order {
   map<string, double> by_name = 14;
   Point point = 15;
   double odd = 16 [json_name = "ODD"];
+  State state = 17 [json_name = "STATE"];
+  map<int64, string> by_number = 18;
+  google.protobuf.Int32Value maybe_small = 19;
+  repeated State states = 20;
 }
+enum State { NEW = 0; PAID = 1; }
 message Point { double x = 1; }
 """
 LONGS = {"type": "array", "elementType": "long"}
+TEXTS_BY_TEXT = {"type": "map", "keyType": "string", "valueType": "string"}
+NAMED = {"type": "struct", "fields": [{"name": "007", "type": "string"}]}
 
 
 @pytest.fixture(scope="module")
@@ -365,6 +372,13 @@ def kept() -> bytes:
         ("decimal(10,2)", "raw", "column 'raw' is decimal(10,2), and the schema has bytes"),
         ("binary", "name", "column 'name' is binary, and the schema has string"),
         ("binary", "number", "column 'number' is binary, and the schema has int64"),
+        ("string", "number", "column 'number' is string, and the schema has int64"),
+        ("string", "small", "column 'small' is string, and the schema has int32"),
+        ("string", "maybe_small", "column 'maybe_small' is string, and the schema has google.protobuf.Int32Value"),
+        ("decimal(38,2)", "number", "column 'number' is decimal(38,2), and the schema has int64"),
+        (TEXTS_BY_TEXT, "by_number", "column 'by_number' is string, and the schema has int64"),
+        (NAMED, "by_number", "column 'by_number' is string, and the schema has int64"),
+        ("integer", "state", "column 'state' is integer, and the schema has enum"),
         ("long", "share", "column 'share' is long, and the schema has double"),
         ("decimal(10,2)", "share", "column 'share' is decimal(10,2), and the schema has double"),
         ("string", "share", "column 'share' is string, and the schema has double"),
@@ -411,6 +425,11 @@ def test_columns_whose_values_a_message_of_protobuf_would_change_are_refused_bef
         ("date", "name", dt.date(2026, 1, 31), "2026-01-31"),
         ("long", "number", 2**63 - 1, 2**63 - 1),
         ("decimal(19,0)", "number", Decimal(2**63 - 1), 2**63 - 1),
+        ("decimal(10,2)", "number", Decimal("5.00"), 5),
+        ("double", "number", 2.0**60, 2**60),
+        ({**TEXTS_BY_TEXT, "keyType": "long"}, "by_number", {2**60 + 1: "a"}, {2**60 + 1: "a"}),
+        ("string", "state", "PAID", 1),
+        ({**LONGS, "elementType": "string"}, "states", ["NEW", "PAID"], [0, 1]),
         ("long", "small", 5, 5),
         ("integer", "share", 2**31 - 1, 2**31 - 1),
         ("float", "share", 0.5, 0.5),
@@ -429,6 +448,14 @@ def test_a_value_that_a_message_of_protobuf_takes_is_read_back_as_it_was(
 def test_a_number_that_does_not_fit_a_field_of_protobuf_refuses_its_row(kept: bytes, value: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         in_protobuf(kept, {"small": value})
+
+
+@pytest.mark.parametrize(
+    "row", [{"state": "7"}, {"state": "1"}, {"STATE": "1"}, {"states": ["NEW", "1"]}], ids=["7", "1", "json", "list"]
+)
+def test_a_text_that_is_no_name_of_an_enum_refuses_its_row(kept: bytes, row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"'[17]' is no name of the enum State"):
+        in_protobuf(kept, row)
 
 
 def in_protobuf(files: bytes, row: dict[str, Any]) -> Any:

@@ -27,7 +27,7 @@ from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.sinks.kafka import avro_types, protobuf_types
-from airflow_epochs.sinks.kafka.protobuf_values import with_numbers_named
+from airflow_epochs.sinks.kafka.protobuf_values import for_parsing
 from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
@@ -131,7 +131,7 @@ class ValueSchema:
 
         def write(row: dict[str, Any]) -> bytes:
             try:
-                told = with_numbers_named(msgspec.to_builtins(row), make.DESCRIPTOR)
+                told = for_parsing(msgspec.to_builtins(row), make.DESCRIPTOR)
                 message = json_format.ParseDict(told, make())
                 return head + bytes(message.SerializeToString(deterministic=True))
             except (json_format.ParseError, EncodeError, AttributeError) as error:
