@@ -222,6 +222,42 @@ def test_what_is_in_a_record_inside_of_itself_is_looked_at_as_deep_as_it_goes() 
         read_back(record(x=node), column, {"n": 1, "inner": [{"n": 2**31}]})
 
 
+BYTES = {"type": "record", "name": "B", "fields": [{"name": "b", "type": "bytes"}]}
+WITH_DEFAULT = {"type": "record", "name": "D", "fields": [{"name": "b", "type": "bytes", "default": "ÿ"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("bytes", "", b""),
+        ({"type": "fixed", "name": "F", "size": 2}, "\x00ÿ", b"\x00\xff"),
+        (CENTS, "\x00", Decimal("0.00")),
+        (["bytes", "null"], "ÿ", b"\xff"),
+        (["bytes", "string"], "a", b"a"),
+        (["null", "bytes"], None, None),
+        ({"type": "array", "items": "bytes"}, ["ÿ"], [b"\xff"]),
+        ({"type": "map", "values": ["bytes", "null"]}, {"k": "ÿ"}, {"k": b"\xff"}),
+        (BYTES, {"b": "ÿ"}, {"b": b"\xff"}),
+        (WITH_DEFAULT, {}, {"b": b"\xff"}),
+        ("string", "ÿ", "ÿ"),
+    ],
+)
+def test_a_default_for_a_field_that_the_row_lacks_is_read_back_as_the_schema_has_it(
+    kind: Any, default: Any, value: Any
+) -> None:
+    schema = json.loads(record(x="long"))
+    schema["fields"].append({"name": "y", "type": kind, "default": default})
+    text = writes_by(WriterSchema(kind="AVRO", text=json.dumps(schema)), {"x": "long"})
+    written = ValueSchema(value_format="avro", number=1, text=text, given=True).writer()({"x": 1})
+    assert fastavro.schemaless_reader(io.BytesIO(written[5:]), schema, None) == {"x": 1, "y": value}
+
+
+def test_a_default_of_bytes_with_a_character_that_is_no_byte_is_refused_before_it_is_registered() -> None:
+    schema = json.loads(record(x="long"))
+    schema["fields"].append({"name": "y", "type": "bytes", "default": "€"})
+    assert "The `value_schema` is no valid Avro schema: " in refused(json.dumps(schema), x="long").what
+
+
 def test_the_schema_that_is_made_of_the_columns_takes_them() -> None:
     plain = ["byte", "short", "integer", "long", "float", "double", "boolean", "string", "binary", "date"]
     kinds = [*plain, "timestamp", "timestamp_ntz", "decimal(10,2)", POINT, NUMBERS]
