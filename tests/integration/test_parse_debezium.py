@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,16 @@ def test_a_time_that_no_column_can_have_is_a_value_that_does_not_fit(session: An
         1: "a value does not fit its column",
     }
     assert [row.offset for row in changes.rows.select("offset").collect()] == [2]
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_time_with_a_zone_is_a_text_that_a_timestamp_takes_and_a_number_does_not(session: Any, engine: str) -> None:
+    batch = events_of(session, event("c", None, {"id": 1, "at_shop": "2026-01-31T10:20:30.123456Z"}))
+    (row,) = parse_debezium(batch, "id bigint, at_shop timestamp", engine=engine).rows.collect()
+    assert row.at_shop.timestamp() == datetime(2026, 1, 31, 10, 20, 30, 123_456, timezone.utc).timestamp()
+    as_number = parse_debezium(batch, "id bigint, at_shop bigint", mode="strict", engine=engine)
+    assert as_number.rows.collect() == []
+    assert [row.offset for row in as_number.corrupt.collect()] == [0]
 
 
 UNSENT = "__debezium_unavailable_value"

@@ -277,6 +277,27 @@ def test_a_state_that_the_function_gives_up_is_deleted_and_missing_values_are_nu
     assert sorted((row["n"], row["t"]) for row in found["out"] if row["t"]) == [(2**62 + 1, 1), (2**62 + 1, 2)]
 
 
+def test_a_large_number_is_kept_beside_a_null_in_the_rows_and_in_the_state(world: World) -> None:
+    def newest(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        known = pd.concat([rows[["v"]], state.rename(columns={"n": "v"})[["v"]]])
+        return rows[["v", "o"]].assign(kind=str(rows["v"].dtype)), pd.DataFrame({"n": [known["v"].max()]})
+
+    big = 2**53 + 1
+    rows = world.rows(Event("a", big, 1, 0, 1), Event("a", 0, 1, 0, 2), Event("b", big, 1, 0, 3))
+    with_null = rows.withColumn("v", F.when(F.col("o") != 2, F.col("v")))
+    state = world.state(COUNTS, ("a", None), ("b", None))
+    result = world.stateful(with_null, state, func=newest, out="v long, o long, kind string", order=["o"])
+    found = collected(out=result.out, changes=result.changes)
+    assert sorted(found["out"], key=lambda row: row["o"]) == [
+        {"v": big, "o": 1, "kind": "Int64"},
+        {"v": None, "o": 2, "kind": "Int64"},
+        {"v": big, "o": 3, "kind": "int64"},
+    ]
+    assert [row["n"] for row in found["changes"]] == [big, big]
+
+
 def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(world: World) -> None:
     def doubled(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
         import pandas as pd

@@ -92,11 +92,45 @@ def test_a_field_of_a_struct_is_named_with_its_path() -> None:
     assert "column 'p.x' is long, and the schema has double" in refused(record(p=inner), p=POINT).what
 
 
+TEXTS = {"type": "map", "values": "string"}
+
+
+def point(name: str, kind: Any) -> Any:
+    return {"type": "record", "name": name, "fields": [{"name": "x", "type": kind}]}
+
+
 @pytest.mark.parametrize(
-    "branches", [["null", "double", "long"], ["null", DAY, MICROS], ["null", "string"]], ids=["number", "time", "none"]
+    ("column", "branches"),
+    [
+        ("long", ["null", "double", "long"]),
+        ("long", ["null", "int", "double"]),
+        ("timestamp", ["null", DAY, MICROS]),
+        ("string", ["null", DAY, "string"]),
+        ("string", ["null", {"type": "enum", "name": "E", "symbols": ["a"]}, DAY]),
+        ("long", ["null", "string"]),
+        (POINT, ["null", point("P", "long"), {"type": "map", "values": "long"}]),
+        (POINT, ["null", point("P", "long"), {"type": "map", "values": ["null", "string"]}]),
+        (POINT, ["null", point("Q", "double"), point("P", "long")]),
+        ({**POINT, "fields": [{"name": "x", "type": "string"}]}, ["null", point("P", "string"), TEXTS]),
+    ],
 )
-def test_of_a_union_no_branch_before_the_one_that_fits_may_change_the_value(branches: Any) -> None:
-    refused(record(x=branches), x="timestamp" if DAY in branches else "long")
+def test_of_a_union_no_branch_that_fastavro_prefers_may_change_the_value(column: Any, branches: Any) -> None:
+    refused(record(x=branches), x=column)
+
+
+@pytest.mark.parametrize(
+    ("column", "branches", "value"),
+    [
+        ("string", ["null", "string", DAY], "2026-01-31"),
+        ("long", ["null", "int", "long", "double"], 2**60 + 1),
+        (POINT, ["null", point("P", "long"), TEXTS], {"x": 2**60 + 1}),
+        (POINT, ["null", point("Q", "string"), point("P", "long")], {"x": 2**60 + 1}),
+    ],
+)
+def test_of_a_union_a_branch_that_fastavro_does_not_prefer_may_have_another_type(
+    column: Any, branches: Any, value: Any
+) -> None:
+    assert read_back(record(x=branches), column, value) == value
 
 
 @pytest.mark.parametrize(
@@ -186,6 +220,42 @@ def test_what_is_in_a_record_inside_of_itself_is_looked_at_as_deep_as_it_goes() 
     assert read_back(record(x=node), column, {"n": 1, "inner": [{"n": 2}]}) == whole
     with pytest.raises(ValueError, match=r"x\.inner\.n is 2147483648, and the schema has int"):
         read_back(record(x=node), column, {"n": 1, "inner": [{"n": 2**31}]})
+
+
+BYTES = {"type": "record", "name": "B", "fields": [{"name": "b", "type": "bytes"}]}
+WITH_DEFAULT = {"type": "record", "name": "D", "fields": [{"name": "b", "type": "bytes", "default": "ÿ"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("bytes", "", b""),
+        ({"type": "fixed", "name": "F", "size": 2}, "\x00ÿ", b"\x00\xff"),
+        (CENTS, "\x00", Decimal("0.00")),
+        (["bytes", "null"], "ÿ", b"\xff"),
+        (["bytes", "string"], "a", b"a"),
+        (["null", "bytes"], None, None),
+        ({"type": "array", "items": "bytes"}, ["ÿ"], [b"\xff"]),
+        ({"type": "map", "values": ["bytes", "null"]}, {"k": "ÿ"}, {"k": b"\xff"}),
+        (BYTES, {"b": "ÿ"}, {"b": b"\xff"}),
+        (WITH_DEFAULT, {}, {"b": b"\xff"}),
+        ("string", "ÿ", "ÿ"),
+    ],
+)
+def test_a_default_for_a_field_that_the_row_lacks_is_read_back_as_the_schema_has_it(
+    kind: Any, default: Any, value: Any
+) -> None:
+    schema = json.loads(record(x="long"))
+    schema["fields"].append({"name": "y", "type": kind, "default": default})
+    text = writes_by(WriterSchema(kind="AVRO", text=json.dumps(schema)), {"x": "long"})
+    written = ValueSchema(value_format="avro", number=1, text=text, given=True).writer()({"x": 1})
+    assert fastavro.schemaless_reader(io.BytesIO(written[5:]), schema, None) == {"x": 1, "y": value}
+
+
+def test_a_default_of_bytes_with_a_character_that_is_no_byte_is_refused_before_it_is_registered() -> None:
+    schema = json.loads(record(x="long"))
+    schema["fields"].append({"name": "y", "type": "bytes", "default": "€"})
+    assert "The `value_schema` is no valid Avro schema: " in refused(json.dumps(schema), x="long").what
 
 
 def test_the_schema_that_is_made_of_the_columns_takes_them() -> None:
@@ -312,10 +382,17 @@ message Order {
   map<string, double> by_name = 14;
   Point point = 15;
   double odd = 16 [json_name = "ODD"];
+  State state = 17 [json_name = "STATE"];
+  map<int64, string> by_number = 18;
+  google.protobuf.Int32Value maybe_small = 19;
+  repeated State states = 20;
 }
+enum State { NEW = 0; PAID = 1; }
 message Point { double x = 1; }
 """
 LONGS = {"type": "array", "elementType": "long"}
+TEXTS_BY_TEXT = {"type": "map", "keyType": "string", "valueType": "string"}
+NAMED = {"type": "struct", "fields": [{"name": "007", "type": "string"}]}
 
 
 @pytest.fixture(scope="module")
@@ -331,6 +408,13 @@ def kept() -> bytes:
         ("decimal(10,2)", "raw", "column 'raw' is decimal(10,2), and the schema has bytes"),
         ("binary", "name", "column 'name' is binary, and the schema has string"),
         ("binary", "number", "column 'number' is binary, and the schema has int64"),
+        ("string", "number", "column 'number' is string, and the schema has int64"),
+        ("string", "small", "column 'small' is string, and the schema has int32"),
+        ("string", "maybe_small", "column 'maybe_small' is string, and the schema has google.protobuf.Int32Value"),
+        ("decimal(38,2)", "number", "column 'number' is decimal(38,2), and the schema has int64"),
+        (TEXTS_BY_TEXT, "by_number", "column 'by_number' is string, and the schema has int64"),
+        (NAMED, "by_number", "column 'by_number' is string, and the schema has int64"),
+        ("integer", "state", "column 'state' is integer, and the schema has enum"),
         ("long", "share", "column 'share' is long, and the schema has double"),
         ("decimal(10,2)", "share", "column 'share' is decimal(10,2), and the schema has double"),
         ("string", "share", "column 'share' is string, and the schema has double"),
@@ -377,6 +461,11 @@ def test_columns_whose_values_a_message_of_protobuf_would_change_are_refused_bef
         ("date", "name", dt.date(2026, 1, 31), "2026-01-31"),
         ("long", "number", 2**63 - 1, 2**63 - 1),
         ("decimal(19,0)", "number", Decimal(2**63 - 1), 2**63 - 1),
+        ("decimal(10,2)", "number", Decimal("5.00"), 5),
+        ("double", "number", 2.0**60, 2**60),
+        ({**TEXTS_BY_TEXT, "keyType": "long"}, "by_number", {2**60 + 1: "a"}, {2**60 + 1: "a"}),
+        ("string", "state", "PAID", 1),
+        ({**LONGS, "elementType": "string"}, "states", ["NEW", "PAID"], [0, 1]),
         ("long", "small", 5, 5),
         ("integer", "share", 2**31 - 1, 2**31 - 1),
         ("float", "share", 0.5, 0.5),
@@ -395,6 +484,14 @@ def test_a_value_that_a_message_of_protobuf_takes_is_read_back_as_it_was(
 def test_a_number_that_does_not_fit_a_field_of_protobuf_refuses_its_row(kept: bytes, value: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         in_protobuf(kept, {"small": value})
+
+
+@pytest.mark.parametrize(
+    "row", [{"state": "7"}, {"state": "1"}, {"STATE": "1"}, {"states": ["NEW", "1"]}], ids=["7", "1", "json", "list"]
+)
+def test_a_text_that_is_no_name_of_an_enum_refuses_its_row(kept: bytes, row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"'[17]' is no name of the enum State"):
+        in_protobuf(kept, row)
 
 
 def in_protobuf(files: bytes, row: dict[str, Any]) -> Any:

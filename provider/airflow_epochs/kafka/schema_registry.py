@@ -6,8 +6,9 @@ login and password are those of basic authentication; the extra has more setting
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 SHOWN_MAX = 10
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
+_CONTEXT = re.compile(r":\.[^:]*:")
+"""How a subject begins that names its context."""
 _NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
 
 
@@ -39,7 +42,7 @@ def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, Wri
 
     Raises:
         Refused: There is no such subject, or the registry does not let us in, or the connection is not valid, or the
-            schemas are too large for a record of the ledger.
+            subjects have different schemas with one id, or the schemas are too large for a record of the ledger.
         NotApplied: The registry does not answer.
     """
     found: dict[str, WriterSchema] = {}
@@ -47,21 +50,29 @@ def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, Wri
     with client_of(connection) as client:
         for subject in subjects:
             with asking(connection, f"the versions of subject {subject!r}"):
-                more = _versions_of(client, subject, found)
-            sizes[subject] = len(msgspec.json.encode(more)) - len("{}")
-            found |= more
+                its = _versions_of(connection, client, subject)
+            if twice := [number for number in its if found.get(number, its[number]) != its[number]]:
+                raise _id_twice(connection, subject, twice[0])
+            sizes[subject] = len(msgspec.json.encode({n: its[n] for n in its.keys() - found.keys()})) - len("{}")
+            found |= its
     _require_room(connection, sizes)
     return found
 
 
-def _versions_of(client: SchemaRegistryClient, subject: str, known: Container[str]) -> dict[str, WriterSchema]:
-    found: dict[str, WriterSchema] = {}
-    for version in client.get_versions(subject, deleted=True):
-        registered = client.get_version(subject, version, deleted=True)
-        number = str(registered.schema_id)
-        if number not in known and number not in found:
-            found[number] = _complete(client, registered.schema)
-    return found
+def _versions_of(connection: Connection, client: SchemaRegistryClient, subject: str) -> dict[str, WriterSchema]:
+    versions = [client.get_version(subject, n, deleted=True) for n in client.get_versions(subject, deleted=True)]
+    return {str(each.schema_id): _complete(connection, client, subject, each.schema) for each in versions}
+
+
+def _id_twice(connection: Connection, subject: str, number: str) -> Refused:
+    return Refused(
+        f"The schema registry of connection {connection.conn_id!r} has another schema with the id {number} in subject "
+        f"{subject!r} than in a subject before it. Ids are unique only within one context of the registry.",
+        code=codes.SOURCE_MISCONFIGURED,
+        remedy="Name subjects of one context in the KafkaSource, or its topics in pipelines of their own. The host of "
+        "the connection can name a context: https://registry:8081/contexts/:.east: (then without it in `subjects`). "
+        "Then clear the failed task.",
+    )
 
 
 def _require_room(connection: Connection, sizes: Mapping[str, int]) -> None:
@@ -176,6 +187,14 @@ def _no_subject(what: str) -> Refused:
     return Refused(what, code=codes.REGISTRY_SUBJECT_MISSING)
 
 
+def _no_reference(what: str) -> Refused:
+    return Refused(
+        what,
+        code=codes.REGISTRY_SUBJECT_MISSING,
+        remedy="Put the schema that is referred to into this subject of the registry. Then clear the failed task.",
+    )
+
+
 def _no_schema(what: str) -> Refused:
     return Refused(what, code=codes.REGISTRY_SCHEMA_UNKNOWN)
 
@@ -221,12 +240,12 @@ def _taken(connection: Connection, what: str) -> Iterator[None]:
 # -- schemas, complete in themselves ---------------------------------------------------------------------------------
 
 
-def _complete(client: SchemaRegistryClient, schema: Schema) -> WriterSchema:
+def _complete(connection: Connection, client: SchemaRegistryClient, subject: str, schema: Schema) -> WriterSchema:
     """A schema with what it refers to. One with a flaw makes its records corrupt, and no others."""
     kind, text = schema.schema_type or AVRO, schema.schema_str or ""
     if kind not in (AVRO, PROTOBUF):
         return WriterSchema(kind=kind, text=text)
-    others = _referred(client, schema)
+    others = _referred(connection, client, subject, schema)
     try:
         whole = resolved(text, others).text if kind == AVRO else _compiled(text, tuple(others.items()))
         return WriterSchema(kind=kind, text=whole)
@@ -240,14 +259,29 @@ def _compiled(text: str, others: tuple[tuple[str, str], ...]) -> str:
     return b64encode(compiled(text, dict(others))).decode()
 
 
-def _referred(client: SchemaRegistryClient, schema: Schema) -> dict[str, str]:
+def _referred(connection: Connection, client: SchemaRegistryClient, subject: str, schema: Schema) -> dict[str, str]:
     """The texts of all schemas that a schema refers to, by the names by which it does: also those of the others."""
     found: dict[str, str] = {}
-    waiting: list[SchemaReference] = list(schema.references or [])
+    waiting = _references(subject, schema)
     while waiting:
-        reference = waiting.pop()
+        parent, reference = waiting.pop()
         if reference.name not in found:
-            other = client.get_version(reference.subject, reference.version, deleted=True).schema
+            at = _in_context_of(parent, reference.subject or "")
+            what = (
+                f"{reference.name!r} (subject {at!r}, version {reference.version}), to which subject {parent!r} refers"
+            )
+            with asking(connection, what, _no_reference):
+                other = client.get_version(at, reference.version, deleted=True).schema
             found[reference.name] = other.schema_str or ""
-            waiting += other.references or []
+            waiting += _references(at, other)
     return found
+
+
+def _references(subject: str, schema: Schema) -> list[tuple[str, SchemaReference]]:
+    return [(subject, each) for each in schema.references or []]
+
+
+def _in_context_of(parent: str, subject: str) -> str:
+    """The subject of a reference, as the registry means it: without a context, it is in that of its parent."""
+    context = _CONTEXT.match(parent)
+    return f"{context[0]}{subject}" if context and not _CONTEXT.match(subject) else subject

@@ -1,4 +1,4 @@
-"""Changes of a database's tables, as Debezium tells them in JSON.
+"""Changes of a relational database's tables, as Debezium tells them in JSON.
 
 See https://debezium.io/documentation/reference/stable/connectors/ ("Data change events"). An event has ``before``,
 ``after``, ``op``, ``source`` and ``ts_ms``, with or without an envelope of ``schema`` and ``payload`` around them.
@@ -88,9 +88,10 @@ def parse_debezium(
 
     Args:
         batch: The epoch's records.
-        schema: The columns of the table, as in ``parse_json``, in the types of the JSON: Debezium writes dates as days,
-            and times as milli- or microseconds since 1970, so declare those as ``bigint`` and convert them; and
-            decimals as base64, unless the connector has ``decimal.handling.mode=string``.
+        schema: The columns of the table, as in ``parse_json``, in the types of the JSON. Debezium writes dates as days
+            since 1970; a time with a zone as text, which is a ``timestamp``; one without as milli-, micro- or
+            nanoseconds since 1970, and a time of day as those since midnight, which are ``bigint``; and decimals as
+            base64, unless the connector has ``decimal.handling.mode=string``.
         source: The fields of ``source`` to keep.
         mode: As in ``parse_json``.
         corrupt: As in ``parse_json``.

@@ -9,6 +9,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms.changes import DELETED, Result, told_late
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ TIMER = "timer"
 _CHECKS = Checks("stateful")
 _OUT, _STATE = "out", "state"
 _UTC = {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "+00:00"}
+_DECIMAL = "decimal(19,0)"
 _ZONE = "spark.sql.session.timeZone"
 
 Func = Callable[
@@ -47,7 +49,7 @@ def stateful(
     The function must be deterministic: Spark calls it again for every sink that gets a part of the result, and whenever
     a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
     of a Python worker. It travels by value, and the workers need pandas and pyarrow, but not this package. Times are
-    without a zone, in UTC; so the session's time zone must be UTC.
+    without a zone, in UTC; so the session's time zone must be UTC. A bigint column is int64, or Int64 if it has a NULL.
 
     Args:
         rows: The epoch's rows.
@@ -74,8 +76,9 @@ def stateful(
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
     called = state.join(counting.select(*keys).unionByName(due.select(*keys)), keys, "left_semi")
     call = _caller(func, tuple(keys), tuple(state.columns), (*times, *order), marks.now)
-    grouped = counting.groupBy(*keys).cogroup(called.groupBy(*keys))
-    both = grouped.applyInPandas(call, _both(rows, out, state))
+    in_rows, in_state = _bigints(counting, keys), _bigints(called, keys)
+    left, right = (_as_decimals(*each).groupBy(*keys) for each in ((counting, in_rows), (called, in_state)))
+    both = left.cogroup(right).applyInPandas(_of_decimals(call, in_rows, in_state), _both(rows, out, state))
     changed = both.where(F.col(_STATE).isNotNull()).select(f"{_STATE}.*", DELETED)
     return Result(both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*"), changed, told_late(late))
 
@@ -96,12 +99,50 @@ def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[s
         )
 
 
+def _bigints(frame: DataFrame, keys: list[str]) -> list[str]:
+    """The columns that travel as decimals: of bigints with a NULL, Spark makes floats, which are exact only up to 2^53.
+
+    A key is never NULL, and the function gets it beside the rows, too.
+    """
+    from pyspark.sql.types import LongType
+
+    return [each.name for each in frame.schema if isinstance(each.dataType, LongType) and each.name not in keys]
+
+
+def _as_decimals(frame: DataFrame, bigints: list[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return frame.withColumns({name: F.col(quoted(name)).cast(_DECIMAL) for name in bigints})
+
+
 def _both(rows: DataFrame, out: str | StructType, state: DataFrame) -> StructType:
     """The rows to show and the rows of the state in one table: the function is called once for both."""
     from pyspark.sql.types import StructType
 
     shown = rows.sparkSession.createDataFrame([], out).schema
     return StructType().add(_OUT, shown).add(_STATE, state.schema).add(DELETED, "boolean")
+
+
+def _of_decimals(
+    call: Callable[..., pd.DataFrame], in_rows: list[str], in_state: list[str]
+) -> Callable[..., pd.DataFrame]:
+    """``call``, for rows and a state whose bigints are decimals. Nested, as what ``_caller`` makes."""
+
+    def exact(key: tuple[Any, ...], rows: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
+        return call(key, with_bigints(rows, in_rows), with_bigints(state, in_state))
+
+    def with_bigints(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+        for name in names:
+            frame[name] = bigints(frame[name])
+        return frame
+
+    def bigints(decimals: pd.Series) -> Any:
+        import pandas as pd
+
+        found = pd.array([None if each is None else int(each) for each in decimals], dtype="Int64")
+        return found if found.isna().any() else found.astype("int64")
+
+    return exact
 
 
 def _caller(

@@ -37,11 +37,13 @@ _CHANGES: Mapping[str, tuple[str, ...]] = {
     "float": ("integer", "long", "double"),
     "double": ("long",),
     "decimal": ("binary",),
-    "date": _TIMES,
+    "date": (*_TIMES, "string"),
     **{name: _TIMES for name in _TAKES if "timestamp-" in name},
 }
 """Avro's types -> Spark's types of which fastavro writes other values there. In a union, it prefers such a branch to a
 later one."""
+_SOME_VALUES = ("enum", "fixed")
+"""Avro's types that take some values of a column's type, and leave others to a later branch of the union."""
 _BASES: Mapping[str, tuple[str, ...]] = {
     "date": ("int",),
     "decimal": ("bytes", "fixed"),
@@ -90,19 +92,60 @@ class _Fit:
             yield _told(kind, schema, at)
 
     def _has_branch(self, kind: Any, union: list[Schema]) -> bool:
-        """Whether a branch takes the type, and no earlier one would change it."""
+        """Whether a branch takes the type, and fastavro gives no value to one that would change it."""
+        found = False
         for branch in map(self.schema.meant, union):
-            if not any(self._of(kind, branch, "")):
-                return True
-            if not isinstance(kind, dict) and _changes(kind, branch):
+            if self._fits(kind, branch):
+                found = True
+                if _takes_all(kind, branch):
+                    return True
+            elif self._changes(kind, branch):
                 return False
-        return False
+        return found
+
+    def _fits(self, kind: Any, schema: Schema) -> bool:
+        return not any(self._of(kind, schema, ""))
+
+    def _changes(self, kind: Any, schema: Schema) -> bool:
+        """Whether fastavro takes a value of the type there, and writes another one."""
+        schema = self.schema.meant(schema)
+        if isinstance(schema, list):
+            return any(self._changes(kind, branch) for branch in schema)
+        if not isinstance(kind, dict):
+            return _changes(kind, schema)
+        if kind["type"] == "struct":
+            return self._changes_struct(kind["fields"], schema)
+        if kind["type"] == "array" == _name(schema):
+            return self._changes(kind["elementType"], schema["items"])
+        return kind["type"] == "map" == _name(schema) and self._changes(kind["valueType"], schema["values"])
+
+    def _changes_struct(self, fields: list[Any], schema: Schema) -> bool:
+        """A struct is a dict for fastavro: it prefers a map to any record, and a record to a later one."""
+        if _name(schema) == "map":
+            return all(self._may_take(field["type"], schema["values"]) for field in fields)
+        if _name(schema) != "record":
+            return False
+        known = {field["name"]: field["type"] for field in schema["fields"]}
+        return all(each["name"] in known and self._may_take(each["type"], known[each["name"]]) for each in fields)
+
+    def _may_take(self, kind: Any, schema: Schema) -> bool:
+        schema = self.schema.meant(schema)
+        has_null = isinstance(schema, list) and "null" in schema
+        return has_null or self._fits(kind, schema) or self._changes(kind, schema)
 
 
 def _takes(kind: str, schema: Schema) -> bool:
     if kind.startswith("decimal("):
         return _name(schema) == "decimal" and _keeps_digits(kind, schema)
     return kind in _TAKES.get(_name(schema), ())
+
+
+def _takes_all(kind: Any, schema: Schema) -> bool:
+    """Whether no value of the type is left to a later branch. Of a struct, any may be."""
+    if isinstance(kind, dict):
+        return False
+    told = schema["type"] if isinstance(schema, dict) else schema
+    return _name(schema) not in _SOME_VALUES and not (kind == "long" and told == "int")
 
 
 def _changes(kind: str, schema: Schema) -> bool:

@@ -1,11 +1,13 @@
 """Whether a message of Protobuf keeps the values of the columns.
 
-Values are parsed as Protobuf's JSON has them: any text in ``bytes`` as base64, and any number in a ``double`` to the
-nearest one. Nothing fails there, so a column's type says at the vote, once, whether that can happen.
+Values are parsed as Protobuf's JSON has them: any text in ``bytes`` as base64, ``"007"`` in an ``int64`` as 7, and any
+number in a ``double`` to the nearest one. Nothing fails there, so a column's type says at the vote, once, whether that
+can happen.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,14 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
     "bytes": ("binary",),
     "float": ("byte", "short", "float"),
     "double": ("byte", "short", "integer", "float", "double"),
+    "enum": ("string",),  # ``protobuf_values`` finds a text that is not a name
 }
 """Types of fields -> Spark's types whose values they keep. Other fields keep a value or refuse its row; but for binary,
 which is base64 there."""
+_INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint", "sint", "fixed", "sfixed") for bits in (32, 64)}
+_NUMBERS = ("byte", "short", "integer", "long", "float", "double")
+_FLOAT_DIGITS = 15
+"""A number with a point is parsed as a float, which keeps so many digits."""
 _LOOSE = tuple(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 """Messages of any values. Each number in them is a double."""
 _CHANGED_IN_LOOSE = ("long", "binary")
@@ -60,6 +67,7 @@ def _of_message(kind: Any, field: FieldDescriptor, at: str) -> Iterator[str]:
     """A struct or a map, for a message or a map: all four are objects of JSON."""
     inner, is_struct = field.message_type, kind["type"] == "struct"
     if is_map(field):
+        yield from _of("string" if is_struct else kind["keyType"], inner.fields_by_name["key"], at)
         for each in [each["type"] for each in kind["fields"]] if is_struct else [kind["valueType"]]:
             yield from _of(each, inner.fields_by_name["value"], at)
     elif is_struct:
@@ -69,7 +77,16 @@ def _of_message(kind: Any, field: FieldDescriptor, at: str) -> Iterator[str]:
 
 
 def _keeps(kind: str, told: str) -> bool:
+    if told in _INTEGERS:
+        return kind in _NUMBERS or _is_exact_decimal(kind)
     return kind in _TAKES[told] if told in _TAKES else kind != "binary"
+
+
+def _is_exact_decimal(kind: str) -> bool:
+    if not kind.startswith("decimal("):
+        return False
+    digits, scale = map(int, re.findall(r"\d+", kind))
+    return scale == 0 or digits <= _FLOAT_DIGITS
 
 
 def _leaves(kind: Any) -> Iterator[str]:

@@ -26,8 +26,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema
-from airflow_epochs.sinks.kafka import avro_types, protobuf_types
-from airflow_epochs.sinks.kafka.protobuf_values import with_numbers_named
+from airflow_epochs.sinks.kafka import avro_defaults, avro_types, protobuf_types
+from airflow_epochs.sinks.kafka.protobuf_values import for_parsing
 from airflow_epochs.sinks.kafka.value_options import AVRO, JSON_SCHEMA, KINDS, PROTOBUF
 from airflow_epochs.transforms import protobuf_schemas
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
@@ -95,7 +95,7 @@ class ValueSchema:
     def _avro(self) -> Write:
         import fastavro
 
-        schema, head = fastavro.parse_schema(json.loads(self.text)), head_of(self.number)
+        schema, head = avro_defaults.parsed(self.text), head_of(self.number)
         told = resolved(self.text)
         require = avro_types.require_kept(told, told.root) if self.given else None
 
@@ -131,7 +131,7 @@ class ValueSchema:
 
         def write(row: dict[str, Any]) -> bytes:
             try:
-                told = with_numbers_named(msgspec.to_builtins(row), make.DESCRIPTOR)
+                told = for_parsing(msgspec.to_builtins(row), make.DESCRIPTOR)
                 message = json_format.ParseDict(told, make())
                 return head + bytes(message.SerializeToString(deterministic=True))
             except (json_format.ParseError, EncodeError, AttributeError) as error:
@@ -234,12 +234,11 @@ def _first_of(messages: protobuf_schemas.Files) -> Descriptor:
 
 
 def _avro_misfits(text: str, columns: Mapping[str, Any]) -> list[str]:
-    import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
 
     try:
-        fastavro.parse_schema(json.loads(text))
-    except (SchemaParseException, UnknownType) as error:
+        avro_defaults.parsed(text)
+    except (SchemaParseException, UnknownType, UnicodeEncodeError) as error:
         raise SchemaFlaw(f"is no valid Avro schema: {first_line(error)}") from error
     return avro_types.misfits(resolved(text), columns)
 
