@@ -14,7 +14,7 @@ from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sources.kafka.group_requests import committed, members
 from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes, open_producers, transactions_of
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
-from airflow_epochs.sources.kafka.record_times import first_records
+from airflow_epochs.sources.kafka.record_times import FIRST_BYTES, Round, look
 from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
 
 if TYPE_CHECKING:
@@ -138,10 +138,21 @@ class Brokers:
         None if there is none yet. ``ms``: the time in ms since 1970. ``begins``: the offsets.
         """
         told = {at: offset for at, offset in self.offsets_at(ms, begins).items() if offset is not None}
-        offsets = {at: max(offset, begins[at]) for at, offset in told.items()}
-        exact = {at for at, offset in told.items() if offset >= begins[at]}
-        found = self._client.ask("look up times", lambda admin: first_records(admin, ms, offsets, exact))
+        last = self._round(ms, {at: max(offset, begins[at]) for at, offset in told.items()}, told, FIRST_BYTES)
+        found, ends = dict(last.found), self._stable_ends_of(last.further)
+        while last.went_on and (left := {at: offset for at, offset in last.further.items() if offset < ends[at]}):
+            last = self._round(ms, left, told, last.next_bytes)
+            found |= last.found
         return {at: found.get(at) for at in begins}
+
+    def _round(self, ms: int, offsets: Mapping[Partition, int], told: Mapping[Partition, int], bytes_max: int) -> Round:
+        """A question of its own, with its own time limit: the whole search may read many gigabytes."""
+        return self._client.ask("look up times", lambda admin: look(admin, ms, offsets, told, bytes_max))
+
+    def _stable_ends_of(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where a search ends, even if producers go on to write old times."""
+        ends = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True)
+        return {partition: at.offset for partition, at in ends.items()}
 
     def times(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Per partition, the time of the batch that has the offset, in ms since 1970. Leaves out very large batches."""

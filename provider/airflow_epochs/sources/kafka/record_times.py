@@ -7,12 +7,12 @@ lies before the offset, this module reads on in the log. It decodes only batches
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.sources.kafka.history import MAGIC, Fetched, fetched
+from airflow_epochs.sources.kafka.history import ANSWER_BYTES_MAX, MAGIC, Fetched, fetched
 from airflow_epochs.sources.kafka.logs import Partition
 
 if TYPE_CHECKING:
@@ -21,37 +21,47 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 FIRST_BYTES, MORE_BYTES = 64 << 10, 4 << 20
-"""Bytes that a broker may send per partition: to look at one batch, and to read on."""
+"""Bytes that a broker may send per partition: to look at one batch, and at most, to read on."""
+_GROWTH = 8
 
 
-def first_records(
-    admin: KafkaAdminClient, ms: int, offsets: Mapping[Partition, int], exact: Collection[Partition]
-) -> dict[Partition, int | None]:
-    """Per partition, the first record at or after the offset with a time of ``ms`` or later; None if there is none yet.
+@dataclass(frozen=True)
+class Round:
+    """What one request to each broker has told.
 
-    ``exact``: the partitions whose offset is the brokers' own answer, so that it is right unless nobody sees it.
+    Attributes:
+        found: Per partition, the record, or the offset if that was deleted a moment ago: the check of the ranges tells.
+        further: Per other partition, the offset at which to read on.
+        went_on: Whether it told anything new. A broker sends at least one batch if any of its partitions has one.
+        next_bytes: How many bytes a broker may send per partition in the next round.
     """
-    found: dict[Partition, int | None] = {}
-    left: dict[Partition, int] = dict(offsets)
-    for at, answer in fetched(admin, offsets, FIRST_BYTES, committed=True):
-        look = _look(answer, ms, offsets[at], at in exact)
-        left[at] = look.further
-        if look.found is not None:
-            found[at] = look.found
-    return found | {at: _further(admin, ms, at, offset) for at, offset in left.items() if at not in found}
+
+    found: dict[Partition, int]
+    further: dict[Partition, int]
+    went_on: bool
+    next_bytes: int
 
 
-def _further(admin: KafkaAdminClient, ms: int, at: Partition, offset: int) -> int | None:
-    while True:
-        answers = dict(fetched(admin, {at: offset}, MORE_BYTES, committed=True))
-        if at not in answers:
-            return offset  # deleted a moment ago: the check of the ranges tells
-        look = _look(answers[at], ms, offset)
-        if look.found is not None:
-            return look.found
-        if look.further == offset:
-            return None
-        offset = look.further
+def look(
+    admin: KafkaAdminClient, ms: int, offsets: Mapping[Partition, int], told: Mapping[Partition, int], bytes_max: int
+) -> Round:
+    """Look for the first record at or after each offset with a time of ``ms`` or later.
+
+    ``told``: the brokers' own answers. Where the offset is one of them, it is right unless nobody sees it.
+    """
+    answers = dict(fetched(admin, offsets, bytes_max, committed=True))
+    looks = {at: _look(answer, ms, offsets[at], told.get(at) == offsets[at]) for at, answer in answers.items()}
+    found = {at: offset for at, offset in offsets.items() if at not in answers}
+    found |= {at: each.found for at, each in looks.items() if each.found is not None}
+    further = {at: each.further for at, each in looks.items() if at not in found}
+    went_on = bool(found) or any(offset > offsets[at] for at, offset in further.items())
+    return Round(found, further, went_on, _next_bytes(bytes_max, answers))
+
+
+def _next_bytes(bytes_max: int, answers: Mapping[Partition, Fetched]) -> int:
+    """More, if the answers had room left: either few partitions are open, or their batches are larger."""
+    sent = sum(len(answer.records) for answer in answers.values())
+    return bytes_max if sent > ANSWER_BYTES_MAX // 2 else min(bytes_max * _GROWTH, MORE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class _Look:
     further: int
 
 
-def _look(answer: Fetched, ms: int, offset: int, is_exact: bool = False) -> _Look:
+def _look(answer: Fetched, ms: int, offset: int, is_exact: bool) -> _Look:
     further = offset
     for batch, is_seen in _batches(answer):
         end = int(getattr(batch, "next_offset", batch.base_offset + 1))

@@ -1,0 +1,166 @@
+"""Searches for the first record of a time over brokers that send at most 16 MB in an answer."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+
+from airflow_epochs.sources.kafka import brokers as brokers_module
+from airflow_epochs.sources.kafka import record_times
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.history import ANSWER_BYTES_MAX, Fetched
+from airflow_epochs.sources.kafka.logs import Partition
+
+NODES = 3
+OLD, NEW = 1_000, 2_000
+TIMEOUT_S, ANSWER_S = 15, 1
+
+
+@cache
+def _record(size: int, ms: int) -> bytes:
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=size * 2)
+    builder.append(ms, None, bytes(size))
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def _batch(offset: int, size: int, ms: int) -> bytes:
+    """A batch of one record. Its checksum does not cover its offset."""
+    return struct.pack(">q", offset) + _record(size, ms)[8:]
+
+
+@dataclass(frozen=True)
+class At:
+    offset: int
+
+
+@dataclass
+class Cluster:
+    """Three brokers. Each record is a batch of its own: ``logs`` has its size and its time."""
+
+    logs: dict[Partition, list[tuple[int, int]]]
+    told: dict[Partition, int] = field(default_factory=dict)
+    requests: int = 0
+    clock_s: int = 0
+
+    def list_partition_offsets(self, asked: Mapping[Any, int], isolation_level: object) -> dict[Any, At]:
+        ends = {tp: len(self.logs[tuple(tp)]) for tp in asked}
+        return {tp: At(self.told.get(tuple(tp), 0) if spec >= 0 else ends[tp]) for tp, spec in asked.items()}
+
+    def fetched(
+        self, _: object, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool
+    ) -> Iterator[tuple[Partition, Fetched]]:
+        for node in range(NODES):
+            if led := sorted(at for at in offsets if at[1] % NODES == node):
+                self.requests += 1
+                self.clock_s += ANSWER_S
+                yield from self._answer({at: offsets[at] for at in led}, bytes_max)
+
+    def _answer(self, offsets: Mapping[Partition, int], bytes_max: int) -> Iterator[tuple[Partition, Fetched]]:
+        """As Kafka: whole batches up to the limits, and the first batch of all even if it is larger."""
+        room = ANSWER_BYTES_MAX
+        for at, offset in offsets.items():
+            records = self._records(at, offset, min(bytes_max, room), is_first=room == ANSWER_BYTES_MAX)
+            room = max(0, room - len(records))
+            yield at, Fetched(records, ())
+
+    def _records(self, at: Partition, offset: int, limit: int, *, is_first: bool) -> bytes:
+        found = b""
+        for number, (size, ms) in enumerate(self.logs[at][offset:], offset):
+            batch = _batch(number, size, ms)
+            if len(found) + len(batch) > limit and (found or not is_first):
+                break
+            found += batch
+        return found
+
+
+@dataclass
+class Client:
+    """Gives each question the time limit of the real one."""
+
+    cluster: Cluster
+
+    def ask(self, doing: str, question: Callable[[Cluster], Any]) -> Any:
+        begun = self.cluster.clock_s
+        answer = question(self.cluster)
+        assert self.cluster.clock_s - begun <= TIMEOUT_S, f"no answer in time: {doing}"
+        return answer
+
+
+@pytest.fixture
+def searching(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Brokers]:
+    def over(cluster: Cluster) -> Brokers:
+        monkeypatch.setattr(brokers_module, "KafkaClient", lambda _: Client(cluster))
+        monkeypatch.setattr(record_times, "fetched", cluster.fetched)
+        return Brokers(None)  # type: ignore[arg-type]  # the client does not connect
+
+    return over
+
+
+def test_a_search_in_thousands_of_partitions_asks_for_all_open_ones_at_once(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    partitions = [("orders", number) for number in range(2_000)]
+    cluster = Cluster({at: [(60 << 10, OLD), (60 << 10, OLD), (1 << 10, NEW)] for at in partitions})
+
+    found = searching(cluster).seen_offsets_at(NEW, dict.fromkeys(partitions, 1))
+
+    assert found == dict.fromkeys(partitions, 2)
+    assert cluster.requests < 30
+
+
+def test_a_search_in_batches_that_are_larger_than_the_first_look_asks_for_many_at_once(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    partitions = [("orders", number) for number in range(300)]
+    cluster = Cluster({at: [(100 << 10, OLD), (100 << 10, NEW)] for at in partitions})
+
+    found = searching(cluster).seen_offsets_at(NEW, dict.fromkeys(partitions, 0))
+
+    assert found == dict.fromkeys(partitions, 0), "the brokers' own answer"
+    assert cluster.requests < 30
+
+
+def test_each_answer_of_a_search_over_gigabytes_has_the_whole_time_limit(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    long = ("orders", 0)
+    cluster = Cluster({long: [(1 << 20, OLD)] * 160 + [(100, NEW)]})
+
+    found = searching(cluster).seen_offsets_at(NEW, {long: 1})
+
+    assert found == {long: 160}
+    assert TIMEOUT_S < cluster.clock_s < 70
+
+
+def test_a_search_finds_none_in_a_log_that_ends_before_the_time_whatever_others_have(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    short, long = ("orders", 0), ("orders", 3)
+    cluster = Cluster({short: [(100, OLD)], long: [(1 << 20, OLD)] * 8 + [(100, NEW)]})
+
+    assert searching(cluster).seen_offsets_at(NEW, {short: 1, long: 1}) == {short: None, long: 8}
+
+
+def test_a_search_ends_where_the_logs_ended_even_if_producers_go_on_to_write_old_times(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    busy = ("orders", 0)
+    cluster = Cluster({busy: [(100, NEW), (100, OLD)]})
+    answers = cluster.fetched
+
+    def grows(*args: Any, **options: Any) -> Iterator[tuple[Partition, Fetched]]:
+        assert cluster.requests < 10, "the search does not end"
+        yield from answers(*args, **options)
+        cluster.logs[busy].append((100, OLD))
+
+    cluster.fetched = grows  # type: ignore[method-assign]
+
+    assert searching(cluster).seen_offsets_at(NEW, {busy: 1}) == {busy: None}
