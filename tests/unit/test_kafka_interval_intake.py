@@ -16,6 +16,7 @@ from airflow_epochs.sources.kafka.config import KafkaConfig, read_config
 from airflow_epochs.sources.kafka.interval import KEY, Coverage, recorded
 from airflow_epochs.sources.kafka.interval_intake import find_interval
 from airflow_epochs.sources.kafka.logs import ClusterLog, Log, Partition, TopicLog
+from airflow_epochs.sources.kafka.moves import to_offsets
 from airflow_epochs.sources.kafka.starting import ms_of
 from airflow_epochs.sources.kafka.waiting import Waiting
 
@@ -47,6 +48,9 @@ class Logs(Brokers):
 
     def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
         return {at: self._first(self.topics[at[0]], ms, begin) for at, begin in begins.items()}
+
+    def as_late(self, ms: int, offsets: Mapping[Partition, int]) -> set[Partition]:
+        return {at for at, offset in offsets.items() if ms_of(hour(self.topics[at[0]][offset])) >= ms}
 
     @staticmethod
     def _first(times: Sequence[float], ms: int, begin: int) -> int | None:
@@ -93,3 +97,29 @@ def test_after_a_rewind_an_hour_whose_records_lie_before_the_position_is_refused
     with pytest.raises(Refused) as refused:
         find_interval(logs, config("orders"), rewound(to=3), past(11))
     assert refused.value.code is codes.INTERVAL_BEFORE
+
+
+THIRTY_YEARS = 24 * 365 * 30
+
+
+def test_an_epoch_that_ends_before_a_record_with_a_time_far_ahead_names_it_and_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = find_interval(Logs(orders=[9.2, THIRTY_YEARS, 9.5]), config("orders"), None, past(9))
+    assert found.ranges == {"orders": (OffsetRange(0, 0, 1),)}
+    assert found.why and "orders[0] at offset 1" in found.why
+    assert "skip PIPELINE --offsets FILE" in found.why and '{"orders": {"0": 2}}' in found.why
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_an_epoch_that_ends_before_a_record_of_the_next_hour_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    found = find_interval(Logs(orders=[9.2, 10.1, THIRTY_YEARS]), config("orders"), None, past(9))
+    assert found.why and "ahead" not in found.why
+    assert not caplog.records
+
+
+def test_after_a_skip_behind_a_record_with_a_time_far_ahead_the_next_epoch_reads_on() -> None:
+    logs = Logs(orders=[9.2, THIRTY_YEARS, 9.5, 10.5, 11.5])
+    skipped = to_offsets(position(orders=1), {"orders": {0: 2}}, logs.look(["orders"]))
+    found = find_interval(logs, config("orders"), skipped.position, past(10))
+    assert found.ranges == {"orders": (OffsetRange(0, 2, 4),)}

@@ -164,3 +164,14 @@ def test_a_search_ends_where_the_logs_ended_even_if_producers_go_on_to_write_old
     cluster.fetched = grows  # type: ignore[method-assign]
 
     assert searching(cluster).seen_offsets_at(NEW, {busy: 1}) == {busy: None}
+
+
+def test_whether_one_record_is_as_late_as_a_time_takes_no_search_behind_it(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    late, early = ("orders", 0), ("orders", 1)
+    behind = [(1 << 20, OLD)] * 160
+    cluster = Cluster({late: [(100, NEW), (100, NEW), *behind], early: [(100, NEW), (100, OLD), *behind]})
+
+    assert searching(cluster).as_late(NEW, {late: 1, early: 1}) == {late}
+    assert cluster.requests == 2, "one to each leader"

@@ -14,7 +14,7 @@ from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sources.kafka.group_requests import committed, members
 from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes, open_producers, transactions_of
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
-from airflow_epochs.sources.kafka.record_times import FIRST_BYTES, Round, look
+from airflow_epochs.sources.kafka.record_times import FIRST_BYTES, MORE_BYTES, Round, look
 from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
 
 if TYPE_CHECKING:
@@ -153,6 +153,13 @@ class Brokers:
         """Where a search ends, even if producers go on to write old times."""
         ends = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True)
         return {partition: at.offset for partition, at in ends.items()}
+
+    def as_late(self, ms: int, offsets: Mapping[Partition, int]) -> set[Partition]:
+        """The partitions whose record at the offset has a time of ``ms`` or later. It does not read on."""
+        firsts = self.offsets_at(ms, offsets)
+        maybe = {at: offset for at, offset in offsets.items() if (first := firsts[at]) is not None and first <= offset}
+        found = self._round(ms, maybe, {}, MORE_BYTES).found
+        return {at for at, offset in found.items() if offset == offsets[at]}
 
     def times(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Per partition, the time of the batch that has the offset, in ms since 1970. Leaves out very large batches."""

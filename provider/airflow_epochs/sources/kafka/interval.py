@@ -7,6 +7,7 @@ What earlier epochs have read is on record as ``Coverage``, so a run knows wheth
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -143,6 +144,12 @@ def cut(ranges: Ranges, ends: TimeIndex) -> Ranges:
     }
 
 
+def cut_ends(full: Ranges, ranges: Ranges) -> dict[Partition, int]:
+    """The ends of the ranges that ``cut`` has made shorter than in ``full``."""
+    pairs = ((topic, r, whole) for topic, of in ranges.items() for r, whole in zip(of, full[topic], strict=True))
+    return {(topic, r.partition): r.end for topic, r, whole in pairs if r.end < whole.end}
+
+
 def _at(index: TimeIndex, partition: Partition, otherwise: int) -> int:
     found = index.get(partition)
     return otherwise if found is None else found
@@ -193,6 +200,19 @@ def cut_off(ranges: Ranges, cluster: ClusterLog, new: Iterable[str]) -> list[str
     """Partitions of new topics whose oldest record is the epoch's first: retention may have deleted others before."""
     found = ((t, r, cluster.topics[t].partitions[r.partition].start) for t in new for r in ranges[t])
     return [f"{t}[{r.partition}]" for t, r, start in found if r.start == start > 0 and r.end > r.start]
+
+
+def stuck(ahead: Mapping[Partition, int]) -> str:
+    """What to do where the records at these offsets have times far ahead: a text without its full stop."""
+    named = ", ".join(f"{topic}[{partition}] at offset {offset}" for (topic, partition), offset in ahead.items())
+    behind: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in ahead.items():
+        behind.setdefault(topic, {})[str(partition)] = offset + 1
+    return (
+        f"a record has a time more than an hour ahead: {named}. Until that time, no epoch reads it or what lies behind "
+        f"it. If the time is wrong, type `airflow epochs skip PIPELINE --offsets FILE --why …`; the file has "
+        f"{json.dumps(behind)}. The next epoch then reads on, without that record"
+    )
 
 
 def instants(interval: Interval) -> Iterator[int]:

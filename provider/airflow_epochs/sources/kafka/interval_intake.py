@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta, timezone
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Interval, NotYet, Past, Position
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.model import records_upper_bound
+from airflow_epochs.model import Ranges, records_upper_bound
 from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
@@ -18,6 +18,11 @@ from airflow_epochs.sources.kafka.loss import epochs_of
 from airflow_epochs.sources.kafka.plan import TimeIndex, available
 from airflow_epochs.sources.kafka.starting import AtTime, Starting, ms_of
 from airflow_epochs.sources.kafka.waiting import told
+
+log = secrecy.logger(__name__)
+
+AHEAD = timedelta(hours=1)
+"""A record with a time so far ahead is taken for a mistake: brokers of Kafka 4.0 and later refuse it by default."""
 
 
 def find_interval(
@@ -40,7 +45,7 @@ def find_interval(
         if (left := deadline - time.monotonic()) <= 0:
             raise NotApplied(f"Records of {at} may wait: {held}.", code=codes.INTERVAL_HELD)
         time.sleep(min(POLL_S, left))
-    return _of_interval(brokers, config, position, at, covered)
+    return _of_interval(brokers, config, position, at, covered, past)
 
 
 def _from(starting: Starting) -> interval.Coverage | None:
@@ -77,7 +82,12 @@ def _uncut(brokers: Brokers, config: KafkaConfig, position: Position | None, at:
 
 
 def _of_interval(
-    brokers: Brokers, config: KafkaConfig, position: Position | None, at: Interval, covered: interval.Coverage | None
+    brokers: Brokers,
+    config: KafkaConfig,
+    position: Position | None,
+    at: Interval,
+    covered: interval.Coverage | None,
+    past: Past,
 ) -> Found:
     cluster = brokers.look(list(config.topics), epochs_of(position.state) if position else {})
     begin = config.starting if isinstance(config.starting, AtTime) else AtTime(ms_of(at.start))
@@ -94,7 +104,17 @@ def _of_interval(
     new = [topic for topic in config.topics if not position or topic not in position.ranges]
     if gone := interval.cut_off(ranges, cluster, new):
         why += f"; retention may have deleted older ones of {', '.join(gone)}"
+    if stuck := _stuck(brokers, full, ranges, past.clock()):
+        log.warning("%s", stuck)
+        why += f"; {stuck}"
     return Found(ranges, cluster, ready=True, why=why, state={interval.KEY: interval.recorded(at, covered)})
+
+
+def _stuck(brokers: Brokers, full: Ranges, ranges: Ranges, now: datetime) -> str | None:
+    """Which partitions cannot be read on, since a record's time lies far ahead, and what to do; None if all can."""
+    ends = interval.cut_ends(full, ranges)
+    ahead = sorted(brokers.as_late(ms_of(now + AHEAD), ends)) if ends else []
+    return interval.stuck({at: ends[at] for at in ahead}) if ahead else None
 
 
 def _starts(brokers: Brokers, cluster: ClusterLog, ms: int, *, exact: bool) -> TimeIndex:
