@@ -234,6 +234,14 @@ def test_a_value_that_spark_cannot_compute_is_not_retried_and_lost_records_are(s
     assert isinstance(error, Refused) == (code is codes.SPARK_VALUE_INVALID)
 
 
+def test_a_record_that_does_not_come_in_time_may_be_one_of_a_tiered_topic() -> None:
+    text = "Job aborted.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: java.util.concurrent.TimeoutException: "
+    text += "Cannot fetch record for offset 4711 in 120000 milliseconds\n\tat e.F"
+    error = failures.of_spark(ValueError(text), "It")
+    assert type(error) is NotApplied and error.code is codes.SPARK_JOB_FAILED
+    assert error.remedy and 'KafkaSource(options={"kafka.fetch.max.wait.ms": "5000"})' in error.remedy
+
+
 def test_two_versions_of_python_are_not_retried() -> None:
     last = (
         "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "

@@ -30,6 +30,7 @@ _OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
 """The SQL standard's class 22, "data exception", without 22000, under which Spark tells of lost Kafka records; and
 ``raise_error`` in the user's SQL.
 """
+_FETCH_TIMED_OUT = "Cannot fetch record for offset"
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -89,7 +90,19 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
         return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
     if final := python_workers.refused(whole, text, doing):
         return final
-    return NotApplied(f"{doing} failed: {type(error).__name__}: {text}", code=codes.SPARK_JOB_FAILED)
+    return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
+
+
+def _job_failed(what: str) -> NotApplied:
+    if _FETCH_TIMED_OUT not in what:
+        return NotApplied(what, code=codes.SPARK_JOB_FAILED)
+    return NotApplied(
+        what,
+        code=codes.SPARK_JOB_FAILED,
+        remedy="Check that Spark's executors reach the brokers. If the topic has tiered storage, and the brokers are "
+        'older than Kafka 3.8, set KafkaSource(options={"kafka.fetch.max.wait.ms": "5000"}): they end a read from the '
+        "remote storage after that time. Then clear the failed task.",
+    )
 
 
 def _without_catalog(doing: str) -> Refused:
