@@ -949,6 +949,16 @@ STARTING_UNUSABLE = SOURCE.code(
     "Correct `starting` of the source, and clear the failed task. If a param of the run set it, start a run with "
     "another value.",
 )
+RECORD_TIME_INVALID = SOURCE.code(
+    "EPOCHS-RECORD-TIME-INVALID",
+    Refused,
+    "The timestamp of a Kafka record is too large for Spark: the producer wrote nanoseconds, for example, in place of "
+    "milliseconds. Spark does not read such a record, so no transform sees it.",
+    "Correct the producer, or set message.timestamp.type=LogAppendTime for the topic. If records before this one are "
+    "unread, type `airflow epochs replan PIPELINE --why …`, and start runs with the param max_records = the number of "
+    "these in its partition, until they are read. Then type `airflow epochs skip PIPELINE --offsets FILE --why …` with "
+    "the offset behind it: that record is lost.",
+)
 LOOP = SOURCE.code(
     "EPOCHS-LOOP",
     Refused,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Limits, Position
-from airflow_epochs.model import Ranges
+from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.spark.driver.failures import of_spark
 from stack.broker import Broker
 from stack.connect import ConnectServer
+from tests.support.kafka_sink_world import set_config
 from tests.support.kafka_world import KafkaEnv, Topic
 from tests.support.waiting import wait_until
 
@@ -100,3 +105,20 @@ def test_options_reach_sparks_reader(topic: Topic, env: KafkaEnv, session: Spark
     frame = session.read.format("kafka").options(**source.spark_read(epoch.ranges, env).options).load()
     assert "headers" in frame.columns
     assert frame.count() == 4
+
+
+def test_a_record_whose_time_spark_cannot_hold_is_named_and_an_epoch_before_it_is_read(
+    topic: Topic, env: KafkaEnv, session: SparkSession, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    set_config(admin, topic.name, "message.timestamp.after.max.ms", str(2**63 - 1))
+    topic.produce(3)
+    topic.produce(1, at_ms=1_700_000_000_000_000_000)
+    source = KafkaSource([topic.name])
+    read = source.spark_read({topic.name: (OffsetRange(0, 0, 4),)}, env)
+    with pytest.raises(Exception, match="overflow") as failed:
+        session.read.format("kafka").options(**read.options).load().write.parquet(str(tmp_path / "staged"))
+    error = of_spark(failed.value, "Staging")
+    assert error.code is codes.RECORD_TIME_INVALID
+    assert f"topic {topic.name} partition 0 offset 3" in error.what
+    assert offsets(session, source, {topic.name: (OffsetRange(0, 0, 3),)}, env) == [(0, 0), (0, 1), (0, 2)]

@@ -244,7 +244,7 @@ def errors_in_the_table(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "rows", "chapter"),
     [
-        ("docs/kafka.md", 14, codes.SOURCE),
+        ("docs/kafka.md", 15, codes.SOURCE),
         ("docs/delta-source.md", 8, codes.DELTA_SOURCE),
         ("docs/kafka-sink.md", 11, codes.KAFKA_SINK),
     ],

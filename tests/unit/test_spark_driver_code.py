@@ -234,6 +234,17 @@ def test_a_value_that_spark_cannot_compute_is_not_retried_and_lost_records_are(s
     assert isinstance(error, Refused) == (code is codes.SPARK_VALUE_INVALID)
 
 
+@pytest.mark.parametrize("state", ["", " SQLSTATE: 22008"])
+def test_a_record_whose_time_spark_cannot_hold_is_no_matter_of_the_transform(state: str) -> None:
+    text = "Task failed.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: o.a.s.KafkaIllegalStateException: Record "
+    text += "at topic orders partition 0 offset 4711 has timestamp value 1700000000000000000 that overflows when "
+    text += f"converting to Spark's microsecond-precision TimestampType.{state}\n\tat e.F\n"
+    text += "Caused by: j.A: long overflow\n\tat g.H"
+    error = failures.of_spark(ValueError(text), "It")
+    assert isinstance(error, Refused) and error.code is codes.RECORD_TIME_INVALID
+    assert "topic orders partition 0 offset 4711" in error.what
+
+
 def test_a_record_that_does_not_come_in_time_may_be_one_of_a_tiered_topic() -> None:
     text = "Job aborted.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: java.util.concurrent.TimeoutException: "
     text += "Cannot fetch record for offset 4711 in 120000 milliseconds\n\tat e.F"

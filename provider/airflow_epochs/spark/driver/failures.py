@@ -30,7 +30,11 @@ _OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
 """The SQL standard's class 22, "data exception", without 22000, under which Spark tells of lost Kafka records; and
 ``raise_error`` in the user's SQL.
 """
+_TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
+_TELLING = ("Traceback (most recent call last)", _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
+"""What says most, wherever it stands in the chain of causes: a user's Python error, and errors of Spark's Kafka reader.
+"""
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -86,6 +90,8 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
         )
     if _is_analysis(error):
         return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
+    if _TIME_TOO_LARGE in text:  # where Spark gives it an SQLSTATE, that is one of values
+        return Refused(f"{doing} failed: a record has no valid timestamp. {text}", code=codes.RECORD_TIME_INVALID)
     if _OF_VALUES.search(text):
         return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
     if final := python_workers.refused(whole, text, doing):
@@ -144,8 +150,7 @@ def _message(error: BaseException) -> str:
     trace = getattr(error, "getStackTrace", lambda: None)() or whole
     text = _FRAMES.split(whole, maxsplit=1)[0].strip()
     causes = [cause.strip() for cause in _CAUSE.findall(trace)]
-    # A user's Python error may stand anywhere in the chain of causes. Its traceback says most.
-    telling = [cause for cause in causes if "Traceback (most recent call last)" in cause] or causes[-1:]
+    telling = [cause for cause in causes if any(words in cause for words in _TELLING)] or causes[-1:]
     if telling and telling[0] not in text:
         text = f"{text}\nCaused by: {telling[0]}"
     return secrecy.scrubbed(text)  # before it is cut: half a secret is not recognised
