@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta, timezone
 
 from airflow_epochs import secrecy
@@ -23,6 +23,9 @@ ENOUGH, OLD, TROUBLE = "enough", "old", "trouble"
 AGE_S_MIN, AGE_S_MAX = 0.25, 10.0
 """The age of records is asked for once in ``max_delay / 20``, within these bounds."""
 
+_Since = dict[Partition, tuple[int, float]]
+"""Per partition, its first unread offset, and since when it is that."""
+
 
 async def access_to(conn_id: str) -> KafkaAccess:
     """The connection's settings, read on a thread: Airflow may ask a server for them. Raises Refused."""
@@ -35,7 +38,7 @@ class Lookout:
     def __init__(self, watch: Watch, min_records: int, max_delay_s: float | None) -> None:
         self._watch, self._min_records, self._max_delay_s = watch, min_records, max_delay_s
         self._silent = False
-        self._unread_since: float | None = None
+        self._unread_since: _Since = {}
         self._is_old, self._age_asked_at = False, 0.0
         self._age_of: dict[Partition, int] = {}
         self._age_pause_s = min(max((max_delay_s or 0) / 20, AGE_S_MIN), AGE_S_MAX)
@@ -69,12 +72,11 @@ class Lookout:
 
     async def _old(self, begins: Offsets, ends: Ends) -> bool:
         starts = unread(begins, ends)
-        if self._max_delay_s is None or not starts:
-            self._unread_since = None
-            return False
         now = time.monotonic()
-        self._unread_since = self._unread_since or now
-        if now >= self._unread_since + self._max_delay_s:
+        self._unread_since = _unread_since(self._unread_since, starts, now)
+        if self._max_delay_s is None or not starts:
+            return False
+        if now >= min(since for _, since in self._unread_since.values()) + self._max_delay_s:
             return True  # whatever their times are: producers may write times that lie ahead
         if starts != self._age_of or now >= self._age_asked_at + self._age_pause_s:
             self._is_old = await self._older_than(starts, timedelta(seconds=self._max_delay_s))
@@ -87,3 +89,8 @@ class Lookout:
             return await self._watch.ask(lambda brokers: bool(older_than(brokers, starts, at)))
         except NotApplied:  # the next poll meets the same trouble, and tells of it
             return False
+
+
+def _unread_since(known: _Since, starts: Mapping[Partition, int], now: float) -> _Since:
+    """A partition whose position has moved begins anew: another record is its first unread one."""
+    return {at: known[at] if at in known and known[at][0] == first else (first, now) for at, first in starts.items()}
