@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaError
 
 from airflow_epochs.sources.kafka import brokers as brokers_module
 from airflow_epochs.sources.kafka import record_times
@@ -19,6 +20,7 @@ from airflow_epochs.sources.kafka.logs import Partition
 NODES = 3
 OLD, NEW = 1_000, 2_000
 TIMEOUT_S, ANSWER_S = 15, 1
+Answers = Iterator[tuple[Partition, Fetched | None]]
 
 
 @cache
@@ -54,22 +56,20 @@ class Cluster:
         ends = {tp: len(self.logs[tuple(tp)]) for tp in asked}
         return {tp: At(self.told.get(tuple(tp), 0) if spec >= 0 else ends[tp]) for tp, spec in asked.items()}
 
-    def fetched(
-        self, _: object, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool
-    ) -> Iterator[tuple[Partition, Fetched]]:
+    def fetched(self, _: object, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool) -> Answers:
         for node in range(NODES):
             if led := sorted(at for at in offsets if at[1] % NODES == node):
                 self.requests += 1
                 self.clock_s += ANSWER_S
                 yield from self._answer({at: offsets[at] for at in led}, bytes_max)
 
-    def _answer(self, offsets: Mapping[Partition, int], bytes_max: int) -> Iterator[tuple[Partition, Fetched]]:
+    def _answer(self, offsets: Mapping[Partition, int], bytes_max: int) -> Answers:
         """As Kafka: whole batches up to the limits, and the first batch of all even if it is larger."""
         room = ANSWER_BYTES_MAX
         for at, offset in offsets.items():
             records = self._records(at, offset, min(bytes_max, room), is_first=room == ANSWER_BYTES_MAX)
             room = max(0, room - len(records))
-            yield at, Fetched(records, ())
+            yield at, Fetched(records, (), len(self.logs[at]))
 
     def _records(self, at: Partition, offset: int, limit: int, *, is_first: bool) -> bytes:
         found = b""
@@ -83,15 +83,20 @@ class Cluster:
 
 @dataclass
 class Client:
-    """Gives each question the time limit of the real one."""
+    """Gives each question the time limit of the real one, and repeats it within."""
 
     cluster: Cluster
 
     def ask(self, doing: str, question: Callable[[Cluster], Any]) -> Any:
         begun = self.cluster.clock_s
-        answer = question(self.cluster)
-        assert self.cluster.clock_s - begun <= TIMEOUT_S, f"no answer in time: {doing}"
-        return answer
+        while True:
+            try:
+                answer = question(self.cluster)
+            except KafkaError as error:
+                assert error.retriable and self.cluster.clock_s - begun < TIMEOUT_S, error
+                continue
+            assert self.cluster.clock_s - begun <= TIMEOUT_S, f"no answer in time: {doing}"
+            return answer
 
 
 @pytest.fixture
@@ -156,7 +161,7 @@ def test_a_search_ends_where_the_logs_ended_even_if_producers_go_on_to_write_old
     cluster = Cluster({busy: [(100, NEW), (100, OLD)]})
     answers = cluster.fetched
 
-    def grows(*args: Any, **options: Any) -> Iterator[tuple[Partition, Fetched]]:
+    def grows(*args: Any, **options: Any) -> Answers:
         assert cluster.requests < 10, "the search does not end"
         yield from answers(*args, **options)
         cluster.logs[busy].append((100, OLD))
@@ -175,3 +180,43 @@ def test_whether_one_record_is_as_late_as_a_time_takes_no_search_behind_it(
 
     assert searching(cluster).as_late(NEW, {late: 1, early: 1}) == {late}
     assert cluster.requests == 2, "one to each leader"
+
+
+def first_answering(cluster: Cluster, first: Callable[[Partition, int], Answers]) -> Cluster:
+    """Brokers whose first answer is this one, of each partition and offset."""
+    answers = cluster.fetched
+
+    def fetched(_: object, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool) -> Answers:
+        if not cluster.requests:
+            cluster.requests += 1
+            return (each for at, offset in offsets.items() for each in first(at, offset))
+        return answers(_, offsets, bytes_max, committed=committed)
+
+    cluster.fetched = fetched  # type: ignore[method-assign]
+    return cluster
+
+
+LONG = ("orders", 0)
+FOURTH_IS_NEW = [(100, OLD), (100, OLD), (100, OLD), (100, NEW)]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [lambda at, offset: iter([(at, Fetched(b"", (), 4))]), lambda at, offset: iter([])],
+    ids=["tiered storage did not answer in time", "the client is throttled"],
+)
+def test_an_answer_without_the_records_that_the_log_has_is_asked_for_again(
+    searching: Callable[[Cluster], Brokers], first: Callable[[Partition, int], Answers]
+) -> None:
+    cluster = first_answering(Cluster({LONG: FOURTH_IS_NEW}), first)
+
+    assert searching(cluster).seen_offsets_at(NEW, {LONG: 1}) == {LONG: 3}
+
+
+def test_a_log_that_lost_the_offset_a_moment_ago_is_left_to_the_check_of_the_ranges(
+    searching: Callable[[Cluster], Brokers],
+) -> None:
+    cluster = first_answering(Cluster({LONG: FOURTH_IS_NEW}), lambda at, offset: iter([(at, None)]))
+
+    assert searching(cluster).seen_offsets_at(NEW, {LONG: 1}) == {LONG: 1}
+    assert cluster.requests == 1

@@ -140,7 +140,7 @@ class Brokers:
         told = {at: offset for at, offset in self.offsets_at(ms, begins).items() if offset is not None}
         last = self._round(ms, {at: max(offset, begins[at]) for at, offset in told.items()}, told, FIRST_BYTES)
         found, ends = dict(last.found), self._stable_ends_of(last.further)
-        while last.went_on and (left := {at: offset for at, offset in last.further.items() if offset < ends[at]}):
+        while left := {at: offset for at, offset in last.further.items() if offset < ends[at]}:
             last = self._round(ms, left, told, last.next_bytes)
             found |= last.found
         return {at: found.get(at) for at in begins}

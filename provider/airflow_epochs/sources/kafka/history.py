@@ -21,6 +21,9 @@ BATCH_BYTES_MAX = (4 << 10, 64 << 10, 1 << 20)
 ANSWER_BYTES_MAX = 16 << 20
 """Bytes of one answer. Batches beyond it are not compared. Leader epochs always are, and the check rests on them."""
 
+WAIT_MS = 5_000
+"""For so long a broker may read from tiered storage. Before Kafka 3.8 it answers with no records afterwards."""
+
 # Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
 _HEADER = struct.Struct(">qiibIhiqq14xi")
@@ -61,6 +64,8 @@ def batches(admin: KafkaAdminClient, offsets: Mapping[Partition, int]) -> dict[P
     for bytes_max in BATCH_BYTES_MAX:
         left_out: dict[Partition, int] = {}
         for partition, answer in fetched(admin, missing, bytes_max):
+            if answer is None:
+                continue
             if batch := _batch_with(offsets[partition], answer.records):
                 found[partition] = batch
             elif not answer.records:
@@ -122,17 +127,20 @@ class Fetched:
     Attributes:
         records: Batches; the last one may be cut off.
         aborted: Producer id and first offset of each aborted transaction there, if only committed ones were wanted.
+        stable_end: The last stable offset.
     """
 
     records: bytes
     aborted: tuple[tuple[int, int], ...]
+    stable_end: int
 
 
 def fetched(
     admin: KafkaAdminClient, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool = False
-) -> Iterator[tuple[Partition, Fetched]]:
-    """Per partition, what is in its log from the offset on; nothing of a partition whose log does not have the offset.
+) -> Iterator[tuple[Partition, Fetched | None]]:
+    """Per partition, what is in its log from the offset on; None if its log does not have the offset.
 
+    There may be no records although the log has some, and a broker that throttles its clients leaves partitions out.
     ``committed``: only up to the last stable offset. It has aborted records too, and names their transactions.
     """
     from kafka.errors import OffsetOutOfRangeError, for_code
@@ -152,8 +160,8 @@ def fetched(
 
     def request(partitions: Iterable[Partition]) -> Any:
         return FetchRequest(
-            max_wait_ms=0,
-            min_bytes=0,
+            max_wait_ms=WAIT_MS,
+            min_bytes=0,  # so a broker waits for nothing that is on its disk
             max_bytes=ANSWER_BYTES_MAX,
             isolation_level=int(committed),
             session_id=0,
@@ -168,10 +176,14 @@ def fetched(
     for answer in _ask(admin, list(offsets), request):
         for topic in answer.responses:
             for at in topic.partitions:
-                if for_code(at.error_code) is not OffsetOutOfRangeError:  # deleted or truncated a moment ago
-                    _raise(at.error_code, topic.topic)
-                    aborted = tuple((each.producer_id, each.first_offset) for each in at.aborted_transactions or ())
-                    yield (topic.topic, at.partition_index), Fetched(bytes(at.records or b""), aborted)
+                is_there = for_code(at.error_code) is not OffsetOutOfRangeError  # deleted or truncated a moment ago
+                yield (topic.topic, at.partition_index), _fetched(at, topic.topic) if is_there else None
+
+
+def _fetched(at: Any, topic: str) -> Fetched:
+    _raise(at.error_code, topic)
+    aborted = tuple((each.producer_id, each.first_offset) for each in at.aborted_transactions or ())
+    return Fetched(bytes(at.records or b""), aborted, at.last_stable_offset)
 
 
 def _batch_with(offset: int, records: bytes) -> Batch | None:

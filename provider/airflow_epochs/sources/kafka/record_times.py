@@ -32,13 +32,11 @@ class Round:
     Attributes:
         found: Per partition, the record, or the offset if that was deleted a moment ago: the check of the ranges tells.
         further: Per other partition, the offset at which to read on.
-        went_on: Whether it told anything new. A broker sends at least one batch if any of its partitions has one.
         next_bytes: How many bytes a broker may send per partition in the next round.
     """
 
     found: dict[Partition, int]
     further: dict[Partition, int]
-    went_on: bool
     next_bytes: int
 
 
@@ -50,12 +48,28 @@ def look(
     ``told``: the brokers' own answers. Where the offset is one of them, it is right unless nobody sees it.
     """
     answers = dict(fetched(admin, offsets, bytes_max, committed=True))
-    looks = {at: _look(answer, ms, offsets[at], told.get(at) == offsets[at]) for at, answer in answers.items()}
-    found = {at: offset for at, offset in offsets.items() if at not in answers}
+    sent = {at: answer for at, answer in answers.items() if answer is not None}
+    looks = {at: _look(answer, ms, offsets[at], told.get(at) == offsets[at]) for at, answer in sent.items()}
+    found = {at: offsets[at] for at in answers.keys() - sent.keys()}
     found |= {at: each.found for at, each in looks.items() if each.found is not None}
-    further = {at: each.further for at, each in looks.items() if at not in found}
-    went_on = bool(found) or any(offset > offsets[at] for at, offset in further.items())
-    return Round(found, further, went_on, _next_bytes(bytes_max, answers))
+    further = {at: looks[at].further if at in looks else offsets[at] for at in offsets.keys() - found.keys()}
+    if not found and further == offsets:
+        _require_ends(offsets, sent)
+    return Round(found, further, _next_bytes(bytes_max, sent))
+
+
+def _require_ends(offsets: Mapping[Partition, int], sent: Mapping[Partition, Fetched]) -> None:
+    """Raise what passes by itself, unless the logs end at these offsets, of which the brokers have sent no batch.
+
+    A broker sends at least one batch if any of its partitions has one. But one that throttles its clients leaves out
+    partitions, and one that has waited in vain for tiered storage sends no records of them.
+    """
+    from kafka.errors import KafkaTimeoutError
+
+    kept = {at: offset for at, offset in offsets.items() if at not in sent or offset < sent[at].stable_end}
+    if kept:
+        topic, partition = min(kept)
+        raise KafkaTimeoutError(f"no record of {topic}[{partition}] from offset {kept[topic, partition]} on was sent")
 
 
 def _next_bytes(bytes_max: int, answers: Mapping[Partition, Fetched]) -> int:
