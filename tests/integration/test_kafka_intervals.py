@@ -337,6 +337,14 @@ def test_an_epoch_waits_for_transactions_that_may_have_records_of_its_interval(w
     assert world.shown("lake") == "at"
 
 
+def test_an_epoch_waits_for_a_later_transaction_too_as_long_as_no_readable_record_is_too_new(world: TopicWorld) -> None:
+    send(world, ("a", at(9)))
+    with transaction(world, "t", at(10.01)):
+        assert failed(hour(world, 9), 1).code is codes.INTERVAL_HELD
+    assert hour(world, 9).run(1) is None
+    assert world.shown("lake") == "a"
+
+
 # --- epochs of other runs -------------------------------------------------------------------------------------
 
 
