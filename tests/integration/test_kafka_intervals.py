@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from tests.support.faults_world import crash
-from tests.support.remedies import in_the_environment, typed
+from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 from tests.support.waiting import wait_until
@@ -310,6 +311,20 @@ def test_a_run_whose_interval_is_not_over_is_refused_or_waits_for_its_end_and_th
         patched.setattr(time, "sleep", slept.append)
         assert hour(world, 9, grace="5m").but(clock=lambda: at(10) + timedelta(seconds=10)).run(2) is None
     assert max(slept) == 290 and world.shown("lake") == "a"
+
+
+def test_behind_a_record_with_a_time_far_ahead_the_pipeline_goes_on_as_the_open_record_says(world: TopicWorld) -> None:
+    world.set_option("message.timestamp.after.max.ms", str(2**63 - 1))
+    send(world, ("a", at(9)), ("x", at(24 * 365 * 30)), ("b", at(9.5)), ("y", at(24 * 365 * 30)), ("c", at(10.5)))
+    for number, offset, shown in ((9, 1, "a"), (10, 3, "ab"), (11, None, "abc")):
+        assert hour(world, number).run(number) is None
+        assert world.shown("lake") == shown
+        text = told(world, world.ledger.newest_complete())
+        assert (f"{world.topic()}[0] at offset {offset}." in text) == ("ahead" in text) == (offset is not None)
+        if offset:
+            file = world.folder / "offsets.json"
+            file.write_text(re.findall(r"the file has (\{.*\})", text)[0])
+            ordered(world.ledger_root, "epochs", "skip", world.name, "--offsets", str(file), "--why", "it says so")
 
 
 @contextmanager
