@@ -6,7 +6,7 @@ not what the ledger expects, one of the two was restored, replaced or lost, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import (
@@ -69,14 +69,17 @@ def require_marker(
 
 
 def late_commit(sink: Sink, before: CompleteRecord | None, env: Environment) -> TransactionId | None:
-    """The waived transaction that the sink shows all the same; None if it shows none.
+    """The waived transaction that the sink shows all the same; None if it shows none. Asks only a sink that was waived.
 
-    A commit that hangs may land after an operator has waived it. ``before``: the record of the newest complete epoch.
+    ``before``: the record of the newest complete epoch.
     """
-    waived = before.may_show(sink.name) if before else []
-    if before is None or not waived:
+    if before is None or sink.name not in before.waived:
         return None
-    found = sink.last_committed(before.txn.pipeline, env)
+    return late_in(sink.last_committed(before.txn.pipeline, env), before.may_show(sink.name))
+
+
+def late_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None:
+    """Which of the waived transactions a sink shows: a commit that hangs may land after an operator has waived it."""
     return next((txn for txn in map(TransactionId.parse, waived) if agree(found, txn)), None)
 
 

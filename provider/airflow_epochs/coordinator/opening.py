@@ -329,8 +329,9 @@ def changes_by_others(
 def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
     """The transaction that the sink should show. A waived sink may have lost its table, or have committed late."""
     if before and sink.name in before.waived:
-        if sink.last_committed(task.pipeline.name, task.env) is None:
+        found = sink.last_committed(task.pipeline.name, task.env)
+        if found is None:
             return None
-        if late := agreement.late_commit(sink, before, task.env):
+        if late := agreement.late_in(found, before.may_show(sink.name)):
             return str(late)
     return before.markers.get(sink.name) if before else None

@@ -125,7 +125,7 @@ class TableShape:
     @property
     def renamed(self) -> list[str]:
         """Columns, and fields within them, that the files call by another name."""
-        return [field["name"] for field in _fields(self.schema) if _physical_name(field) != field["name"]]
+        return [field["name"] for field in _fields(self.schema) if physical_name(field) != field["name"]]
 
     def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
         """The ``protocol`` and ``metaData`` actions for version 0 of a table of this shape."""
@@ -224,8 +224,9 @@ def _fields(kind: Any) -> Iterator[JsonDict]:
         yield from _fields(kind.get(key))
 
 
-def _physical_name(field: JsonDict) -> Any:
-    return (field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"])
+def physical_name(field: JsonDict) -> str:
+    """What files call a column, or a field within one."""
+    return str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]))
 
 
 def _sorted(features: Any) -> tuple[str, ...] | None:

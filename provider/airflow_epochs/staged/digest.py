@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.delta.log import StagedFile, rows_of
-from airflow_epochs.delta.shape import PHYSICAL_NAME
+from airflow_epochs.delta.shape import physical_name
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.plans import RowDigest, StagePlan
@@ -129,7 +129,7 @@ def _logical(values: Any, fields: list[JsonDict]) -> Any:
     """``values`` by the columns' own names. Every staging table gets new physical names."""
     if not isinstance(values, dict):
         return values
-    by_physical = {field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]): field for field in fields}
+    by_physical = {physical_name(field): field for field in fields}
     renamed = {}
     for key, value in values.items():
         field = by_physical.get(key, {"name": key, "type": None})

@@ -21,7 +21,7 @@ from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
-from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
+from airflow_epochs.delta.shape import TableShape, physical_name
 from airflow_epochs.model import JsonDict
 
 INDEXED, INDEXED_DEFAULT = "delta.dataSkippingNumIndexedCols", 32
@@ -93,7 +93,7 @@ def indexed(shape: TableShape) -> list[Leaf]:
 
 def _leaves(fields: Iterable[JsonDict], name: Path = (), path: Path = ()) -> Iterator[Leaf]:
     for field in fields:
-        here = (*name, field["name"]), (*path, field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]))
+        here = (*name, field["name"]), (*path, physical_name(field))
         kind = field["type"]
         if isinstance(kind, dict) and kind["type"] == "struct":
             yield from _leaves(kind["fields"], *here)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.delta.shape import PHYSICAL_NAME
+from airflow_epochs.delta.shape import physical_name
 from airflow_epochs.model import JsonDict
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def named(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> pa.RecordBatch:
 
 
 def _fields(stored: Iterable[pa.Field], fields: Sequence[JsonDict]) -> list[pa.Field]:
-    own = {field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]): field for field in fields}
+    own = {physical_name(field): field for field in fields}
     return [_typed(field.with_name(own[field.name]["name"]), own[field.name]["type"]) for field in stored]
 
 
