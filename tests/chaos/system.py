@@ -18,7 +18,7 @@ import psutil
 from airflow_epochs.delta.table import App
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from stack import postgres, private
+from stack import postgres, private, spark
 from stack.airflow import AirflowStack, connection
 from stack.connect import TOKEN
 from stack.jars import Jars
@@ -71,7 +71,8 @@ class System(Stack):
         shutil.copytree(PROJECT, project)
         dags = project / "dags"
         scheduled = {"BANK_SCHEDULE": "@continuous", **SCHEDULING}
-        super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]", spark_conf=FEW_ROWS)
+        conf = {**FEW_ROWS, spark.EXECUTOR_OPTIONS: spark.with_class_archive(spark.QUICK_START)}
+        super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]", spark_conf=conf)
         self.broker.settings.update(SUDDEN)
         env = {**self._task_env(), **SCHEDULING}
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)

@@ -12,7 +12,7 @@ from tests.chaos.verdict import as_markdown
 
 SEED = 7
 
-pytestmark = [pytest.mark.jvm, pytest.mark.chaos, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.jvm, pytest.mark.chaos, pytest.mark.timeout(2_700)]
 
 
 def test_three_minutes_of_every_fault_lose_nothing_double_nothing_and_tear_nothing(tmp_path: Path) -> None:

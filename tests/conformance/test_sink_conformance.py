@@ -139,6 +139,7 @@ class ThroughSpark(SinkConformance):
             yield subject
 
 
+@pytest.mark.long
 class TestDeltaSinkThatUpserts(ThroughSpark):
     options = {"mode": "upsert", "keys": ["id"]}
 

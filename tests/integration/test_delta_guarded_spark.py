@@ -78,7 +78,13 @@ OF_THE_CATALOG = {
 }
 
 
-@pytest.mark.parametrize("statement", OF_THE_CATALOG)
+# The others are long tests: Delta writes them into the table's log in the same way.
+SHORT = ("CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta", "TRUNCATE TABLE {t}")
+
+
+@pytest.mark.parametrize(
+    "statement", [s if s in SHORT else pytest.param(s, marks=pytest.mark.long) for s in OF_THE_CATALOG]
+)
 def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_next_epoch(
     session: Any, world: Environment, named: str, statement: str
 ) -> None:

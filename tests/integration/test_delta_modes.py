@@ -502,10 +502,10 @@ def test_a_server_that_adds_columns_by_itself_adds_none_unasked(
     "options",
     [
         UPSERT,
-        COUNTER,
+        pytest.param(COUNTER, marks=pytest.mark.long),
         {"mode": "overwrite"},
-        {"mode": "overwrite", "empty": "truncate"},
-        {"mode": "overwrite_partitions"},
+        pytest.param({"mode": "overwrite", "empty": "truncate"}, marks=pytest.mark.long),
+        pytest.param({"mode": "overwrite_partitions"}, marks=pytest.mark.long),
     ],
     ids=["upsert", "merge", "overwrite", "truncate", "partitions"],
 )

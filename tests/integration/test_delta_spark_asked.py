@@ -104,7 +104,8 @@ EXPECTED: dict[str, dict[str, Asked]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"), [(PATH, "append"), (PATH, "merge"), (NAMED, "upsert"), (UNREADABLE, "upsert")]
+    ("kind", "mode"),
+    [(PATH, "append"), pytest.param(PATH, "merge", marks=pytest.mark.long), (NAMED, "upsert"), (UNREADABLE, "upsert")],
 )
 def test_a_table_is_described_once_per_look(session: Any, target: str, kind: str, mode: str) -> None:
     world, previous = Environment(spark=SparkOn(session)), None

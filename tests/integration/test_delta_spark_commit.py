@@ -74,7 +74,9 @@ def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("first", [1, 2], ids=["of the first epoch", "of a later epoch"])
+@pytest.mark.parametrize(
+    "first", [pytest.param(1, marks=pytest.mark.long), 2], ids=["of the first epoch", "of a later epoch"]
+)
 def test_a_commit_through_spark_that_has_lost_its_files_is_taken_back_by_the_statement_in_the_error(
     session: Any, world: Environment, table: str, mode: str, first: int
 ) -> None:

@@ -118,6 +118,7 @@ def test_the_continuous_orders_are_shown_by_several_epochs_of_one_task(
     assert lab.rejected("continuous/silver/orders_rejected") == told(sent, {b'"no order"': "not an order in JSON"})
 
 
+@pytest.mark.long
 def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:
     lab.create("customer-changes")
     (customers,) = dags_of("customers_upsert").values()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+import subprocess
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from stack import class_archive
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from stack.spark import CLASS_ARCHIVE, S3Access
+from stack.jars import Jars
+from stack.spark import CLASS_ARCHIVE, DEFAULTS_FILE, S3Access, home
 from stack.standalone import StandaloneCluster
+from stack.whole import Stack
 from tests.support.processes import alive
 from tests.support.spark_world import COMPILED, settings
 from tests.support.waiting import wait_until
@@ -53,6 +58,21 @@ def test_spark_writes_and_reads_delta_tables_on_s3(connect: ConnectServer, s3: S
 def test_spark_connect_starts_with_the_archive_of_its_classes(connect: ConnectServer) -> None:
     mapped = Path(f"/proc/{connect.processes[-1].pid}/maps").read_text()
     assert str(CLASS_ARCHIVE) in mapped
+
+
+def test_an_application_with_settings_of_its_own_starts_with_the_archive_too(jars: Jars, tmp_path: Path) -> None:
+    class_archive.make()
+    log, application = tmp_path / "classes", tmp_path / "application.py"
+    application.write_text(
+        "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate().range(3).count()\n"
+    )
+    env = Stack(tmp_path / "stack", jars).airflow.env
+    conf = Path(env["SPARK_CONF_DIR"]) / DEFAULTS_FILE
+    conf.write_text(conf.read_text().replace("-Xlog:cds*=off", f"-Xlog:cds*=off -Xlog:class+load:file={log}"))
+    argv = [str(home() / "bin" / "spark-submit"), "--master", "local[1]", str(application)]
+    subprocess.run(argv, env={**os.environ, **env}, check=True, capture_output=True, timeout=100)
+    [loaded] = [line for line in log.read_text().splitlines() if "org.apache.spark.deploy.SparkSubmit source:" in line]
+    assert "shared objects file" in loaded
 
 
 def test_python_workers_import_pyspark_with_its_compiled_modules(connect: ConnectServer) -> None:

@@ -1,8 +1,8 @@
 """What Java reads and checks as Spark starts, kept for the next start: "Class Data Sharing" in Java's docs.
 
 A start then takes half the processor time. The archive lies in the virtual environment, as it is good for the
-jars of that pyspark and for that Java only: another Java ignores it, and so does a Spark with a ``SPARK_CONF_DIR``,
-which would be part of the class path. Without an archive Spark starts all the same.
+jars of that pyspark and for that Java only: another Java ignores it, and so does a Spark whose class path begins with
+something else (``spark.archived_class_path``). Without an archive Spark starts all the same.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from stack.jars import Jars, pyspark_home
 # out, because the image of the Spark server has no provider.
 REDACTION = r"(?s)kafka\.(sasl|ssl)\..*"
 
-DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+DRIVER_OPTIONS, EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 DEFAULTS_FILE, LOG4J_FILE = "spark-defaults.conf", "log4j2.properties"
 LOG4J = """\
 rootLogger.level=WARN
@@ -75,6 +75,17 @@ def with_class_archive(options: str) -> str:
         return options
     # where it does not fit Java or the class path, Java goes on without it, and would say so on standard output
     return f'{options} -XX:SharedArchiveFile="{CLASS_ARCHIVE}" -Xlog:cds*=off'
+
+
+def archived_class_path() -> dict[str, str]:
+    """A setting with which the archive fits a driver that has a ``SPARK_CONF_DIR``.
+
+    Java takes the archive only if the class path begins with the one that it was made with. Spark puts the folder
+    first, unless it is told another beginning.
+    """
+    jars = home() / "jars"
+    [logging] = jars.glob("slf4j-api-*.jar")
+    return {"spark.driver.extraClassPath": f"{logging}:{jars}/*"}
 
 
 PRIVATE = {

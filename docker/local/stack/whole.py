@@ -140,7 +140,8 @@ class Stack(Server):
         defaults = {
             **spark.settings(self.jars),
             "spark.driver.memory": "1g",
-            spark.DRIVER_OPTIONS: f"{spark.QUICK_START} {spark.AVRO_LIMITS}",
+            spark.DRIVER_OPTIONS: spark.with_class_archive(f"{spark.QUICK_START} {spark.AVRO_LIMITS}"),
+            **spark.archived_class_path(),
             **self.spark_conf,
         }
         conf = spark.write_conf(self.folder / "spark-conf", defaults)
