@@ -150,6 +150,22 @@ def test_a_table_that_version_0_1_has_spoilt_is_repaired_by_the_command_in_the_m
     assert (comments["s"], comments["st"]) == ("it's text", "kept")
 
 
+@pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_a_table_that_version_0_1_has_spoilt_takes_epochs_that_spark_commits(
+    session: Any, world: Environment, table: str, options: dict[str, Any]
+) -> None:
+    sink, first, second = DeltaSink("bronze", table, **options), transaction(1), transaction(2)
+    spark_epoch(sink, first, None, session.sql("SELECT 0L id"), world)
+    spoilt = of_udfs(session, 1, 2).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    spoilt.save(f"file://{table}")
+    with pytest.raises(Exception, match="string collate UTF8_BINARY"):
+        DeltaTable(table)
+    _, receipt = spark_epoch(sink, second, first, of_udfs(session, 3), world)
+    assert receipt.detail["committer"] == "spark"
+    found = session.read.format("delta").load(f"file://{table}")
+    assert sorted((row["id"], row["s"]) for row in found.collect()) == [(i, f"text {i}") for i in (1, 2, 3)]
+
+
 def test_a_column_of_no_type_is_a_vote_abort_before_it_makes_a_table_that_duckdb_cannot_open(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -124,6 +124,16 @@ def test_rows_fit_whatever_the_case_order_and_nullability_of_their_columns(rows:
     assert delta_schema.problems(TABLE, rows) == []
 
 
+def test_text_as_spark_connect_may_spell_it_in_a_log_is_text_for_rows_at_every_depth() -> None:
+    def texts(kind: str) -> dict[str, Any]:
+        array = {**ARRAY, "elementType": struct(field("deep", kind))}
+        return struct(field("a", kind), field("m", {**MAP, "keyType": kind, "valueType": array}), field("e", struct()))
+
+    spelt = texts(delta_schema.PLAIN_TEXT)
+    assert delta_schema.told_by_spark(spelt) == texts("string")
+    assert delta_schema.problems(delta_schema.told_by_spark(spelt), texts("string")) == []
+
+
 @pytest.mark.parametrize(
     ("rows", "problems"),
     [

@@ -14,6 +14,7 @@ from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused, cause_and_remedy
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.plans import Seen
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.storage.local import LocalFiles
@@ -454,6 +455,18 @@ def test_a_spoilt_table_takes_no_epoch_and_the_message_has_the_command_that_repa
     with pytest.raises(Refused, match=f"column 'note' is {COLLATED}") as caught:
         stage(sink, attempt, rows(1, note=["y"]), world)
     assert f"ALTER TABLE delta.`file://{path}` REPLACE COLUMNS (`id` bigint, `note` string)" in caught.value.remedy
+
+
+@pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_a_spoilt_table_takes_rows_with_text_where_spark_commits_them(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment, options: JsonDict
+) -> None:
+    path = tmp_path / "spoilt"
+    write_deltalake(str(path), rows(0, note=["x"]))
+    given = json.loads(DeltaTable(path).schema().to_json())
+    with_text(path)
+    plan = DeltaSink("bronze", str(path), **options).plan_stage(attempt, "n", world)
+    assert (plan["committer"], delta_schema.problems(plan["schema"], given)) == ("spark", [])
 
 
 def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was_asked(

@@ -24,6 +24,7 @@ from airflow_epochs.delta.table import (
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import checks, spark_commit
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.plans import Seen
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Target:
     @cached_property
     def logged_schema(self) -> JsonDict | None:
         """Of a table with a problem, since Spark does not tell which columns are computed; None if the log does not."""
-        return newest_schema(self.location.files) if self.problem is not None else None
+        schema = newest_schema(self.location.files) if self.problem is not None else None
+        return schema and delta_schema.told_by_spark(schema)
 
     @cached_property
     def version(self) -> int:

@@ -108,6 +108,15 @@ PLAIN_TEXT = "string collate UTF8_BINARY"
 _IN_SQL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", PLAIN_TEXT: "string"}
 
 
+def told_by_spark(kind: Any) -> Any:
+    """A type of a table's log as Spark tells it, in which every plain text is ``string``."""
+    if not isinstance(kind, dict):
+        return "string" if kind == PLAIN_TEXT else kind
+    parts = {key: told_by_spark(kind[key]) for key in _NESTED if key in kind}
+    fields = [{**field, "type": told_by_spark(field["type"])} for field in kind.get("fields", ())]
+    return {**kind, **parts, **({"fields": fields} if fields else {})}
+
+
 _FOR_EVERY_SERVER = _IN_SQL | {"timestamp": "timestamp_ltz"}
 """With ``spark.sql.timestampType=TIMESTAMP_NTZ``, a server takes the word ``timestamp`` for a time without zone."""
 
