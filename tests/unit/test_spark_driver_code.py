@@ -78,16 +78,27 @@ def test_the_file_of_credentials_is_private_and_gone_once_it_is_read(tmp_path: P
     assert not path.exists()
 
 
-def test_credentials_come_from_settings_with_the_prefix_and_a_prefix_of_none_is_refused() -> None:
-    settings = {"spark.orders.kafka.sasl.jaas.config": "x", "spark.app.name": "y"}
-    context = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=settings.items))
-    spark: Any = SimpleNamespace(sparkContext=context)
-    given = argparse.Namespace(secrets=None, secrets_conf="spark.orders.")
+def test_credentials_come_from_settings_with_the_prefix() -> None:
+    spark = with_settings({"spark.orders.kafka.sasl.jaas.config": "x", "spark.app.name": "y"})
+    given = argparse.Namespace(secrets=None, secrets_conf="spark.orders.", secrets_needed=True)
     assert main._secrets(spark, given) == {"kafka.sasl.jaas.config": "x"}
-    given.secrets_conf = "spark.order."
+
+
+def test_a_prefix_that_no_setting_has_is_refused_if_the_job_needs_credentials() -> None:
+    given = argparse.Namespace(secrets=None, secrets_conf="spark.order.", secrets_needed=True)
     with pytest.raises(Refused, match=r"No setting of the Spark application begins with 'spark\.order\.'") as refused:
-        main._secrets(spark, given)
+        main._secrets(with_settings({"spark.app.name": "y"}), given)
     assert "spark.order.kafka.sasl.jaas.config" in refused.value.remedy
+
+
+def test_a_prefix_that_no_setting_has_does_not_matter_to_a_job_without_credentials() -> None:
+    given = argparse.Namespace(secrets=None, secrets_conf="spark.order.", secrets_needed=False)
+    assert main._secrets(with_settings({"spark.app.name": "y"}), given) == {}
+
+
+def with_settings(settings: dict[str, str]) -> Any:
+    context = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=settings.items))
+    return SimpleNamespace(sparkContext=context)
 
 
 def test_only_processes_that_a_submit_gave_the_exact_token_are_ended(tmp_path: Path) -> None:

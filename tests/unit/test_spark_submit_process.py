@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,16 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen"
 
 
-def submit(seen: Path, ends: str, **arguments: Any) -> object:
+def submit(seen: Path, ends: str, job: SparkJob = JOB, **arguments: Any) -> object:
     script = seen.parent / "bin" / "spark-submit"
     script.write_text(SCRIPT % ends)
     script.chmod(0o755)
     env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
-    return SparkSubmit("spark", **arguments).runner(env).run(JOB)
+    return SparkSubmit("spark", **arguments).runner(env).run(job)
+
+
+def submit_to_cluster(seen: Path, job: SparkJob = JOB, **arguments: Any) -> object:
+    return submit(seen, RESULT, job, deploy_mode="cluster", work_url=str(seen), **arguments)
 
 
 def arguments(seen: Path) -> list[str]:
@@ -108,6 +113,15 @@ def test_spark_is_told_to_hide_the_settings_that_hold_credentials(
     submit(seen, RESULT, secrets_conf=prefix, conf=conf)
     told = [each for each in arguments(seen) if each.startswith("spark.redaction.regex=")]
     assert told == ([f"spark.redaction.regex={pattern}"] if pattern else [])
+
+
+@pytest.mark.parametrize(("job", "needed"), [(JOB, True), (replace(JOB, secrets={}), False)], ids=["read", "commit"])
+def test_a_driver_on_a_cluster_is_told_whether_its_job_needs_credentials(
+    seen: Path, job: SparkJob, needed: bool
+) -> None:
+    submit_to_cluster(seen, job, secrets_conf="spark.orders.")
+    assert ("--secrets-needed" in arguments(seen)) is needed
+    assert "--secrets-conf spark.orders." in " ".join(arguments(seen))
 
 
 def test_credentials_lie_where_only_their_owner_reads_and_not_for_long(seen: Path) -> None:

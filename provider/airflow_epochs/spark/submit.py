@@ -283,6 +283,7 @@ class _Submit:
         self._digest = hashlib.sha256(plan).hexdigest()
         work_url = config.work_url
         self.report = reports.place_of(work_url, self._token) if work_url else str(folder / "report.json")
+        self._needs_secrets = bool(job.secrets)
         self._secrets = None
         if job.secrets and mode == CLIENT:
             self._secrets = _write(folder / "secrets.json", json.dumps(job.secrets).encode())
@@ -317,6 +318,7 @@ class _Submit:
             arguments += ["--secrets", str(self._secrets)]
         elif self._mode == CLUSTER and self._config.secrets_conf:
             arguments += ["--secrets-conf", self._config.secrets_conf]
+            arguments += ["--secrets-needed"] if self._needs_secrets else []
         return arguments
 
     def _pack(self, folder: Path, job: SparkJob) -> list[Path]:

@@ -1,6 +1,7 @@
 """The program that spark-submit runs: it reads a job's plan from a file, and writes a report to a file or folder.
 
-    main.py --plan PLAN --digest SHA256 --report WHERE --session TOKEN [--secrets FILE | --secrets-conf PREFIX]
+    main.py --plan PLAN --digest SHA256 --report WHERE --session TOKEN
+        [--secrets FILE | --secrets-conf PREFIX [--secrets-needed]]
 
 The digest proves that the plan is the one that the task wrote. Credentials come from a file, which only its owner can
 read and which this program deletes after the read, or from settings on the cluster. They never come as arguments or as
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--secrets")
     parser.add_argument("--secrets-conf")
+    parser.add_argument("--secrets-needed", action="store_true")
     return parser
 
 
@@ -92,20 +94,23 @@ def _secrets(spark: SparkSession, given: argparse.Namespace) -> dict[str, str]:
         secrets: dict[str, str] = json.loads(path.read_bytes())
         path.unlink()
         return secrets
-    return _settings_below(spark, given.secrets_conf) if given.secrets_conf else {}
+    if not given.secrets_conf:
+        return {}
+    found = _settings_below(spark, given.secrets_conf)
+    if not found and given.secrets_needed:
+        raise Refused(
+            f"No setting of the Spark application begins with {given.secrets_conf!r}, the `secrets_conf` of "
+            "SparkSubmit.",
+            code=codes.SPARK_CONNECTION,
+            remedy=f"Put Kafka's credentials on the cluster as settings '{given.secrets_conf}kafka.sasl.jaas.config' "
+            "and so on, or correct `secrets_conf`. Then clear the failed task.",
+        )
+    return found
 
 
 def _settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
     conf = dict(spark.sparkContext.getConf().getAll())
-    found = {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
-    if not found:
-        raise Refused(
-            f"No setting of the Spark application begins with {prefix!r}, the `secrets_conf` of SparkSubmit.",
-            code=codes.SPARK_CONNECTION,
-            remedy=f"Put Kafka's credentials on the cluster as settings '{prefix}kafka.sasl.jaas.config' and so on, or "
-            "correct `secrets_conf`. Then clear the failed task.",
-        )
-    return found
+    return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
 
 
 def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
