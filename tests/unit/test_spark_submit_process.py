@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,8 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    for name in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     return tmp_path / "seen"
@@ -104,15 +107,41 @@ SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
         ("spark.kafka.orders.", {}, rf"{SPARKS_OWN}|spark\.kafka\.orders\."),
         ("spark.kafka.orders.", {"spark.redaction.regex": "(?i)orders"}, "(?i)orders"),
         ("spark.orders.secret.", {}, None),
-        (None, {}, None),
     ],
 )
 def test_spark_is_told_to_hide_the_settings_that_hold_credentials(
-    seen: Path, prefix: str | None, conf: dict[str, str], pattern: str | None
+    seen: Path, prefix: str, conf: dict[str, str], pattern: str | None
 ) -> None:
-    submit(seen, RESULT, secrets_conf=prefix, conf=conf)
-    told = [each for each in arguments(seen) if each.startswith("spark.redaction.regex=")]
-    assert told == ([f"spark.redaction.regex={pattern}"] if pattern else [])
+    submit_to_cluster(seen, secrets_conf=prefix, conf=conf)
+    assert hidden(seen) == ([pattern] if pattern else [])
+
+
+def hidden(seen: Path) -> list[str]:
+    name = "spark.redaction.regex="
+    return [each.removeprefix(name) for each in arguments(seen) if each.startswith(name)]
+
+
+SITE = "# ours\nspark.redaction.regex  (?i)secret|account\\\\.\\\n    key\nspark.redaction.regex.more  x\n"
+
+
+@pytest.mark.parametrize("prefix", ["spark.kafka.orders.", "spark.secret."])
+@pytest.mark.parametrize("place", ["file", "SPARK_CONF_DIR", "SPARK_HOME", "PATH"])
+def test_what_the_site_hides_stays_hidden_beside_the_credentials(
+    seen: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, place: str
+) -> None:
+    homes = {"SPARK_HOME": seen / "home", "PATH": seen.parent}
+    (folder := homes[place] / "conf" if place in homes else seen / "site").mkdir(parents=True)
+    (folder / "spark-defaults.conf").write_text(SITE)
+    if place in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.setenv(place, str(folder if place == "SPARK_CONF_DIR" else homes[place]))
+    given: dict[str, Any] = {"properties_file": str(folder / "spark-defaults.conf")} if place == "file" else {}
+    submit_to_cluster(seen, secrets_conf=prefix, **given)
+    assert hidden(seen) == [rf"(?i)secret|account\.key|{re.escape(prefix)}"]
+
+
+def test_nothing_is_said_of_what_is_hidden_where_no_setting_has_credentials(seen: Path) -> None:
+    submit(seen, RESULT, secrets_conf="spark.kafka.orders.")
+    assert hidden(seen) == []
 
 
 @pytest.mark.parametrize(("job", "needed"), [(JOB, True), (replace(JOB, secrets={}), False)], ids=["read", "commit"])

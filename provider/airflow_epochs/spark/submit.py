@@ -29,7 +29,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Environment, Following, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import on_yarn, processes, reports
+from airflow_epochs.spark import on_yarn, processes, reports, site_settings
 from airflow_epochs.spark.driver import failures, kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.plans import StagePlan
@@ -296,7 +296,7 @@ class _Submit:
             conn_id=config.conn_id,
             conf={
                 **_DEFAULT_CONF,
-                **_hidden(config.secrets_conf or ""),
+                **self._hidden(),
                 **config.conf,
                 **self._conf,
                 SESSION_CONF: self._token,
@@ -321,18 +321,21 @@ class _Submit:
             arguments += ["--secrets-needed"] if self._needs_secrets else []
         return arguments
 
+    def _hidden(self) -> dict[str, str]:
+        """The setting by which Spark shows neither the credentials nor what the site hides; none if it does anyway."""
+        prefix = self._config.secrets_conf
+        if not prefix or self._mode == CLIENT:
+            return {}
+        site = site_settings.of_site(NAMES_CONF, self._config.properties_file, _environment())
+        if not site and re.search(_SECRET_TO_SPARK, prefix):
+            return {}
+        return {NAMES_CONF: f"{site or _SECRET_TO_SPARK}|{re.escape(prefix)}"}
+
     def _pack(self, folder: Path, job: SparkJob) -> list[Path]:
         archives = [driver_code()]
         if job.files and (siblings := user_files.siblings_of(job.files[0], job.files[1:])):
             archives.append(user_files.archive(siblings))
         return [_write(folder / user_files.archive_name(content), content) for content in archives]
-
-
-def _hidden(prefix: str) -> dict[str, str]:
-    """The setting by which Spark shows no setting that begins with ``prefix``; none if it shows none by default."""
-    if not prefix or re.search(_SECRET_TO_SPARK, prefix):
-        return {}
-    return {NAMES_CONF: f"{_SECRET_TO_SPARK}|{re.escape(prefix)}"}
 
 
 def driver_code() -> bytes:
