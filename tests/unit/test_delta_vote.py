@@ -11,9 +11,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt, SparkJob
+from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused, cause_and_remedy
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.plans import Seen
 from airflow_epochs.spark.driver.wire import as_json
@@ -365,6 +367,78 @@ def with_protocol(folder: Path, feature: str, kind: str) -> str:
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     log.write_text("\n".join(json.dumps({"protocol": protocol} if "protocol" in line else line) for line in lines))
     return str(path)
+
+
+def with_long_log(folder: Path, *, checkpoint: int, entries: int) -> str:
+    """A table that deltalake cannot open, whose log was cleaned up to its checkpoint."""
+    path = folder / "long"
+    write_deltalake(str(path), rows(1))
+    log = path / "_delta_log"
+    for number in range(1, checkpoint + 1):
+        (log / f"{number:020}.json").write_text(json.dumps({"commitInfo": {"timestamp": number}}))
+    DeltaTable(path).create_checkpoint()
+    for number in range(checkpoint):
+        (log / f"{number:020}.json").unlink()
+    unknown = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}
+    for number in range(checkpoint + 1, checkpoint + entries + 1):
+        (log / f"{number:020}.json").write_text(json.dumps({"protocol": unknown}))
+    return str(path)
+
+
+@pytest.fixture
+def entries_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The entries and checkpoints of logs that were read."""
+    found: list[str] = []
+
+    def noting(read: Callable[[LocalFiles, str], object]) -> Callable[[LocalFiles, str], object]:
+        def noted(files: LocalFiles, path: str) -> object:
+            if path.startswith("_delta_log/0"):
+                found.append(path)
+            return read(files, path)
+
+        return noted
+
+    for name in ("read", "open"):
+        monkeypatch.setattr(LocalFiles, name, noting(getattr(LocalFiles, name)))
+    return found
+
+
+def test_the_schema_of_a_table_that_deltalake_cannot_open_is_sought_back_to_the_checkpoint_only(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment, entries_read: list[str]
+) -> None:
+    path = with_long_log(tmp_path, checkpoint=300, entries=3)
+    for number in range(300):  # those before the checkpoint may still be there
+        Path(path, "_delta_log", f"{number:020}.json").write_text(json.dumps({"commitInfo": {}}))
+    plan = DeltaSink("bronze", path, commit="spark").plan_stage(attempt, "n", world)
+    assert [field["name"] for field in plan["schema"]["fields"]] == ["id"]
+    assert len(entries_read) == 4
+
+
+def test_the_id_of_a_table_that_deltalake_cannot_open_is_told_without_a_search_for_its_schema(
+    tmp_path: Path, entries_read: list[str]
+) -> None:
+    path = with_long_log(tmp_path, checkpoint=2, entries=3)
+    spark = Environment(spark=Answering(seen(table_id="mine")))
+    target = Target.seen(TableLocation(path, path, {}), App.of("orders", "bronze"), spark)
+    assert target.problem
+    assert (target.table_id, entries_read) == ("mine", [])
+    assert target.shape
+    assert [field["name"] for field in target.shape.schema["fields"]] == ["id"]
+
+
+def test_a_clean_up_in_a_table_that_deltalake_cannot_open_seeks_no_schema(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "spoilt"
+    write_deltalake(str(path), rows(0, note=["x"]))
+    table_id, sink = str(DeltaTable(path).metadata().id), DeltaSink("bronze", str(path))
+    claim = stage(sink, attempt, rows(1, note=["x"]), world)
+    with_text(path)
+    sought: list[object] = []
+    monkeypatch.setattr("airflow_epochs.sinks.delta.target.newest_schema", sought.append)
+    spark = Environment(spark=Answering(seen(table_id=table_id)))
+    sink.discard(attempt, claim.place, spark, published=False)
+    assert (sought, Path(claim.place).exists()) == ([], False)
 
 
 def test_a_feature_added_after_the_vote_leaves_the_commit_to_spark(

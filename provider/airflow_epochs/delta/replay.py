@@ -1,4 +1,4 @@
-"""The files of a version of a table, as its log names them: every field of their ``add`` actions, statistics included.
+"""What a table's log tells: the files of a version, with every field of their ``add`` actions, and the newest schema.
 
 deltalake tells of a version's files only what it understands. Whoever writes ``add`` actions again must not lose the
 rest. See Delta's protocol, "Action Reconciliation" and "Checkpoints".
@@ -6,12 +6,13 @@ rest. See Delta's protocol, "Action Reconciliation" and "Checkpoints".
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.log import actions_of, entries, entry_version, log_entry
 from airflow_epochs.model import JsonDict
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ FileKey = tuple[str, str]
 """A file's path, decoded, and the id of its deletion vector; empty without one."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
+"""One that Spark writes for readers of every version; of several parts; or with its parts in other files (V2)."""
+_ENTRIES_SEARCHED_MAX = 2_000
 _MAPS = ("partitionValues", "tags")
 
 
@@ -90,3 +94,43 @@ def _changes(files: Files, version: int) -> Iterator[tuple[str, JsonDict]]:
         for kind in ("add", "remove"):
             if kind in action:
                 yield kind, action[kind]
+
+
+def newest_schema(files: Files) -> JsonDict | None:
+    """The schema as the log has it, for a table that deltalake cannot open; None if nothing left contains it.
+
+    The newest checkpoint has it if no entry after it does.
+    """
+    names = files.names("_delta_log")
+    checkpoints = {name: int(found[1]) for name in names if (found := _ANY_CHECKPOINT.fullmatch(name))}
+    newest = max(checkpoints.values(), default=-1)
+    later = sorted(number for name in names if (number := entry_version(name)) is not None and number > newest)
+    for entry in entries(files, later[: -_ENTRIES_SEARCHED_MAX - 1 : -1]):
+        if found_in_entry := _schema_in(entry or b""):
+            return found_in_entry
+    parts = (f"_delta_log/{name}" for name in sorted(checkpoints) if checkpoints[name] == newest)
+    return next((schema for part in parts if (schema := _schema_in_checkpoint(files, part))), None)
+
+
+def _schema_in(entry: bytes) -> JsonDict | None:
+    for action in actions_of(entry) if b'"metaData"' in entry else ():
+        if metadata := action.get("metaData"):
+            schema: JsonDict = json.loads(metadata["schemaString"])
+            return schema
+    return None
+
+
+def _schema_in_checkpoint(files: Files, checkpoint: str) -> JsonDict | None:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if checkpoint.endswith(".json"):
+        return _schema_in(files.read(checkpoint) or b"")
+    with files.open(checkpoint) as opened:
+        parquet = pq.ParquetFile(opened)
+        if "metaData" not in parquet.schema_arrow.names:  # a part of a checkpoint
+            return None
+        column = parquet.read(columns=["metaData.schemaString"]).column("metaData")
+    found = pc.struct_field(column, "schemaString").drop_null()
+    schema: JsonDict | None = json.loads(found[0].as_py()) if len(found) else None
+    return schema

@@ -220,15 +220,3 @@ def newest_entry(files: Files) -> int:
     """The version of the newest log entry, from a listing of the log; -1 if there is none."""
     found = (entry_version(name) for name in files.names("_delta_log"))
     return max((version for version in found if version is not None), default=-1)
-
-
-def newest_schema(files: Files) -> JsonDict | None:
-    """The schema as the log has it, for a table that deltalake cannot open; None if no entry left contains it."""
-    entries = sorted((name for name in files.names("_delta_log") if name.endswith(".json")), reverse=True)
-    for name in entries[:COMMITS_SEARCHED_MAX]:
-        entry = files.read(f"_delta_log/{name}") or b""
-        for action in actions_of(entry) if b'"metaData"' in entry else ():
-            if metadata := action.get("metaData"):
-                schema: JsonDict = json.loads(metadata["schemaString"])
-                return schema
-    return None

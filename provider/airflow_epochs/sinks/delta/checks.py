@@ -9,8 +9,9 @@ import uuid
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, checked_stats
+from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.shape import TableShape, unreadable
-from airflow_epochs.delta.table import TableLocation, newest_schema
+from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
@@ -43,13 +44,13 @@ def _has_null(file: StagedFile, column: str) -> bool:
     return isinstance(nulls, int) and nulls > 0  # of a struct it tells field by field
 
 
-def require_same_table(shape: TableShape | None, staging: Staging, name: str) -> None:
+def require_same_table(table_id: str | None, staging: Staging, name: str) -> None:
     """It is the table that the rows were staged for. One that was missing then may have been created since."""
     promised = staging.user_metadata["table_id"]
-    if promised is not None and (shape is None or shape.id != promised):
+    if promised is not None and table_id != promised:
         raise Refused(
             f"{name} is not the table that the rows were staged for, which had id {promised}: "
-            f"{f'its id is {shape.id}' if shape else 'there is no table now'}.",
+            f"{f'its id is {table_id}' if table_id else 'there is no table now'}.",
             code=codes.DELTA_TABLE_ALTERED,
         )
 

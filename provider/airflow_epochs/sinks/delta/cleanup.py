@@ -63,7 +63,7 @@ def _made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt,
         return None
     staged_checks.require_own(staging, attempt, at.app(attempt.txn.pipeline).epoch, relative)
     if staging.user_metadata["table_id"] is not None:
-        checks.require_same_table(at.look(location, attempt.txn.pipeline).shape, staging, location.name)
+        checks.require_same_table(at.look(location, attempt.txn.pipeline).table_id, staging, location.name)
     return staging
 
 

@@ -72,10 +72,9 @@ class Suspect:
         )
 
     def _replaced(self) -> Corrupt:
-        shape = self.target.shape
         return Corrupt(
-            f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}, but {self._last} was "
-            f"committed to the table with id {self.recorded.get('table_id')}. Nothing was written.",
+            f"Another table stands at {self._name}: its id is {self.target.table_id or 'unknown'}, but {self._last} "
+            f"was committed to the table with id {self.recorded.get('table_id')}. Nothing was written.",
             code=codes.TABLE_REPLACED,
             remedy="Put the old table back from a backup: restore its whole folder. To continue in the new table, give "
             "the sink another name: it begins there with the next epoch. See docs/failures.md#the-table-was-replaced.",
@@ -145,8 +144,8 @@ class Suspect:
         recorded = self.recorded.get("table_id")
         if self._is_elsewhere() and self.seen.found is None:
             return True
-        shape = self.target.shape if recorded else None
-        return shape is not None and shape.id != recorded
+        found = self.target.table_id if recorded else None
+        return found is not None and found != recorded
 
     @property
     def _token(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment
+from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.snapshot import position_at
 from airflow_epochs.delta.table import (
@@ -17,7 +18,6 @@ from airflow_epochs.delta.table import (
     TableLocation,
     find_commit,
     newest_entry,
-    newest_schema,
     open_table,
     read_marker,
 )
@@ -82,8 +82,14 @@ class Target:
         """None if there is no table."""
         if self.problem is None:
             return self.opened_shape
-        described = TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
+        described = self._described_shape
         return replace(described, schema=self.logged_schema or described.schema)
+
+    @property
+    def table_id(self) -> str | None:
+        """None if there is no table. It asks less of the log than ``shape``."""
+        shape = self.opened_shape if self.problem is None else self._described_shape
+        return shape.id if shape else None
 
     @cached_property
     def logged_schema(self) -> JsonDict | None:
@@ -125,6 +131,10 @@ class Target:
         if self.problem is not None:
             return spark_commit.found_in(self._told) if self._told.marker.txn else None
         return find_commit(self.location.files, self.app, self.marker.epoch, self.version)
+
+    @property
+    def _described_shape(self) -> TableShape:
+        return TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
 
     @cached_property
     def _told(self) -> Seen:

@@ -44,7 +44,7 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
 def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     """The target takes these rows."""
     name, shape, how = target.location.name, target.shape, at.sink.how
-    checks.require_same_table(shape, staging, name)
+    checks.require_same_table(target.table_id, staging, name)
     if shape is None or how.schema_evolution == ADD_COLUMNS:
         checks.require_readable(staging.shape, name)
     if staging.user_metadata["committer"] == SPARK:
