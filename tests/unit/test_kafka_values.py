@@ -133,6 +133,32 @@ def test_of_a_union_a_branch_that_fastavro_does_not_prefer_may_have_another_type
     assert read_back(record(x=branches), column, value) == value
 
 
+NOTED = {"type": "struct", "fields": [{"name": name, "type": "long"} for name in ("x", "note")]}
+
+
+def noted(name: str, kind: str, *others: Any) -> Any:
+    fields = [{"name": "x", "type": "long"}, {"name": "note", "type": ["null", kind]}, *others]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+VIEW, CLICK = noted("View", "long"), noted("Click", "string", {"name": "y", "type": "int"})
+
+
+@pytest.mark.parametrize("branches", [[CLICK, VIEW], [VIEW, CLICK]], ids=["before", "after"])
+@pytest.mark.parametrize("note", [2**60 + 1, None])
+def test_of_a_union_a_record_with_a_field_that_the_struct_lacks_takes_no_value(branches: Any, note: int | None) -> None:
+    value = {"x": 1, "note": note}
+    assert read_back(record(x=["null", *branches]), NOTED, value) == value
+
+
+@pytest.mark.parametrize(
+    "other", [{"name": "y", "type": "int", "default": 0}, {"name": "y", "type": ["null", "int"]}, None]
+)
+def test_of_a_union_a_record_that_needs_no_more_than_the_struct_has_may_take_its_values(other: Any) -> None:
+    click = noted("Click", "string", *([other] if other else []))
+    refused(record(x=["null", click, VIEW]), x=NOTED)
+
+
 @pytest.mark.parametrize(
     ("column", "kind", "value"),
     [

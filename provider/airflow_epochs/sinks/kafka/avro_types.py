@@ -123,15 +123,24 @@ class _Fit:
         """A struct is a dict for fastavro: it prefers a map to any record, and a record to a later one."""
         if _name(schema) == "map":
             return all(self._may_take(field["type"], schema["values"]) for field in fields)
-        if _name(schema) != "record":
+        if _name(schema) != "record" or self._lacks_a_value(fields, schema):
             return False
         known = {field["name"]: field["type"] for field in schema["fields"]}
         return all(each["name"] in known and self._may_take(each["type"], known[each["name"]]) for each in fields)
 
-    def _may_take(self, kind: Any, schema: Schema) -> bool:
+    def _lacks_a_value(self, fields: list[Any], record: Schema) -> bool:
+        """Whether the record has a field without a value, so that fastavro never takes the struct for it."""
+        given = {field["name"] for field in fields}
+        missing = (field for field in record["fields"] if field["name"] not in given)
+        return any("default" not in field and not self._takes_null(field["type"]) for field in missing)
+
+    def _takes_null(self, schema: Schema) -> bool:
         schema = self.schema.meant(schema)
-        has_null = isinstance(schema, list) and "null" in schema
-        return has_null or self._fits(kind, schema) or self._changes(kind, schema)
+        return schema == "null" or (isinstance(schema, list) and "null" in schema)
+
+    def _may_take(self, kind: Any, schema: Schema) -> bool:
+        meant = self.schema.meant(schema)
+        return self._takes_null(meant) or self._fits(kind, meant) or self._changes(kind, meant)
 
 
 def _takes(kind: str, schema: Schema) -> bool:
