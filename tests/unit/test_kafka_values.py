@@ -413,7 +413,7 @@ message Order {
   google.protobuf.Int32Value maybe_small = 19;
   repeated State states = 20;
 }
-enum State { NEW = 0; PAID = 1; }
+enum State { NEW = 0; PAID = 1; BACK = -1; }
 message Point { double x = 1; }
 """
 LONGS = {"type": "array", "elementType": "long"}
@@ -440,7 +440,8 @@ def kept() -> bytes:
         ("decimal(38,2)", "number", "column 'number' is decimal(38,2), and the schema has int64"),
         (TEXTS_BY_TEXT, "by_number", "column 'by_number' is string, and the schema has int64"),
         (NAMED, "by_number", "column 'by_number' is string, and the schema has int64"),
-        ("integer", "state", "column 'state' is integer, and the schema has enum"),
+        ("long", "state", "column 'state' is long, and the schema has enum"),
+        ("double", "state", "column 'state' is double, and the schema has enum"),
         ("long", "share", "column 'share' is long, and the schema has double"),
         ("decimal(10,2)", "share", "column 'share' is decimal(10,2), and the schema has double"),
         ("string", "share", "column 'share' is string, and the schema has double"),
@@ -492,6 +493,11 @@ def test_columns_whose_values_a_message_of_protobuf_would_change_are_refused_bef
         ({**TEXTS_BY_TEXT, "keyType": "long"}, "by_number", {2**60 + 1: "a"}, {2**60 + 1: "a"}),
         ("string", "state", "PAID", 1),
         ({**LONGS, "elementType": "string"}, "states", ["NEW", "PAID"], [0, 1]),
+        ("integer", "state", 1, 1),
+        ("short", "state", 0, 0),
+        ("byte", "state", -1, -1),
+        ("integer", "state", 2**31 - 1, 2**31 - 1),
+        ({**LONGS, "elementType": "integer"}, "states", [1, 7], [1, 7]),
         ("long", "small", 5, 5),
         ("integer", "share", 2**31 - 1, 2**31 - 1),
         ("float", "share", 0.5, 0.5),
@@ -525,6 +531,19 @@ def in_protobuf(files: bytes, row: dict[str, Any]) -> Any:
     text = b64encode(files).decode()
     written = ValueSchema(value_format="protobuf", number=1, text=text, given=True).writer()(row)
     return message_class(files, "Order").FromString(written[6:])
+
+
+@pytest.mark.parametrize("row", [{"state": 7}, {"states": [1, 7]}], ids=["alone", "list"])
+def test_a_number_without_a_name_in_an_enum_of_proto2_refuses_its_row(row: dict[str, Any]) -> None:
+    text = """
+    syntax = "proto2";
+    message Order { optional State state = 1; repeated State states = 2; }
+    enum State { NEW = 0; PAID = 1; }
+    """
+    files = compiled(text, {})
+    assert in_protobuf(files, {"state": 1}).state == 1
+    with pytest.raises(ValueError, match="Invalid enum value 7"):
+        in_protobuf(files, row)
 
 
 @pytest.mark.parametrize("field", ["id", "point.x"])

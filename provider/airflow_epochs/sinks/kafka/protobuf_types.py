@@ -21,7 +21,8 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
     "bytes": ("binary",),
     "float": ("byte", "short", "float"),
     "double": ("byte", "short", "integer", "float", "double"),
-    "enum": ("string",),  # ``protobuf_values`` finds a text that is not a name
+    # ``protobuf_values`` finds a text that is not a name. A number of more than 32 bits may lose the upper ones.
+    "enum": ("string", "byte", "short", "integer"),
 }
 """Types of fields -> Spark's types whose values they keep. Other fields keep a value or refuse its row; but for binary,
 which is base64 there."""
