@@ -141,6 +141,33 @@ def test_a_folder_without_init_is_no_obstacle_where_python_takes_another_module(
     assert list(user_files.siblings_of(str(tmp_path / "app.py"))) == ["helpers.py"]
 
 
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of transforms with a part of a package, of which another part is installed, as of ``google``."""
+    dags, installed = tmp_path / "dags", tmp_path / "installed"
+    write(dags, shared_name__slash__ads="")
+    write(installed, shared_name__slash__protobuf__slash____init__="", shared_name__slash__cloud__slash__storage="")
+    for place in (installed, dags):
+        monkeypatch.syspath_prepend(place)
+    return dags
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import shared_name.protobuf", "from shared_name import protobuf", "from shared_name.cloud import storage as s"],
+)
+def test_a_folder_of_the_name_of_an_installed_package_is_no_obstacle_to_the_package(shared: Path, text: str) -> None:
+    write(shared, app=text)
+    assert user_files.siblings_of(str(shared / "app.py")) == {}
+
+
+@pytest.mark.parametrize("text", ["import shared_name.ads", "from shared_name import ads"])
+def test_a_module_in_a_folder_of_the_name_of_an_installed_package_is_refused(shared: Path, text: str) -> None:
+    write(shared, app=f"import shared_name.protobuf\n{text}")
+    with pytest.raises(Refused, match=r"imports the folder .*/shared_name, which has no __init__\.py"):
+        user_files.siblings_of(str(shared / "app.py"))
+
+
 def test_a_folder_that_is_reached_by_a_link_is_no_obstacle(tmp_path: Path) -> None:
     write(tmp_path / ".worktrees" / "1", app="import a", a="")
     (tmp_path / "dags").symlink_to(tmp_path / ".worktrees" / "1")

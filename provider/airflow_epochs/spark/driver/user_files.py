@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -71,8 +71,8 @@ def siblings_of(path: str, extra: Iterable[str] = ()) -> dict[str, Path]:
         if file in seen or file.suffix != ".py":
             continue
         seen.add(file)
-        for module in _imported_modules(file):
-            added = _files_of_module(folder, module)
+        for module, names in _imported_modules(file).items():
+            added = _files_of_module(folder, module, names)
             found.update(added)
             todo.extend(added.values())
     found.pop(Path(path).name, None)
@@ -84,8 +84,8 @@ def _name_in_archive(file: Path, folder: Path) -> str:
     return str(file.relative_to(folder)) if file.is_relative_to(folder) else file.name
 
 
-def _imported_modules(file: Path) -> set[str]:
-    """The top-level names of all absolute imports in a file."""
+def _imported_modules(file: Path) -> dict[str, set[str]]:
+    """What all absolute imports in a file may mean, with dots, by the top-level names."""
     try:
         tree = ast.parse(read_source(str(file)))
     except SyntaxError as error:
@@ -93,30 +93,35 @@ def _imported_modules(file: Path) -> set[str]:
             f"{file} is not valid Python: line {error.lineno}: {error.msg}. Nothing was read or written.",
             code=codes.TRANSFORM_BROKEN,
         ) from error
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return names
+    found: dict[str, set[str]] = {}
+    for name in (name for node in ast.walk(tree) for name in _names_in(node)):
+        found.setdefault(name.partition(".")[0], set()).add(name)
+    return found
 
 
-def _files_of_module(folder: Path, module: str) -> dict[str, Path]:
+def _names_in(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files_of_module(folder: Path, module: str, names: Collection[str]) -> dict[str, Path]:
     package, single = folder / module, folder / f"{module}.py"
     if (package / "__init__.py").is_file():
         _require_inside(package, folder)
         return {str(file.relative_to(folder)): file for file in _below(package) if _may_travel(file, folder)}
     if not single.is_file():
-        _refuse_a_package_without_init(package)
+        _refuse_a_package_without_init(package, names)
         return {}
     _require_inside(single, folder)
     return {single.name: single}
 
 
-def _refuse_a_package_without_init(package: Path) -> None:
+def _refuse_a_package_without_init(package: Path, names: Collection[str]) -> None:
     """Refuse a folder that Python would take for the imported module although it has no ``__init__.py``."""
-    if any(file.suffix == ".py" for file in _below(package)) and not _is_installed(package.name):
+    if any(file.suffix == ".py" for file in _below(package)) and not _is_installed(package, names):
         raise Refused(
             f"The transform imports the folder {package}, which has no __init__.py, so the provider does not send it "
             "to Spark.",
@@ -126,10 +131,22 @@ def _refuse_a_package_without_init(package: Path) -> None:
         )
 
 
-def _is_installed(module: str) -> bool:
-    """Whether this Python has a module of this name: it comes before any folder without ``__init__.py``."""
-    spec = importlib.util.find_spec(module)
-    return spec is not None and spec.origin is not None
+def _is_installed(package: Path, names: Collection[str]) -> bool:
+    """Whether this Python has what is imported elsewhere than in the folder ``package``.
+
+    A module of that name comes before any folder without ``__init__.py``. Several such folders are one package, as
+    ``google`` is, and each has its own part of it.
+    """
+    spec = importlib.util.find_spec(package.name)
+    if spec is None or spec.origin is not None:
+        return spec is not None
+    folders = (Path(each).resolve() for each in spec.submodule_search_locations or ())
+    has_others = any(not each.is_relative_to(package.parent) for each in folders)
+    return has_others and not any(_is_module(package.parent.joinpath(*name.split("."))) for name in names)
+
+
+def _is_module(place: Path) -> bool:
+    return place.with_name(f"{place.name}.py").is_file() or (place / "__init__.py").is_file()
 
 
 def _below(package: Path) -> Iterator[Path]:
