@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from kafka.errors import KafkaError
 from airflow_epochs.sources.kafka import brokers as brokers_module
 from airflow_epochs.sources.kafka import record_times
 from airflow_epochs.sources.kafka.brokers import Brokers
-from airflow_epochs.sources.kafka.history import ANSWER_BYTES_MAX, Fetched
+from airflow_epochs.sources.kafka.history import ANSWER_BYTES_MAX, Fetched, batches
 from airflow_epochs.sources.kafka.logs import Partition
 
 NODES = 3
@@ -56,7 +58,7 @@ class Cluster:
         ends = {tp: len(self.logs[tuple(tp)]) for tp in asked}
         return {tp: At(self.told.get(tuple(tp), 0) if spec >= 0 else ends[tp]) for tp, spec in asked.items()}
 
-    def fetched(self, _: object, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool) -> Answers:
+    def fetched(self, _: object, offsets: Mapping[Partition, int], bytes_max: int, **options: object) -> Answers:
         for node in range(NODES):
             if led := sorted(at for at in offsets if at[1] % NODES == node):
                 self.requests += 1
@@ -171,6 +173,25 @@ def test_a_search_ends_where_the_logs_ended_even_if_producers_go_on_to_write_old
     assert searching(cluster).seen_offsets_at(NEW, {busy: 1}) == {busy: None}
 
 
+def test_a_search_ends_in_a_log_that_gets_shorter_meanwhile(searching: Callable[[Cluster], Brokers]) -> None:
+    shorter, long = ("orders", 0), ("orders", 1)
+    cluster = Cluster({shorter: [(100, OLD)] * 4, long: [(1 << 20, OLD)] * 8 + [(100, NEW)]})
+    answers = cluster.fetched
+
+    def shortens(*args: Any, **options: Any) -> Answers:
+        assert cluster.requests < 30, "the search does not end"
+        del cluster.logs[shorter][2:]
+        yield from answers(*args, **options)
+
+    ends = {at: At(len(log)) for at, log in cluster.logs.items()}
+
+    def told(asked: Mapping[Any, int], isolation_level: object) -> dict[Any, At]:
+        return {tp: At(0) if spec >= 0 else ends[tuple(tp)] for tp, spec in asked.items()}
+
+    cluster.list_partition_offsets, cluster.fetched = told, shortens  # type: ignore[method-assign]
+    assert searching(cluster).seen_offsets_at(NEW, {shorter: 1, long: 1}) == {shorter: None, long: 8}
+
+
 def test_whether_one_record_is_as_late_as_a_time_takes_no_search_behind_it(
     searching: Callable[[Cluster], Brokers],
 ) -> None:
@@ -186,11 +207,11 @@ def first_answering(cluster: Cluster, first: Callable[[Partition, int], Answers]
     """Brokers whose first answer is this one, of each partition and offset."""
     answers = cluster.fetched
 
-    def fetched(_: object, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool) -> Answers:
+    def fetched(_: object, offsets: Mapping[Partition, int], bytes_max: int, **options: object) -> Answers:
         if not cluster.requests:
             cluster.requests += 1
             return (each for at, offset in offsets.items() for each in first(at, offset))
-        return answers(_, offsets, bytes_max, committed=committed)
+        return answers(_, offsets, bytes_max, **options)
 
     cluster.fetched = fetched  # type: ignore[method-assign]
     return cluster
@@ -220,3 +241,33 @@ def test_a_log_that_lost_the_offset_a_moment_ago_is_left_to_the_check_of_the_ran
 
     assert searching(cluster).seen_offsets_at(NEW, {LONG: 1}) == {LONG: 1}
     assert cluster.requests == 1
+
+
+# -- how long brokers may take -----------------------------------------------------------------------------------------
+
+
+class Asked:
+    """An admin client that notes how long a broker may wait."""
+
+    def __init__(self) -> None:
+        self.waits_ms: list[int] = []
+        self._manager = self
+
+    def run(self, question: Callable[[], Any]) -> Any:
+        return asyncio.run(question())
+
+    async def _async_get_leader_for_partitions(self, partitions: list[Any]) -> dict[int, list[Any]]:
+        return {0: partitions}
+
+    async def send(self, request: Any, node_id: int) -> Any:
+        self.waits_ms.append(request.max_wait_ms)
+        return SimpleNamespace(responses=[])
+
+
+def test_only_a_search_for_a_time_waits_for_tiered_storage() -> None:
+    admin: Any = Asked()
+    assert batches(admin, {LONG: 0}) == {}
+    assert set(admin.waits_ms) == {0}
+    with pytest.raises(KafkaError, match="no record of"):
+        record_times.look(admin, NEW, {LONG: 0}, {}, 1)
+    assert admin.waits_ms[-1] == 5_000

@@ -136,12 +136,18 @@ class Fetched:
 
 
 def fetched(
-    admin: KafkaAdminClient, offsets: Mapping[Partition, int], bytes_max: int, *, committed: bool = False
+    admin: KafkaAdminClient,
+    offsets: Mapping[Partition, int],
+    bytes_max: int,
+    *,
+    committed: bool = False,
+    wait_ms: int = 0,
 ) -> Iterator[tuple[Partition, Fetched | None]]:
     """Per partition, what is in its log from the offset on; None if its log does not have the offset.
 
     There may be no records although the log has some, and a broker that throttles its clients leaves partitions out.
     ``committed``: only up to the last stable offset. It has aborted records too, and names their transactions.
+    ``wait_ms``: for so long each broker may read from tiered storage.
     """
     from kafka.errors import OffsetOutOfRangeError, for_code
     from kafka.protocol.consumer import FetchRequest
@@ -160,7 +166,7 @@ def fetched(
 
     def request(partitions: Iterable[Partition]) -> Any:
         return FetchRequest(
-            max_wait_ms=WAIT_MS,
+            max_wait_ms=wait_ms,
             min_bytes=0,  # so a broker waits for nothing that is on its disk
             max_bytes=ANSWER_BYTES_MAX,
             isolation_level=int(committed),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.sources.kafka.history import ANSWER_BYTES_MAX, MAGIC, Fetched, fetched
+from airflow_epochs.sources.kafka.history import ANSWER_BYTES_MAX, MAGIC, WAIT_MS, Fetched, fetched
 from airflow_epochs.sources.kafka.logs import Partition
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def look(
 
     ``told``: the brokers' own answers. Where the offset is one of them, it is right unless nobody sees it.
     """
-    answers = dict(fetched(admin, offsets, bytes_max, committed=True))
+    answers = dict(fetched(admin, offsets, bytes_max, committed=True, wait_ms=WAIT_MS))
     sent = {at: answer for at, answer in answers.items() if answer is not None}
     looks = {at: _look(answer, ms, offsets[at], told.get(at) == offsets[at]) for at, answer in sent.items()}
     found = {at: offsets[at] for at in answers.keys() - sent.keys()}
