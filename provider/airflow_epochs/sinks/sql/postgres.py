@@ -90,10 +90,6 @@ _IDLE = "25P03"
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
-_HIDES = (
-    "its row-level security applies to the connection's user, so COPY cannot write to it, and an upsert does not see "
-    "the rows that a policy hides"
-)
 _LEAVES = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
@@ -407,9 +403,8 @@ class PostgresSession:
                 for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
             unique=self._unique(oid),
-            problem=_problem(kind, persistence, writable)
-            or (_HIDES if hides else None)
-            or self._problem_of_partitions(oid),
+            problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
+            hides=hides,
             id=str(oid),
         )
 
