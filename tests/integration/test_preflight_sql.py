@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.sinks.sql.sink import SqlSink
-from tests.support.delta_world import rows, transaction
+from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.sql_world import Db, PostgresDb, SqlWorld
 
 UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
+DELETING: dict[str, Any] = {**UPSERT, "delete_when": "op = 'd'"}
 
 
 @pytest.fixture
@@ -66,22 +67,74 @@ def test_what_is_no_table_is_refused(world: SqlWorld) -> None:
     assert refusal(world, world.sink()).code is codes.SQL_TABLE_UNUSABLE
 
 
-@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
-def test_a_table_whose_policies_may_hide_rows_from_the_user_is_refused_until_they_do_not(
-    pg: SqlWorld, options: dict[str, Any]
-) -> None:
+def policed(pg: SqlWorld, policy: str) -> str:
+    """Give the table row-level security with this policy, and the sink a user to whom it applies."""
     user, schema = Granting(pg).user, pg.db.table().partition(".")[0]
     pg.db.run(
         "CREATE TABLE orders (id bigint PRIMARY KEY)",
         f"GRANT ALL ON orders TO {user}",
         f"GRANT CREATE ON SCHEMA {schema} TO {user}",
         "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
-        "CREATE POLICY positive ON orders USING (id > 0)",
+        f"CREATE POLICY policy ON orders {policy}",
     )
+    return user
+
+
+@pytest.mark.parametrize("options", [{}, DELETING], ids=["append", "deleting"])
+def test_a_table_whose_policies_may_hide_rows_from_the_user_is_refused_until_they_do_not(
+    pg: SqlWorld, options: dict[str, Any]
+) -> None:
+    user = policed(pg, "USING (id > 0)")
     refused = refusal(pg, pg.sink(**options))
     assert refused.code is codes.SQL_TABLE_UNUSABLE and "row-level security" in refused.what
+    assert refused.code.name in pg.reason_against(pg.sink(**options), rows(1))
     pg.db.run(f"ALTER ROLE {user} BYPASSRLS")
     ready(pg, pg.sink(**options))
+
+
+def test_an_upsert_without_deletions_goes_through_policies_and_refuses_a_row_whose_key_they_hide(pg: SqlWorld) -> None:
+    policed(pg, "USING (id > 0) WITH CHECK (true)")
+    pg.db.run("INSERT INTO orders VALUES (-1)")
+    pg.db.run("ALTER TABLE orders ADD COLUMN city text")
+    ready(pg, pg.sink(**UPSERT))
+    assert "row-level security" in pg.reason_against(pg.sink(**UPSERT), rows(-1, 1, city=["Rome", "Oslo"]))
+    pg.epoch(pg.sink(**UPSERT), transaction(1), None, rows(1, city=["Oslo"]))
+    assert pg.ids() == [-1, 1]
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT, DELETING], ids=["append", "upsert", "deleting"])
+def test_policies_set_on_after_the_vote_stop_a_commit_only_if_they_could_lose_its_rows(
+    pg: SqlWorld, options: dict[str, Any]
+) -> None:
+    policed(pg, "USING (true)")
+    pg.db.run("ALTER TABLE orders DISABLE ROW LEVEL SECURITY")
+    sink, attempt = pg.sink(**options), attempt_of(transaction(1))
+    staged = pg.staged(sink, attempt, rows(1))
+    pg.db.run("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+    if options != UPSERT:
+        with pytest.raises(Corrupt, match="row-level security") as stopped:
+            sink.commit(attempt, staged, pg.env)
+        assert "Undo what was changed in the database" in stopped.value.remedy
+        pg.db.run("ALTER TABLE orders DISABLE ROW LEVEL SECURITY")
+    sink.commit(attempt, staged, pg.env)
+    assert pg.ids() == [1]
+
+
+def test_a_marker_table_of_another_user_may_have_policies_that_show_the_sink_its_row(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    pg.epoch(pg.sink(), transaction(1, pipeline="others"), None, rows(1))
+    user = Granting(pg).user
+    pg.db.run(
+        f"GRANT ALL ON orders, epoch_markers TO {user}",
+        "ALTER TABLE epoch_markers ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY own ON epoch_markers USING (pipeline = 'orders')",
+    )
+    ready(pg, pg.sink())
+    first = transaction(1)
+    pg.epoch(pg.sink(), first, None, rows(2))
+    ready(pg, pg.sink(), previous=1)
+    pg.epoch(pg.sink(), transaction(2), first, rows(3))
+    assert pg.ids() == [1, 2, 3]
 
 
 def test_the_look_leaves_nothing_in_the_database(world: SqlWorld) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run
+from airflow_epochs.sinks.sql.database import Numbers
+from airflow_epochs.sinks.sql.postgres import PostgresSession
+from airflow_epochs.sinks.sql.table import SqlTable
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
@@ -264,6 +268,38 @@ def test_a_default_that_computes_with_a_number_is_not_limited_by_the_type_of_its
     world.db.run("CREATE TABLE orders (id bigint, n integer DEFAULT nextval('s') % 100)")
     world.epoch(world.sink(), transaction(1), None, rows(1, 2))
     assert world.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["serial", "identity"])
+def test_numbers_are_counted_whatever_the_plan_of_the_server(postgres: Postgres, tmp_path: Path, kind: str) -> None:
+    world = SqlWorld(new_postgres(postgres), tmp_path)
+    before, column = NUMBERED[kind]
+    world.db.run(before, f"CREATE TABLE orders (id bigint, {column})")
+    options = {"options": "-c enable_indexscan=off -c enable_bitmapscan=off"}
+    world.env.connections["db"] = world.db.connection(extra=options)
+    sink = world.sink(rehearse=False)
+    assert "numbers left" in world.reason_against(sink, rows(*range(1, 9)))
+    world.epoch(sink, transaction(1), None, rows(1, 2))
+    assert world.ids() == [1, 2]
+
+
+def test_a_database_that_does_not_tell_the_numbers_of_a_sink_is_a_vote_against_by_this_sink(
+    pg: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = PostgresSession.numbers_left
+
+    def numbers_left(session: PostgresSession, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
+        if table.name == "lines":
+            session.execute("SELECT 1 / 0")
+        return asked(session, table, given)
+
+    world = related(tmp_path, pg)
+    monkeypatch.setattr(PostgresSession, "numbers_left", numbers_left)
+    said = str(world.run(1))
+    assert "division by zero" in said and "lines" in said and "left out the rows" not in said
+    monkeypatch.undo()
+    assert world.run(2) is None
+    world.require_all_shown()
 
 
 def test_a_sequence_with_room_for_rehearsal_and_commit_is_enough(postgres: Postgres, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import cast
 import pytest
 
 from airflow_epochs import codes
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.operators import definitions
@@ -140,3 +142,28 @@ def test_a_command_takes_the_topics_of_todays_dag_and_the_next_run_reads_them(
     assert f"lost for good: 5 offsets, {world.topic()}[0] [20, 25)" in shown
     ranges = {world.topic(): (OffsetRange(0, 25, 40),), world.topic("more"): (OffsetRange(0, 0, 5),)}
     assert changed.opened(3).ranges == ranges
+
+
+def test_a_command_goes_on_with_the_source_on_record_whatever_fails_in_the_search_for_the_dag(
+    world: TopicWorld, brokers: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str, dag_id: str) -> Found:
+        raise RuntimeError("the bundle cannot be fetched")
+
+    brokers.logs[world.topic()] = Log(25, 40, 3)
+    monkeypatch.setattr(definitions, "find", find)
+    shown = typed(world.ledger_root, stopped(world, 2), "skip")
+    assert "No DAG tells the source here (RuntimeError): it is taken as epoch 1 has it on record." in shown
+    assert world.opened(3).ranges == {world.topic(): (OffsetRange(0, 25, 40),)}
+
+
+def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_has_opened_an_epoch(
+    world: TopicWorld, brokers: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.logs |= {world.topic(): Log(25, 40, 3), world.topic("more"): Log(0, 5, 3)}
+    dags = {"dag": world, "new_dag": world.but(topics=("more",))}
+    monkeypatch.setattr(definitions, "find", lambda name, dag_id: Found(lambda: dags[dag_id].task().task))
+    by = Account(who="test", why="the DAG was renamed")
+    admin.take_over(world.ledger, world.name, "new_dag", owner="dag", by=by)
+    words = ("epochs", "skip", world.name, "--to-available", "--why", "the test says so")
+    assert "Nothing to do" in ordered(world.ledger_root, *words), "the topic with losses is not read any more"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_epochs.coordinator.coordinator import Coordinator
@@ -11,22 +13,31 @@ from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipel
 class Lab:
     """Two sinks; epoch 1 is complete, epoch 2 was completed with `audit` waived."""
 
-    def __init__(self) -> None:
-        self.world = MemoryWorld()
+    def __init__(self, *, backfilled: bool = False) -> None:
+        """``backfilled``: `audit` is new in epoch 2, and begins with epoch 1."""
+        self.world, self.backfill = MemoryWorld(), {"audit": 1} if backfilled else {}
         self.world.produce("orders", 0, ["one"])
-        run_epoch(self.task(), Run("dag", "r1"))
+        run_epoch(self.without_audit() if backfilled else self.task(), Run("dag", "r1"))
         self.world.produce("orders", 0, ["two"])
         run = Run("dag", "r2")
-        opened = self.task().open(run)
+        self.task().open(run)
         self.task().vote(run, self.task().stage(run).stage)
         self.view = self.task().task.ledger.view(2)
         self.task().commit(run, "orders")
-        waived = WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now")
-        self.task().task.ledger.put_waived(waived)
+        self.waive(2)
         self.task().complete(run)
 
     def task(self) -> Coordinator:
-        return memory_coordinator(self.world, memory_pipeline(self.world, ("orders", "audit")))
+        pipeline = memory_pipeline(self.world, ("orders", "audit"))
+        return memory_coordinator(self.world, replace(pipeline, backfill=self.backfill))
+
+    def without_audit(self) -> Coordinator:
+        return memory_coordinator(self.world, memory_pipeline(self.world, ("orders",)))
+
+    def waive(self, epoch: int) -> None:
+        ledger = self.task().task.ledger
+        txn_id = ledger.view(epoch).opened.txn_id
+        ledger.put_waived(WaivedRecord(txn_id=txn_id, sink="audit", who="me", why="gone", at="now"))
 
     def next_epoch(self) -> list[list[object]]:
         self.world.produce("orders", 0, ["three"])
@@ -73,6 +84,23 @@ def test_a_waived_commit_that_lands_after_the_next_decision_does_not_stop_a_comm
     assert lab.world.table("audit").values() == ["one", "two", "three"]
 
 
+def test_a_waived_backfill_that_lands_after_the_decision_of_the_next_backfill_comes_once() -> None:
+    lab, run = Lab(backfilled=True), Run("dag", "r3")
+    lab.world.produce("orders", 0, ["three"])
+    lab.task().open(run)
+    lab.task().vote(run, lab.task().stage(run).stage)
+    lab.task()._commit_sink(lab.view, "audit")
+    lab.task().commit(run, "orders")
+    with pytest.raises(Corrupt, match="The table audit shows orders/2/1"):
+        lab.task().commit(run, "audit")
+    assert lab.world.table("audit").values() == ["one", "two"]
+    lab.waive(3)
+    lab.task().complete(run)
+    lab.world.produce("orders", 0, ["four"])
+    run_epoch(lab.task(), Run("dag", "r4"))
+    assert lab.world.table("audit").values() == ["one", "two", "four"], "epoch 3 was waived"
+
+
 def test_a_sink_that_nobody_waived_may_not_lose_its_table() -> None:
     lab = Lab()
     del lab.world.tables["orders"]
@@ -88,8 +116,7 @@ def test_a_waived_sink_that_was_removed_for_some_epochs_and_put_back_goes_on(lat
         lab.task()._commit_sink(lab.view, "audit")
     for number in range(without):
         lab.world.produce("orders", 0, [f"removed {number}"])
-        pipeline = memory_pipeline(lab.world, ("orders",))
-        run_epoch(memory_coordinator(lab.world, pipeline), Run("dag", f"without {number}"))
+        run_epoch(lab.without_audit(), Run("dag", f"without {number}"))
     shown = lab.next_epoch()[1]
     assert shown == (["one", "two", "three"] if late else ["one", "three"])
     assert lab.task().newest_complete().waived_ids == {}

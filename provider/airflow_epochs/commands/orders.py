@@ -24,10 +24,10 @@ from airflow_epochs.commands.asking import (
     tells_refusals,
 )
 from airflow_epochs.contracts import Movable, Move
-from airflow_epochs.coordinator import orders, rewinding, savepoints
+from airflow_epochs.coordinator import admin, orders, rewinding, savepoints
 from airflow_epochs.coordinator.order_wording import planned_anew, told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
-from airflow_epochs.errors import Refused, located
+from airflow_epochs.errors import EpochError, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
@@ -225,7 +225,7 @@ def _order(
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move, restoration = moved(from_spec(_source_spec(at), args.source_conn_id), at), restored(at)
+        move, restoration = moved(from_spec(_source_spec(ledger, at), args.source_conn_id), at), restored(at)
     anew = plans_anew and at.is_aborted and not move.moves
     if rewinding.is_nothing(at, move, restoration) and not anew:
         print("Nothing to do: the pipeline goes on there in any case.")
@@ -237,13 +237,17 @@ def _order(
     print(rewinding.next_step(restoration))
 
 
-def _source_spec(at: Standing) -> JsonDict:
-    """The source as its DAG describes it today; as the last epoch did, if this installation has no DAG that tells."""
-    newest = at.newest
+def _source_spec(ledger: Ledger, at: Standing) -> JsonDict:
+    """The source as its DAG describes it today; as the last epoch did, if this installation has no DAG that tells.
+
+    Looking for the DAG runs every bundle and DAG file, so it may fail for any reason. The command must go on.
+    """
+    newest, pipeline = at.newest, at.newest.txn.pipeline
     try:
-        return definitions.find(newest.txn.pipeline, newest.dag_id).pipeline.source.spec()
-    except Refused as error:
-        told = error.code.name if error.code else ""
+        return definitions.find(pipeline, admin.owner_of(ledger, pipeline)).pipeline.source.spec()
+    except Exception as error:
+        code = error.code if isinstance(error, EpochError) else None
+        told = code.name if code else type(error).__name__
         print(f"No DAG tells the source here ({told}): it is taken as epoch {newest.txn.epoch} has it on record.")
         return newest.source
 

@@ -132,10 +132,13 @@ class Promise:
     def _late_commit(self) -> TransactionId | None:
         """A waived transaction of the sink that landed after this epoch was opened.
 
-        None for a state table: this epoch's changes were computed without those.
+        None for a state table: this epoch's changes were computed without those. None for a backfill: this epoch's
+        rows may have those of that transaction among them.
         """
+        if isinstance(self._sink, Stateful) or self._opened.sinks[self.name].ranges is not None:
+            return None
         before = self.task.ledger.complete_record(self.view.number - 1)
-        return None if isinstance(self._sink, Stateful) else agreement.late_commit(self._sink, before, self._env)
+        return agreement.late_commit(self._sink, before, self._env)
 
     def _event_times(self) -> EventTimes:
         """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""

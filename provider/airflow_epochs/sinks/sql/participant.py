@@ -43,6 +43,7 @@ from airflow_epochs.sinks.sql.table import (
     SqlTable,
     columns_for,
     key_columns,
+    require_all_seen,
     require_keys,
     require_sequence,
     require_usable,
@@ -117,12 +118,18 @@ class SqlParticipant:
                     f"Create the table. `airflow epochs preview {pipeline}` runs the transform on some records, and "
                     "prints a CREATE TABLE to start from",
                 )
-            require_usable(table, self.sink.table)
+            self._require_usable(table)
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
                 self._require_rights(session, table)
                 self._require_notes(session, table, keys)
             self.marker(session, pipeline).require_writable()
+
+    def _require_usable(self, table: SqlTable) -> None:
+        """An upsert without deletions loses no row to a policy: the database refuses a row whose key it hides."""
+        require_usable(table, self.sink.table)
+        if not self.sink.keys or self.sink.delete_when:
+            require_all_seen(table, self.sink.table)
 
     def _require_rights(self, session: Session, table: SqlTable) -> None:
         """INSERT alone, which ``require_usable`` looks at, is enough for a sink that appends."""
@@ -175,7 +182,7 @@ class SqlParticipant:
         if table is None:
             statement = self._creating(staging.shape.schema["fields"])
             raise self._missing(session, previous, f"Create the table, for example: `{statement}`")
-        require_usable(table, self.sink.table)
+        self._require_usable(table)
         return table
 
     def _missing(self, session: Session, previous: TransactionId | None, creating: str) -> Refused:

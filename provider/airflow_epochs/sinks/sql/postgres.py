@@ -90,10 +90,6 @@ _IDLE = "25P03"
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
-_HIDES = (
-    "its row-level security applies to the connection's user, so COPY cannot write to it, and an upsert does not see "
-    "the rows that a policy hides"
-)
 _LEAVES = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
@@ -196,6 +192,7 @@ _SEQUENCES = """
         JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
         JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid
         WHERE f.adrelid = %s AND a.attname = ANY (%s)
+              AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjsubid = 0
         UNION
         SELECT d.objid, a.attname, true FROM pg_catalog.pg_depend d
         JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
@@ -206,9 +203,10 @@ _SEQUENCES = """
            coalesce(pg_catalog.pg_sequence_last_value(c.oid), s.seqstart - s.seqincrement),
            s.seqincrement, CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqmin END, s.seqcycle
     FROM numbering n JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
-    WHERE pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE')
+    WHERE CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE') ELSE false END
 """
-"""A number is a column's value as it is drawn, and not part of what a default computes."""
+"""A number is a column's value as it is drawn, and not part of what a default computes. The function fails for what is
+no sequence, and only CASE keeps the server from asking it before the joins."""
 _WIDTHS = {"smallint": 2**15, "integer": 2**31}
 """The types of columns that may end before the sequence does: how many negative numbers each has."""
 _DATABASE = "SELECT oid::bigint, datname FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
@@ -405,9 +403,8 @@ class PostgresSession:
                 for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
             unique=self._unique(oid),
-            problem=_problem(kind, persistence, writable)
-            or (_HIDES if hides else None)
-            or self._problem_of_partitions(oid),
+            problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
+            hides=hides,
             id=str(oid),
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.sql.database import Numbers, Session
+from airflow_epochs.sinks.sql.database import Numbers, Session, part_of
 from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 
@@ -26,16 +26,29 @@ def shortages(session: Session, draws: Mapping[str, Draw]) -> dict[str, Refused]
 
     To be asked after the last rehearsal: the numbers that a rehearsal draws do not come back.
     """
-    found = {name: session.numbers_left(draw.table, draw.columns) for name, draw in draws.items()}
+    found, unknown = _asked(session, draws)
     needed: Counter[str] = Counter()
     for name, numbers in found.items():
         needed.update(dict.fromkeys({each.sequence for each in numbers}, draws[name].rows))
-    return {
+    return unknown | {
         name: _refused(draws[name].table, each, needed[each.sequence])
         for name, numbers in found.items()
         for each in numbers
         if each.left < needed[each.sequence]
     }
+
+
+def _asked(session: Session, draws: Mapping[str, Draw]) -> tuple[dict[str, list[Numbers]], dict[str, Refused]]:
+    """What each sink draws numbers from; and the sinks for which the database refuses the question."""
+    found: dict[str, list[Numbers]] = {}
+    unknown: dict[str, Refused] = {}
+    for name, draw in draws.items():
+        try:
+            with part_of(session):
+                found[name] = session.numbers_left(draw.table, draw.columns)
+        except Refused as refused:
+            unknown[name] = refused
+    return found, unknown
 
 
 def _refused(table: SqlTable, numbers: Numbers, needed: int) -> Refused:

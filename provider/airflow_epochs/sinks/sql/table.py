@@ -72,6 +72,7 @@ class SqlTable:
     Attributes:
         unique: The columns of each unique index that an upsert can use -> how it compares each of them.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
+        hides: Whether row-level security applies to the user, so that it may hide rows.
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
     """
@@ -81,6 +82,7 @@ class SqlTable:
     columns: tuple[SqlColumn, ...]
     unique: Mapping[frozenset[str], Mapping[str, Comparison]]
     problem: str | None
+    hides: bool = False
     id: str | None = None
     insert: str = "INSERT"
 
@@ -265,6 +267,16 @@ def require_usable(table: SqlTable, spelled: str) -> None:
     if table.problem:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
+            code=codes.SQL_TABLE_UNUSABLE,
+        )
+
+
+def require_all_seen(table: SqlTable, spelled: str) -> None:
+    """The user sees all rows of the table, as an append by COPY and a deletion need."""
+    if table.hides:
+        raise Refused(
+            f"A sink cannot write to table {spelled}: its row-level security applies to the connection's user, so COPY "
+            "cannot write to it, and a deletion does not see the rows that a policy hides.",
             code=codes.SQL_TABLE_UNUSABLE,
         )
 
