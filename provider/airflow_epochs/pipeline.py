@@ -28,6 +28,7 @@ from airflow_epochs.config import (
     require_vote,
     require_wait,
 )
+from airflow_epochs.operators.base import require_name_of_its_own
 from airflow_epochs.operators.documentation import document, parts_of
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -123,7 +124,8 @@ class EpochPipeline(TaskGroup):
     see ``EpochsOperator``. The group then adds the params ``for_seconds`` and ``max_epochs``, too.
 
     Args:
-        name: The name of the pipeline and of the TaskGroup.
+        name: The name of the pipeline and of the TaskGroup. Two pipelines of one DAG need different names, or different
+            ledgers: an outer TaskGroup does not tell them apart.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
             event_time, expectations, dead_letters, vote, on_code_change, on_failed_epoch: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
@@ -135,9 +137,10 @@ class EpochPipeline(TaskGroup):
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
-            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch``, ``keep_epochs``, ``layout``, ``for_seconds``
-            or ``max_epochs`` is not valid; the source does not allow an option; or ``max_active_runs`` is not 1.
+        BadArgument: A name is not valid; another pipeline of the DAG has the same name and ledger; two sinks have the
+            same name or destination; ``backfill``, ``wait_for_others``, ``on_code_change``, ``on_failed_epoch``,
+            ``keep_epochs``, ``layout``, ``for_seconds`` or ``max_epochs`` is not valid; the source does not allow an
+            option; or ``max_active_runs`` is not 1.
         Refused: A sink writes to what the source reads.
     """
 
@@ -211,6 +214,7 @@ class EpochPipeline(TaskGroup):
                 self.assets = single.assets
             else:
                 self.assets = _build(shared, [sink.name for sink in sinks], deferrable)
+        require_name_of_its_own(self.dag, name)
 
 
 def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
+_OPENING = ("open", "epochs")
+"""The steps that open epochs: each pipeline of a DAG has one task of these."""
+
 
 class EpochOperator(BaseOperator):
     """Base of the six operators: holds the pipeline's definition and translates errors.
@@ -271,6 +274,7 @@ class EpochOperator(BaseOperator):
         """
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
+            require_name_of_its_own(dag, self.pipeline)
             require_keep_epochs(self.keep_epochs)
             return Pipeline(
                 name=self.pipeline,
@@ -367,3 +371,16 @@ def run_of(context: Context) -> Run:
     from airflow_epochs.model import Run
 
     return Run(dag_id=context["dag"].dag_id, run_id=str(context["run_id"]))
+
+
+def require_name_of_its_own(dag: DAG, pipeline: str) -> None:
+    """Raise BadArgument if several pipelines of the DAG have this name and one ledger: a run has one epoch there."""
+    openers = [task for task in dag.tasks if isinstance(task, EpochOperator) and task.step in _OPENING]
+    ledgers = [task.ledger_conn_id for task in openers if task.pipeline == pipeline]
+    if len(ledgers) > len(set(ledgers)):
+        raise BadArgument(
+            f"DAG {dag.dag_id!r} has {len(ledgers)} pipelines {pipeline!r} with the same ledger. A TaskGroup around "
+            "them does not tell them apart: they would share their epochs, and mix up their rows. Give each a name of "
+            "its own.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
