@@ -41,6 +41,13 @@ def call_of(kind: str, *values: object, **options: object) -> str:
     return f"{kind}({', '.join(given)})"
 
 
+def settings(given: Mapping[str, object] | None) -> dict[str, str]:
+    """Settings as Spark and Delta spell them: ``true``, not ``True``."""
+    return {
+        str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in (given or {}).items()
+    }
+
+
 def normalised(url: str) -> str:
     """Spell the location ``url``, a path or URL, in the one way that this package compares and records.
 

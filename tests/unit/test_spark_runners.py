@@ -54,6 +54,12 @@ def test_settings_are_given_to_spark_as_texts() -> None:
     assert SparkSubmit(conf={"a": True, "b": 2}).conf == {"a": "true", "b": "2"}
 
 
+def test_settings_that_templates_turned_into_other_types_are_given_to_spark_as_texts() -> None:
+    config = SparkConnect("spark")
+    config.session_conf = {"a": True, "b": 2}  # type: ignore[dict-item]
+    assert {"a": "true", "b": "2"}.items() <= config.runner(connect_to(1))._conf.items()
+
+
 @pytest.mark.parametrize("config", [SparkConnect(), SparkSubmit()])
 def test_templated_fields_are_attributes(config: SparkConnect | SparkSubmit) -> None:
     assert all(hasattr(config, name) for name in config.template_fields)
