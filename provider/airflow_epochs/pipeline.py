@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Asset, Param, TaskGroup
+from airflow.sdk import DAG, Asset, Param, TaskGroup, TriggerRule
 
 from airflow_epochs.config import (
     SINGLE,
@@ -133,7 +133,8 @@ class EpochPipeline(TaskGroup):
         for_seconds, max_epochs: Of the layout "single": see ``EpochsOperator``.
         deferrable: Whether ``open`` waits for data, and ``stage`` for an application that YARN runs in cluster mode, in
             Airflow's triggerer, where no worker slot is held.
-        operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
+        operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …). A
+            ``trigger_rule``, here or in ``default_args``, is that of the first task only.
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
@@ -219,13 +220,16 @@ class EpochPipeline(TaskGroup):
 
 def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:
     opened = OpenEpochOperator(task_id="open", deferrable=deferrable, **shared)
-    staged = StageEpochOperator(task_id="stage", deferrable=deferrable, checkpoint=opened.output, **shared)
-    voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
+    # The rules between the steps are the protocol's: neither `operator_args` nor `default_args` may change them.
+    inner = {**shared, "trigger_rule": TriggerRule.ALL_SUCCESS}
+    staged = StageEpochOperator(task_id="stage", deferrable=deferrable, checkpoint=opened.output, **inner)
+    voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **inner)
     commits = [
-        CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **shared) for sink in sinks
+        CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **inner) for sink in sinks
     ]
-    aborted = AbortEpochOperator(task_id="abort", **shared)
-    complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **shared)
+    aborted = AbortEpochOperator(task_id="abort", **{**shared, "trigger_rule": TriggerRule.ONE_FAILED})
+    closing = {**shared, "trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+    complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **closing)
     [staged, voted] >> aborted >> complete
     return complete.assets
 
