@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import traceback
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +21,7 @@ from airflow_epochs.operators.epoch import (
     OpenEpochOperator,
     StageEpochOperator,
 )
+from airflow_epochs.operators.xcom import to_xcom
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.scenario import Scenario, run
 
@@ -101,6 +103,35 @@ def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: py
     assert cause.startswith(f"{codes.GLOBAL_ABORT.name}: ") and "run run 1 of DAG dag failed before a decision" in cause
     assert where == "Where: pipeline orders, epoch 1, attempt 1"
     assert remedy == f"What to do: {codes.GLOBAL_ABORT.remedy}"
+
+
+def test_a_step_that_does_not_find_the_opened_epoch_names_its_ledger_and_the_workers_that_may_not_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, elsewhere = Scenario(), Scenario()
+    opening = elsewhere.coordinator()
+    checkpoint = opening.checkpoint(opening.open_epoch(run(1)))
+    monkeypatch.setattr(here.world.store, "root", "/lake/ledger", raising=False)
+    step = operator(StageEpochOperator, checkpoint=to_xcom(checkpoint))
+    monkeypatch.setattr(step, "_coordinator", lambda context: here.coordinator())
+    with pytest.raises(AirflowFailException) as raised:
+        step.execute(CONTEXT)
+    cause, _, remedy = str(raised.value).splitlines()
+    assert cause.startswith(f"{codes.LEDGER_NOT_SHARED.name}: ") and checkpoint.txn_id in cause
+    assert f"The ledger at /lake/ledger, seen from host {socket.gethostname()}, has no record" in cause
+    assert remedy.startswith("What to do: Put the ledger into an object store, or on a disk that all workers share")
+
+
+def test_a_step_of_a_run_that_opened_nothing_is_told_to_clear_the_open_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario()
+    opening = scenario.coordinator()
+    past = opening.checkpoint(opening.open_epoch(run(1)))
+    assert scenario.airflow_run(run(1)) is None
+    for given in (None, to_xcom(past)):
+        step = operator(StageEpochOperator, checkpoint=given)
+        monkeypatch.setattr(step, "_coordinator", lambda context: scenario.coordinator())
+        with pytest.raises(AirflowFailException, match=codes.EPOCH_NOT_OPENED.name):
+            step.execute(cast(Context, {**CONTEXT, "run_id": "another"}))
 
 
 # -- the cause of an abort -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ is imported inside methods: every task parses its whole DAG file, but runs only 
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.event_time import EventTime
     from airflow_epochs.expectations import Expectations
+    from airflow_epochs.ledger.ledger import Ledger
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -171,7 +173,7 @@ class EpochOperator(BaseOperator):
             with self._located(), self._noting(context):
                 coordinator = self._coordinator(context)
                 with self._measuring(coordinator, context):
-                    checkpoint = self.work(coordinator, self._known_run(coordinator, context), context)
+                    checkpoint = self._worked(coordinator, context)
         except NoNewData as nothing:
             if nothing.code is codes.PIPELINE_PAUSED:
                 self._rest(context)
@@ -182,6 +184,28 @@ class EpochOperator(BaseOperator):
         seconds = time.monotonic() - started
         self.log.info("%s", told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
+
+    def _worked(self, coordinator: Coordinator, context: Context) -> Checkpoint:
+        """The step. It says so if its ledger lacks what an earlier task has written, on another worker perhaps."""
+        try:
+            return self.work(coordinator, self._known_run(coordinator, context), context)
+        except Refused as error:
+            if error.code is codes.EPOCH_NOT_OPENED:
+                self._require_shared(coordinator.task.ledger)
+            raise
+
+    def _require_shared(self, ledger: Ledger) -> None:
+        """Raise Refused if a task before has worked on an epoch that the ledger does not have, and never had."""
+        following = ledger.view_of_next().number
+        if unknown := [checkpoint for checkpoint in self._checkpoints() if checkpoint.epoch >= following]:
+            epoch, txn = unknown[-1].epoch, unknown[-1].txn_id
+            raise Refused(
+                f"A task before this one has worked on epoch {epoch} ({txn}). The ledger at "
+                f"{secrecy.shown(ledger.root)}, seen from host {socket.gethostname()}, has no record of it: this "
+                "worker sees another folder, or the ledger was lost or restored from an older copy.",
+                code=codes.LEDGER_NOT_SHARED,
+                pipeline=self.pipeline,
+            )
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
         """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
