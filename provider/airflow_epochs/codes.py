@@ -63,6 +63,13 @@ LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?'.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
+PACKAGE_MISSING = CONFIGURATION.code(
+    "EPOCHS-PACKAGE-MISSING",
+    Refused,
+    "A Python package that one of the provider's extras installs is missing.",
+    "Install the extra that the message names on every worker, and where you type `airflow epochs`. Then clear the "
+    "failed task.",
+)
 LEDGER_NOT_SHARED = CONFIGURATION.code(
     "EPOCHS-LEDGER-NOT-SHARED",
     Refused,

@@ -30,6 +30,7 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.operators import documentation
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.intervals import interval_of
@@ -170,7 +171,7 @@ class EpochOperator(BaseOperator):
         quiet_clients()
         started = time.monotonic()
         try:
-            with self._located(), self._noting(context):
+            with self._located(), self._noting(context), missing_named():
                 coordinator = self._coordinator(context)
                 with self._measuring(coordinator, context):
                     checkpoint = self._worked(coordinator, context)
