@@ -60,7 +60,8 @@ LEDGER_FOLDER_MISSING = CONFIGURATION.code(
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
-    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?'.",
+    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?', or is that of a "
+    "file with two slashes in place of three.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(

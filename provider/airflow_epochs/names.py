@@ -74,6 +74,12 @@ def unclear_in(location: str) -> str | None:
     return found and found[0]
 
 
+def host_of_file(url: str) -> str | None:
+    """The host that a ``file:`` URL names by mistake, as by two slashes in place of three; None if it names none."""
+    parts = urlsplit(url)
+    return parts.netloc if parts.scheme == "file" and parts.netloc not in ("", "localhost") else None
+
+
 def resolved(location: str) -> str:
     """The real path of a local location, without links and ``..``. A location with a scheme stays as it is."""
     return os.path.realpath(location) if location.startswith("/") else location

@@ -175,8 +175,9 @@ class DeltaSink:
         """
         if is_template(self.table):
             return None
-        require_usable("table", self.target, self.name)
-        return resolved(self.target)
+        target = self.target
+        require_usable("table", self.table.strip(), self.name)
+        return resolved(target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
         """The table's location, which contains all its staging places."""
