@@ -60,8 +60,25 @@ LEDGER_FOLDER_MISSING = CONFIGURATION.code(
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
-    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?'.",
+    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?', or is that of a "
+    "file with two slashes in place of three.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
+)
+PACKAGE_MISSING = CONFIGURATION.code(
+    "EPOCHS-PACKAGE-MISSING",
+    Refused,
+    "A Python package that one of the provider's extras installs is missing.",
+    "Install the extra that the message names on every worker, and where you type `airflow epochs`. Then clear the "
+    "failed task.",
+)
+LEDGER_NOT_SHARED = CONFIGURATION.code(
+    "EPOCHS-LEDGER-NOT-SHARED",
+    Refused,
+    "A task does not find the epoch in the ledger that an earlier task of its run has opened: the folder of the ledger "
+    "is another one on its worker, or the ledger was lost or restored from an older copy.",
+    "Put the ledger into an object store, or on a disk that all workers share, and set `ledger_root` of the connection "
+    "to it. Then clear the open task with its downstream tasks. If the ledger was lost or restored, see "
+    "docs/operations.md#rebuild-a-lost-ledger.",
 )
 SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
     "EPOCHS-SIGNING-PASSWORD-MISSING",

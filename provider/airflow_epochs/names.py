@@ -41,6 +41,13 @@ def call_of(kind: str, *values: object, **options: object) -> str:
     return f"{kind}({', '.join(given)})"
 
 
+def settings(given: Mapping[str, object] | None) -> dict[str, str]:
+    """Settings as Spark and Delta spell them: ``true``, not ``True``."""
+    return {
+        str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in (given or {}).items()
+    }
+
+
 def normalised(url: str) -> str:
     """Spell the location ``url``, a path or URL, in the one way that this package compares and records.
 
@@ -65,6 +72,12 @@ def unclear_in(location: str) -> str | None:
     url = normalised(location)
     found = _UNCLEAR.search(url) if "://" in url else None
     return found and found[0]
+
+
+def host_of_file(url: str) -> str | None:
+    """The host that a ``file:`` URL names by mistake, as by two slashes in place of three; None if it names none."""
+    parts = urlsplit(url)
+    return parts.netloc if parts.scheme == "file" and parts.netloc not in ("", "localhost") else None
 
 
 def resolved(location: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Asset, Param, TaskGroup
+from airflow.sdk import DAG, Asset, Param, TaskGroup, TriggerRule
 
 from airflow_epochs.config import (
     SINGLE,
@@ -28,6 +28,7 @@ from airflow_epochs.config import (
     require_vote,
     require_wait,
 )
+from airflow_epochs.operators.base import require_name_of_its_own
 from airflow_epochs.operators.documentation import document, parts_of
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -123,7 +124,8 @@ class EpochPipeline(TaskGroup):
     see ``EpochsOperator``. The group then adds the params ``for_seconds`` and ``max_epochs``, too.
 
     Args:
-        name: The name of the pipeline and of the TaskGroup.
+        name: The name of the pipeline and of the TaskGroup. Two pipelines of one DAG need different names, or different
+            ledgers: an outer TaskGroup does not tell them apart.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
             event_time, expectations, dead_letters, vote, on_code_change, on_failed_epoch: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
@@ -131,13 +133,15 @@ class EpochPipeline(TaskGroup):
         for_seconds, max_epochs: Of the layout "single": see ``EpochsOperator``.
         deferrable: Whether ``open`` waits for data, and ``stage`` for an application that YARN runs in cluster mode, in
             Airflow's triggerer, where no worker slot is held.
-        operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
+        operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …). A
+            ``trigger_rule``, here or in ``default_args``, is that of the first task only.
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
-            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch``, ``keep_epochs``, ``layout``, ``for_seconds``
-            or ``max_epochs`` is not valid; the source does not allow an option; or ``max_active_runs`` is not 1.
+        BadArgument: A name is not valid; another pipeline of the DAG has the same name and ledger; two sinks have the
+            same name or destination; ``backfill``, ``wait_for_others``, ``on_code_change``, ``on_failed_epoch``,
+            ``keep_epochs``, ``layout``, ``for_seconds`` or ``max_epochs`` is not valid; the source does not allow an
+            option; or ``max_active_runs`` is not 1.
         Refused: A sink writes to what the source reads.
     """
 
@@ -211,17 +215,21 @@ class EpochPipeline(TaskGroup):
                 self.assets = single.assets
             else:
                 self.assets = _build(shared, [sink.name for sink in sinks], deferrable)
+        require_name_of_its_own(self.dag, name)
 
 
 def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:
     opened = OpenEpochOperator(task_id="open", deferrable=deferrable, **shared)
-    staged = StageEpochOperator(task_id="stage", deferrable=deferrable, checkpoint=opened.output, **shared)
-    voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
+    # The rules between the steps are the protocol's: neither `operator_args` nor `default_args` may change them.
+    inner = {**shared, "trigger_rule": TriggerRule.ALL_SUCCESS}
+    staged = StageEpochOperator(task_id="stage", deferrable=deferrable, checkpoint=opened.output, **inner)
+    voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **inner)
     commits = [
-        CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **shared) for sink in sinks
+        CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **inner) for sink in sinks
     ]
-    aborted = AbortEpochOperator(task_id="abort", **shared)
-    complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **shared)
+    aborted = AbortEpochOperator(task_id="abort", **{**shared, "trigger_rule": TriggerRule.ONE_FAILED})
+    closing = {**shared, "trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+    complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **closing)
     [staged, voted] >> aborted >> complete
     return complete.assets
 

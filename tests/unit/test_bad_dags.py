@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG, Context, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, expect
@@ -227,7 +227,54 @@ def test_operators_used_one_by_one_refuse_what_the_pipeline_would_have_refused_w
                 spark=SparkConnect(),
             )
         opening.transform = cast(str, transform)
-        this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)
+        this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs, tasks=dag.tasks)
         with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file") as failed:
             opening.execute(cast(Context, {"dag": this}))
         assert str(failed.value).count("EPOCHS-") == 1
+
+
+def per_region(names: Sequence[str], ledgers: Sequence[str], layouts: Sequence[str]) -> DAG:
+    """A DAG with a pipeline for each of two regions, in a TaskGroup of its own."""
+    with DAG("regions", schedule=None, max_active_runs=1) as dag:
+        for region, name, ledger, layout in zip(("eu", "us"), names, ledgers, layouts, strict=True):
+            with TaskGroup(region):
+                EpochPipeline(
+                    name,
+                    source=KafkaSource(topics=[f"orders_{region}"]),
+                    transform="orders.py:orders",
+                    sinks=[DeltaSink(f"orders_{region}", f"/lake/{region}")],
+                    spark=SparkConnect(),
+                    ledger_conn_id=ledger,
+                    layout=layout,
+                )
+    return dag
+
+
+ONE_LEDGER = ["epochs_default", "epochs_default"]
+
+
+@pytest.mark.parametrize("layouts", [["tasks", "tasks"], ["single", "single"], ["tasks", "single"]])
+@pytest.mark.parametrize("ledgers", [ONE_LEDGER, ["{{ var.value.ledger }}"] * 2], ids=["named", "template"])
+def test_two_pipelines_of_one_name_in_two_groups_of_a_dag_are_refused(layouts: list[str], ledgers: list[str]) -> None:
+    with pytest.raises(BadArgument, match=r"DAG 'regions' has 2 pipelines 'orders' .*TaskGroup.* a name of its own\."):
+        per_region(["orders", "orders"], ledgers, layouts)
+
+
+def test_two_pipelines_of_a_dag_pass_with_different_names_or_ledgers() -> None:
+    per_region(["orders_eu", "orders_us"], ONE_LEDGER, ["tasks", "single"])
+    per_region(["orders", "orders"], ["epochs_eu", "epochs_us"], ["tasks", "tasks"])
+
+
+def test_operators_used_one_by_one_refuse_to_run_beside_those_of_a_pipeline_of_the_same_name() -> None:
+    with DAG("bad", schedule=None, max_active_runs=1) as dag:
+        for region in ("eu", "us"):
+            OpenEpochOperator(
+                task_id=f"open_{region}",
+                pipeline="orders",
+                source=KafkaSource(topics=[f"orders_{region}"]),
+                transform=f"{__file__}:define",
+                sinks=[DeltaSink(region, f"/lake/{region}")],
+                spark=SparkConnect(),
+            )
+    with pytest.raises(AirflowFailException, match=r"DAG 'bad' has 2 pipelines 'orders' with the same ledger"):
+        cast(OpenEpochOperator, dag.get_task("open_us")).execute(cast(Context, {"dag": dag}))

@@ -164,3 +164,8 @@ def test_what_is_neither_true_nor_false_is_refused(monkeypatch: pytest.MonkeyPat
     given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path), "require_signed": "yes, please"})
     with pytest.raises(Refused, match=r"is 'yes, please'. It must be true or false"):
         EpochsHook().ledger("orders")
+
+
+def test_blanks_around_the_root_of_a_ledger_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, "epochs_default", extra={"ledger_root": f" {tmp_path}\n"})
+    assert EpochsHook().ledger("orders").root == str(tmp_path)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import socket
+import sys
 import traceback
+from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +15,10 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import KafkaSource, SparkConnect, codes, secrecy
+from airflow_epochs.commands.asking import tells_refusals
+from airflow_epochs.contracts import Connection, Limits
 from airflow_epochs.errors import EpochError, Fenced, NotApplied, Refused
+from airflow_epochs.hooks import packages
 from airflow_epochs.operators import causes
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -20,7 +27,10 @@ from airflow_epochs.operators.epoch import (
     OpenEpochOperator,
     StageEpochOperator,
 )
+from airflow_epochs.operators.xcom import to_xcom
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from tests.support.environment import connected
+from tests.support.pyproject import PROJECT
 from tests.support.scenario import Scenario, run
 
 CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1"})
@@ -101,6 +111,95 @@ def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: py
     assert cause.startswith(f"{codes.GLOBAL_ABORT.name}: ") and "run run 1 of DAG dag failed before a decision" in cause
     assert where == "Where: pipeline orders, epoch 1, attempt 1"
     assert remedy == f"What to do: {codes.GLOBAL_ABORT.remedy}"
+
+
+def test_a_step_that_does_not_find_the_opened_epoch_names_its_ledger_and_the_workers_that_may_not_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, elsewhere = Scenario(), Scenario()
+    opening = elsewhere.coordinator()
+    checkpoint = opening.checkpoint(opening.open_epoch(run(1)))
+    monkeypatch.setattr(here.world.store, "root", "/lake/ledger", raising=False)
+    step = operator(StageEpochOperator, checkpoint=to_xcom(checkpoint))
+    monkeypatch.setattr(step, "_coordinator", lambda context: here.coordinator())
+    with pytest.raises(AirflowFailException) as raised:
+        step.execute(CONTEXT)
+    cause, _, remedy = str(raised.value).splitlines()
+    assert cause.startswith(f"{codes.LEDGER_NOT_SHARED.name}: ") and checkpoint.txn_id in cause
+    assert f"The ledger at /lake/ledger, seen from host {socket.gethostname()}, has no record" in cause
+    assert remedy.startswith("What to do: Put the ledger into an object store, or on a disk that all workers share")
+
+
+def test_a_step_of_a_run_that_opened_nothing_is_told_to_clear_the_open_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario()
+    opening = scenario.coordinator()
+    past = opening.checkpoint(opening.open_epoch(run(1)))
+    assert scenario.airflow_run(run(1)) is None
+    for given in (None, to_xcom(past)):
+        step = operator(StageEpochOperator, checkpoint=given)
+        monkeypatch.setattr(step, "_coordinator", lambda context: scenario.coordinator())
+        with pytest.raises(AirflowFailException, match=codes.EPOCH_NOT_OPENED.name):
+            step.execute(cast(Context, {**CONTEXT, "run_id": "another"}))
+
+
+# -- packages that are missing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("kafka", "kafka"),
+        ("deltalake", "delta"),
+        ("pyspark.sql", "spark"),
+        ("airflow.providers.apache.spark.hooks", "spark"),
+    ],
+)
+def test_a_missing_package_of_an_extra_is_named_with_the_extra_and_not_tried_again(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError) as missing:
+        importlib.import_module(module)
+    raised = raised_by(operator(OpenEpochOperator), missing.value, monkeypatch)
+    assert isinstance(raised, AirflowFailException)
+    assert str(raised).startswith(f"{codes.PACKAGE_MISSING.name}: The Python package {module} is not installed here.")
+    assert f"`pip install 'airflow-provider-epochs[{extra}]'`" in str(raised)
+
+
+def test_every_extra_that_is_named_for_a_package_installs_it() -> None:
+    extras = PROJECT["optional-dependencies"]
+    named = {"kafka": "kafka-python", "airflow.providers.apache": "apache-airflow-providers-apache-spark"}
+    for package, extra in packages._EXTRAS.items():
+        wanted = named.get(package, package.replace("_", "-"))
+        assert any(given.startswith(wanted) for given in extras[extra]), (package, extra)
+
+
+def test_a_source_whose_client_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    env = connected(Connection(conn_id="kafka_default", conn_type="kafka", extra={"bootstrap.servers": "127.0.0.1:1"}))
+    limits = Limits()
+
+    def plan(context: Context) -> None:
+        KafkaSource(topics=["t"]).plan(None, limits, env)
+
+    step = operator(OpenEpochOperator)
+    monkeypatch.setattr(step, "_coordinator", plan)
+    with pytest.raises(AirflowFailException, match=r"EPOCHS-PACKAGE-MISSING(?s:.*)airflow-provider-epochs\[kafka\]"):
+        step.execute(CONTEXT)
+
+
+def test_a_missing_module_of_the_users_own_stays_an_error_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'kafka_of_ours'", name="kafka_of_ours")
+    assert raised_by(operator(OpenEpochOperator), missing, monkeypatch) is missing
+
+
+def test_a_command_that_lacks_a_package_ends_with_its_extra() -> None:
+    @tells_refusals
+    def command(args: Namespace) -> None:
+        raise ModuleNotFoundError("No module named 'deltalake'", name="deltalake")
+
+    with pytest.raises(SystemExit, match=r"EPOCHS-PACKAGE-MISSING(?s:.*)airflow-provider-epochs\[delta\]"):
+        command(Namespace())
 
 
 # -- the cause of an abort -------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, codes
-from airflow_epochs.contracts import Environment
+from airflow_epochs import DeltaSink, KafkaSink, SqlSink, codes
+from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import JsonDict, Run, TransactionId
@@ -104,6 +104,31 @@ def test_a_sink_is_told_its_last_transaction_and_is_not_asked_where_there_is_not
     name = coordinator.task.pipeline.name
     (_, _, nothing), (_, _, previous) = Picky.asked
     assert nothing is None and previous and (previous.pipeline, previous.epoch) == (name, 1)
+
+
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [
+        (DeltaSink("o", "/lake/o", compact_every=cast(Any, 0.5)), "sink 'o' .*compact_every: Expected `int`"),
+        (
+            SqlSink("o", "db", "orders", staging="/lake/s", rehearse=cast(Any, "false")),
+            "sink 'o' .*rehearse: Expected `bool`",
+        ),
+        (DeltaSink("o", "/lake/o", storage_conn_id=cast(Any, 7)), "sink 'o' .*storage_conn_id: Expected `str"),
+        (KafkaSink("o", "out", conn_id=cast(Any, {1, 2}), staging="/lake/s"), "sink 'o' .*conn_id: Expected `str`"),
+    ],
+    ids=["a number", "a text", "an id", "a set"],
+)
+def test_an_epoch_is_not_opened_with_a_sink_that_no_task_could_read_from_the_ledger(
+    world: MemoryWorld, sink: Sink, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(sink), "last_committed", lambda *_: None)
+    world.produce("orders", 0, ["row"])
+    pipeline = replace(memory_pipeline(world), sinks=(sink,))
+    with pytest.raises(Refused, match=says) as refused:
+        memory_coordinator(world, pipeline).open_epoch(Run("dag", "run 1"))
+    assert refused.value.code is codes.SINK_MISCONFIGURED
+    assert not [key for key in world.store.values if key.endswith(".open.json")]
 
 
 # -- Delta tables -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from obstore.store import S3Store
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import unclear_in
@@ -66,3 +67,24 @@ def test_a_url_that_is_taken_leads_obstore_to_the_folder_of_this_name(folder: st
     store = object_store(url, {})
     assert isinstance(store, S3Store)
     assert (store.prefix == f"{folder}/t") == (unclear_in(url) is None)
+
+
+@pytest.mark.parametrize(
+    ("what", "sink"),
+    [
+        ("table", DeltaSink("orders", "file://lake/orders")),
+        ("staging", SqlSink("orders", "db", "orders", staging="file://lake/orders")),
+        ("staging", KafkaSink("orders", "out", staging="file://lake/orders")),
+    ],
+    ids=["delta", "sql", "kafka"],
+)
+def test_a_file_url_with_two_slashes_is_refused_and_told_what_it_has_meant(what: str, sink: Sink) -> None:
+    with pytest.raises(Refused, match=r"names the host 'lake'.* So far it meant /orders") as refused:
+        sink.destination()
+    assert refused.value.code is codes.SINK_MISCONFIGURED
+    assert f"Set `{what}` to file:///orders" in refused.value.remedy
+    assert "write file:///lake/orders" in refused.value.remedy
+
+
+def test_a_file_url_whose_beginning_is_a_template_waits_for_its_rendering() -> None:
+    KafkaSink("orders", "out", staging="file://{{ var.value.lake }}/orders").destination()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from airflow_epochs import DeltaSink, KafkaSink, SqlSink
+from airflow_epochs import DeltaSink, KafkaSink, SqlSink, StateTable
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict, OpenRecord
@@ -34,6 +35,22 @@ def test_what_a_newer_version_has_added_to_a_specification_is_left_out_and_named
     again = from_spec({**spec, "option_of_version_0_3": {"deeply": ["nested"]}})
     assert again.spec() == spec
     assert "a newer version has written option_of_version_0_3, which this one ignores" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [DeltaSink("orders", "/lake/orders"), StateTable("orders", "/lake/orders", schema="id INT, n INT", keys=["id"])],
+    ids=["delta", "state"],
+)
+def test_properties_of_a_table_are_recorded_as_spark_spells_them(sink: DeltaSink) -> None:
+    sink.properties = cast(Any, {"a": True, "b": 20})  # Airflow, where templates become what they look like
+    again = cast(DeltaSink, from_spec(json.loads(json.dumps(sink.spec()))))
+    assert again.properties == {"a": "true", "b": "20"}
+
+
+def test_properties_of_a_table_may_be_given_as_numbers_and_truths() -> None:
+    given = cast(Any, {"a": True, "b": 20})
+    assert DeltaSink("orders", "/lake/orders", properties=given).properties == {"a": "true", "b": "20"}
 
 
 def test_an_epoch_that_a_newer_version_left_in_doubt_is_finished_by_this_one() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import BadArgument, NotApplied, Refused
 from airflow_epochs.spark import connect, connect_address
@@ -50,8 +51,31 @@ def test_configurations_import_no_spark_and_no_airflow() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("host", "port", "conn_type", "says"),
+    [
+        ("spark://master", 7077, "spark", "has the type spark, which is for spark-submit"),
+        ("local[*]", None, "spark_connect", "no address of a Spark Connect server"),
+        ("sc://spark:15002", 15002, "spark_connect", "no address of a Spark Connect server"),
+    ],
+)
+def test_a_connection_that_is_none_of_spark_connect_is_refused_before_anything_is_sent(
+    host: str, port: int | None, conn_type: str, says: str
+) -> None:
+    env = connected(Connection(conn_id="spark", conn_type=conn_type, host=host, port=port))
+    with pytest.raises(Refused, match=says) as refused:
+        SparkConnect("spark").runner(env).run(JOB)
+    assert refused.value.code is codes.SPARK_CONNECTION
+
+
 def test_settings_are_given_to_spark_as_texts() -> None:
     assert SparkSubmit(conf={"a": True, "b": 2}).conf == {"a": "true", "b": "2"}
+
+
+def test_settings_that_templates_turned_into_other_types_are_given_to_spark_as_texts() -> None:
+    config = SparkConnect("spark")
+    config.session_conf = {"a": True, "b": 2}  # type: ignore[dict-item]
+    assert {"a": "true", "b": "2"}.items() <= config.runner(connect_to(1))._conf.items()
 
 
 @pytest.mark.parametrize("config", [SparkConnect(), SparkSubmit()])

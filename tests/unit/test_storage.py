@@ -74,7 +74,7 @@ def connection(conn_type: str, **values: Any) -> Connection:
             connection("aws", login="id", extra={"storage_options": {"aws_access_key_id": "other"}}),
             {"aws_access_key_id": "other"},
         ),
-        (connection("generic", login="ignored"), {}),
+        (connection("generic"), {}),
         (None, {}),
     ],
 )
@@ -117,13 +117,41 @@ def test_a_connection_that_means_another_identity_is_refused_by_the_fields_name(
             {"azure_storage_account_name": "account", "azure_storage_account_key": "key"},
         ),
         (connection("aws", extra={"role_arn": "", "config_kwargs": {}, "assume_role_method": "assume_role"}), {}),
-        (connection("generic", extra={"role_arn": "arn"}), {}),
     ],
 )
 def test_a_connection_with_credentials_or_options_of_its_own_goes_on_with_them(
     given: Connection, expected: dict[str, str]
 ) -> None:
     assert storage_options(given) == expected
+
+
+@pytest.mark.parametrize("conn_type", ["generic", "http", "none", ""])
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"login": "key", "password": "secret"}, "login, password"),
+        ({"extra": {"endpoint_url": "https://minio:9000"}}, "endpoint_url"),
+        ({"extra": {"role_arn": "arn:aws:iam::1:role/lake"}}, "role_arn"),
+    ],
+)
+def test_credentials_in_a_connection_of_another_type_are_refused_not_ignored(
+    conn_type: str, values: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(Refused, match=f"has the type '{conn_type}', .* and it has {named}") as refused:
+        storage_options(Connection(conn_id="c", conn_type=conn_type, **values))
+    assert refused.value.code is codes.STORE_UNUSABLE
+
+
+@pytest.mark.parametrize("conn_type", ["epochs", "generic"])
+def test_the_key_of_a_ledger_is_no_password_of_its_store(conn_type: str) -> None:
+    extra = {"ledger_root": "s3://lake/ledger"}
+    assert storage_options(Connection(conn_id="c", conn_type=conn_type, password="a key", extra=extra)) == {}
+
+
+def test_a_connection_of_another_type_with_storage_options_or_nothing_at_all_is_taken() -> None:
+    options = {"storage_options": {"aws_region": "eu"}}
+    assert storage_options(Connection(conn_id="c", conn_type="http", login="x", extra=options)) == {"aws_region": "eu"}
+    assert storage_options(Connection(conn_id="c", conn_type="generic")) == {}
 
 
 @pytest.mark.parametrize("wrong", ["not json", "[1]", 5])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.store import VALUE_BYTES_MAX, LocalStore, open_store
 from airflow_epochs.storage.blobs import TooLarge
@@ -161,6 +162,19 @@ def test_a_writer_killed_in_the_midst_of_a_put_leaves_no_half_written_record(kil
     for key in keys:
         number = int(key.removeprefix("p/"))
         assert store.get(key) == bytes([number % 251]) * SIZE
+
+
+def test_a_file_url_with_two_slashes_is_refused_and_told_where_its_ledger_has_been() -> None:
+    with pytest.raises(Refused, match="names the host 'lake'") as refused:
+        open_store("file://lake/ledger")
+    assert refused.value.code is codes.LEDGER_ROOT_UNUSABLE
+    assert "to 'file:///ledger' to go on" in refused.value.remedy
+    assert "write 'file:///lake/ledger'" in refused.value.remedy
+
+
+@pytest.mark.parametrize("begin", ["file://", "file://localhost", "file:"])
+def test_a_file_url_without_another_host_is_a_path(begin: str, tmp_path: Path) -> None:
+    assert vars(open_store(f"{begin}{tmp_path}/ledger"))["root"] == f"{tmp_path}/ledger"
 
 
 @pytest.mark.parametrize("url", ["{}/a b", "file://{}/a%20b"])

@@ -23,6 +23,7 @@ from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
@@ -50,7 +51,7 @@ def tells_refusals(command: Command) -> Command:
         try:
             if pipeline is not None:
                 require_name("pipeline", pipeline)
-            with _connections_of_the_database():
+            with _connections_of_the_database(), missing_named():
                 command(args)
         except BadArgument as error:
             raise SystemExit(with_remedy(str(error), error.code.remedy)) from error

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import msgspec
+
 from airflow_epochs import codes, secrecy
+from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import (
     Explaining,
     LeavingOut,
@@ -22,11 +25,12 @@ from airflow_epochs.contracts import (
 from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.errors import EpochError, NoNewData, Refused, without_code
 from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     CompleteRecord,
+    JsonDict,
     OpenRecord,
     PipelineRecord,
     Run,
@@ -36,6 +40,7 @@ from airflow_epochs.model import (
     empty_at_ends,
     seed_of,
 )
+from airflow_epochs.sinks import from_spec
 from airflow_epochs.spark.driver.event_times import instant
 
 log = secrecy.logger(__name__)
@@ -298,7 +303,28 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
         agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
     else:
         agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
-    return SinkPlan(spec=sink.spec(), previous=previous)
+    return SinkPlan(spec=_readable_spec(sink, task.pipeline), previous=previous)
+
+
+def _readable_spec(sink: Sink, pipeline: Pipeline) -> JsonDict:
+    """The sink's options for the open record. Raises Refused if no task could read them from there.
+
+    The constructor has not seen what templates have come to.
+    """
+    spec = sink.spec()
+    try:
+        from_spec(msgspec.json.decode(msgspec.json.encode(spec)), pipeline.sinks)
+    except EpochError:
+        raise
+    except Exception as error:  # a sink of the user's own may raise anything
+        why = without_code(error) if isinstance(error, ValueError) else str(error)
+        raise Refused(
+            f"An argument of sink {sink.name!r} has a value or type that the sink does not take: {why}",
+            code=codes.SINK_MISCONFIGURED,
+            pipeline=pipeline.name,
+            sink=sink.name,
+        ) from error
+    return spec
 
 
 def changes_by_others(

@@ -107,7 +107,7 @@ class EpochsHook(BaseHook):
                 f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
                 code=codes.LEDGER_ROOT_MISSING,
             )
-        return open_store(root, _storage_options(described))
+        return open_store(str(root).strip(), _storage_options(described))
 
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's ledger. Raises Refused if the connection requires signatures but has no key."""

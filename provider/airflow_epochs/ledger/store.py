@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import normalised
+from airflow_epochs.names import host_of_file, normalised
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage import fsync
 from airflow_epochs.storage.blobs import Blobs
@@ -70,7 +70,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         options: ``object_store`` options (credentials, endpoint); not used on local disks.
 
     Raises:
-        Refused: The root has a ``#`` or ``?``, is not absolute, or has a scheme that obstore does not know.
+        Refused: The root has a ``#`` or ``?``, is not absolute, is a file on a host, or has a scheme that obstore does
+            not know.
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
@@ -79,6 +80,15 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             code=codes.LEDGER_ROOT_UNUSABLE,
             remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
             "that is there. For a new ledger, set it to another place without these characters.",
+        )
+    if host := host_of_file(url):
+        raise Refused(
+            f"The ledger root {shown(url)!r} names the host {host!r}: a URL of a file has three slashes. So far it "
+            f"meant {normalised(url)!r}, and a ledger may be there.",
+            code=codes.LEDGER_ROOT_UNUSABLE,
+            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{normalised(url)}' to go on with a "
+            f"ledger that is there. For a new ledger, write 'file:///{url.partition('://')[2]}'. Then clear the "
+            "failed task.",
         )
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):

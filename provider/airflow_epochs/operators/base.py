@@ -6,6 +6,7 @@ is imported inside methods: every task parses its whole DAG file, but runs only 
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,6 +30,7 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.operators import documentation
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.intervals import interval_of
@@ -42,10 +44,14 @@ if TYPE_CHECKING:
     from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.event_time import EventTime
     from airflow_epochs.expectations import Expectations
+    from airflow_epochs.ledger.ledger import Ledger
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
 log = secrecy.logger(__name__)
+
+_OPENING = ("open", "epochs")
+"""The steps that open epochs: each pipeline of a DAG has one task of these."""
 
 
 class EpochOperator(BaseOperator):
@@ -165,10 +171,10 @@ class EpochOperator(BaseOperator):
         quiet_clients()
         started = time.monotonic()
         try:
-            with self._located(), self._noting(context):
+            with self._located(), self._noting(context), missing_named():
                 coordinator = self._coordinator(context)
                 with self._measuring(coordinator, context):
-                    checkpoint = self.work(coordinator, self._known_run(coordinator, context), context)
+                    checkpoint = self._worked(coordinator, context)
         except NoNewData as nothing:
             if nothing.code is codes.PIPELINE_PAUSED:
                 self._rest(context)
@@ -179,6 +185,28 @@ class EpochOperator(BaseOperator):
         seconds = time.monotonic() - started
         self.log.info("%s", told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
+
+    def _worked(self, coordinator: Coordinator, context: Context) -> Checkpoint:
+        """The step. It says so if its ledger lacks what an earlier task has written, on another worker perhaps."""
+        try:
+            return self.work(coordinator, self._known_run(coordinator, context), context)
+        except Refused as error:
+            if error.code is codes.EPOCH_NOT_OPENED:
+                self._require_shared(coordinator.task.ledger)
+            raise
+
+    def _require_shared(self, ledger: Ledger) -> None:
+        """Raise Refused if a task before has worked on an epoch that the ledger does not have, and never had."""
+        following = ledger.view_of_next().number
+        if unknown := [checkpoint for checkpoint in self._checkpoints() if checkpoint.epoch >= following]:
+            epoch, txn = unknown[-1].epoch, unknown[-1].txn_id
+            raise Refused(
+                f"A task before this one has worked on epoch {epoch} ({txn}). The ledger at "
+                f"{secrecy.shown(ledger.root)}, seen from host {socket.gethostname()}, has no record of it: this "
+                "worker sees another folder, or the ledger was lost or restored from an older copy.",
+                code=codes.LEDGER_NOT_SHARED,
+                pipeline=self.pipeline,
+            )
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
         """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
@@ -271,6 +299,7 @@ class EpochOperator(BaseOperator):
         """
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
+            require_name_of_its_own(dag, self.pipeline)
             require_keep_epochs(self.keep_epochs)
             return Pipeline(
                 name=self.pipeline,
@@ -367,3 +396,16 @@ def run_of(context: Context) -> Run:
     from airflow_epochs.model import Run
 
     return Run(dag_id=context["dag"].dag_id, run_id=str(context["run_id"]))
+
+
+def require_name_of_its_own(dag: DAG, pipeline: str) -> None:
+    """Raise BadArgument if several pipelines of the DAG have this name and one ledger: a run has one epoch there."""
+    openers = [task for task in dag.tasks if isinstance(task, EpochOperator) and task.step in _OPENING]
+    ledgers = [task.ledger_conn_id for task in openers if task.pipeline == pipeline]
+    if len(ledgers) > len(set(ledgers)):
+        raise BadArgument(
+            f"DAG {dag.dag_id!r} has {len(ledgers)} pipelines {pipeline!r} with the same ledger. A TaskGroup around "
+            "them does not tell them apart: they would share their epochs, and mix up their rows. Give each a name of "
+            "its own.",
+            code=codes.PIPELINE_ARGUMENT,
+        )

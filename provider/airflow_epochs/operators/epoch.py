@@ -307,5 +307,5 @@ class AbortEpochOperator(EpochOperator):
 def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
     """An asset for each sink, also entered as an outlet into the operator's arguments ``kwargs``."""
     assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
-    kwargs.setdefault("outlets", []).extend(assets.values())
+    kwargs["outlets"] = [*(kwargs.get("outlets") or ()), *assets.values()]  # the user's list may serve other tasks
     return assets

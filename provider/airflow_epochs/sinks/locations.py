@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import CLEAR_RULE, is_template, normalised, unclear_in
+from airflow_epochs.names import CLEAR_RULE, host_of_file, is_template, normalised, unclear_in
 from airflow_epochs.secrecy import shown
 
 
@@ -18,6 +18,15 @@ def require_usable(what: str, url: str, sink: str) -> None:
             f"The URL of {what} {shown(url)} contains a login. Records and asset events would show it.",
             code=codes.LOGIN_IN_URL,
             remedy="Put the login into the connection that `storage_conn_id` names, and take it out of the URL.",
+            sink=sink,
+        )
+    if not is_template(url) and (host := host_of_file(url)):
+        raise Refused(
+            f"`{what}` of the sink, {url}, names the host {host!r}: a URL of a file has three slashes. So far it meant "
+            f"{normalised(url)}.",
+            code=codes.SINK_MISCONFIGURED,
+            remedy=f"Set `{what}` to file://{normalised(url)} to go on where the sink has been. If it is new, write "
+            f"file:///{url.partition('://')[2]}. Then clear the failed task.",
             sink=sink,
         )
     if (unclear := unclear_in(url)) and not is_template(url):

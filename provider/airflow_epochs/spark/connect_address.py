@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import quote, urlparse
+from contextlib import suppress
+from urllib.parse import ParseResult, quote, urlparse
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
@@ -21,16 +22,23 @@ def connection_url(connection: Connection) -> str:
     """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it.
 
     Unlike the hook, it escapes a ``/`` in a token: pyspark would take the rest for a path. It holds the token: do not
-    log it. Raises Refused if the connection has no host, or a path.
+    log it. Raises Refused if the connection is one for spark-submit, or has no host, or none that is an address.
     """
+    if connection.conn_type == "spark":
+        raise Refused(
+            f"Connection {connection.conn_id} has the type spark, which is for spark-submit. SparkConnect needs the "
+            "address of a Spark Connect server.",
+            code=codes.SPARK_CONNECTION,
+            remedy="Give SparkConnect a connection of type spark_connect, or use SparkSubmit with this one. Then clear "
+            "the failed task.",
+        )
     if not connection.host:
         raise Refused(
             f"Connection {connection.conn_id} has no host.",
             code=codes.SPARK_CONNECTION,
             remedy="Enter the Spark Connect server's host and port into the connection. Then clear the failed task.",
         )
-    host = connection.host if "://" in connection.host else f"sc://{connection.host}"
-    url = urlparse(f"{host}:{connection.port}" if connection.port else host)
+    url = _parsed(connection.host, connection)
     if url.path.strip("/"):
         raise Refused(
             f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}. The address of a "
@@ -45,6 +53,20 @@ def connection_url(connection: Connection) -> str:
     }
     given = ";".join(f"{key}={quote(str(value), safe='')}" for key, value in parameters.items() if value is not None)
     return f"sc://{url.netloc}/;{given}"
+
+
+def _parsed(host: str, connection: Connection) -> ParseResult:
+    address = host if "://" in host else f"sc://{host}"
+    with suppress(ValueError):  # its text may quote a part of a secret, so it is not the error's context either
+        url = urlparse(f"{address}:{connection.port}" if connection.port else address)
+        _ = url.port  # a second port, as of a host with a port, is an error only here
+        return url
+    raise Refused(
+        f"Connection {connection.conn_id} has the host {shown(host)!r} and the port {connection.port}, which are no "
+        "address of a Spark Connect server.",
+        code=codes.SPARK_CONNECTION,
+        remedy="Enter only the host name as the host, and the port as the port. Then clear the failed task.",
+    )
 
 
 def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.names import call_of
+from airflow_epochs.names import call_of, settings
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Environment
@@ -37,7 +37,7 @@ class SparkConnect:
         connect_timeout_s: float = 60.0,
     ) -> None:
         self.conn_id = conn_id
-        self.session_conf = _strings(session_conf)
+        self.session_conf = settings(session_conf)
         self.connect_timeout_s = connect_timeout_s
 
     def __repr__(self) -> str:
@@ -48,10 +48,9 @@ class SparkConnect:
         """Make the runner for one task process. Secrets among the settings are blotted out of texts from then on."""
         from airflow_epochs.spark.connect import ConnectRunner
 
-        secrecy.keep(secrecy.secrets_in(self.session_conf))
-        return ConnectRunner(
-            self.conn_id, env, session_conf=self.session_conf, connect_timeout_s=self.connect_timeout_s
-        )
+        conf = settings(self.session_conf)  # a template may have become another type
+        secrecy.keep(secrecy.secrets_in(conf))
+        return ConnectRunner(self.conn_id, env, session_conf=conf, connect_timeout_s=self.connect_timeout_s)
 
 
 class SparkSubmit:
@@ -104,7 +103,7 @@ class SparkSubmit:
             )
         _require_setting_of_spark(secrets_conf)
         self.conn_id = conn_id
-        self.conf = _strings(conf)
+        self.conf = settings(conf)
         self.jars = jars
         self.packages = packages
         self.py_files = py_files
@@ -129,6 +128,7 @@ class SparkSubmit:
         """Make the runner for one task process. Secrets among the settings are blotted out of texts from then on."""
         from airflow_epochs.spark.submit import SubmitRunner
 
+        self.conf = settings(self.conf)  # a template may have become another type
         secrecy.keep(secrecy.secrets_in(self.conf))
         return SubmitRunner(self, env)
 
@@ -150,10 +150,3 @@ def _require_setting_of_spark(secrets_conf: str | None) -> None:
             "all other settings.",
             code=codes.SPARK_SUBMIT_ARGUMENT,
         )
-
-
-def _strings(conf: Mapping[str, Any] | None) -> dict[str, str]:
-    """Settings as Spark spells them: ``true``, not ``True``."""
-    return {
-        str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in (conf or {}).items()
-    }

@@ -48,7 +48,7 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
 
     Raises:
         Refused: The extra ``storage_options`` is not an object, or the connection, without such options, means an
-            identity that the provider cannot take on.
+            identity that the provider cannot take on, or has credentials and another type.
     """
     if connection is None:
         return {}
@@ -64,6 +64,8 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
         options |= explicit
     elif connection.conn_type in by_type:
         _refuse_another_identity(connection, options)
+    else:
+        _refuse_unread_fields(connection)
     endpoint = options.get("aws_endpoint", "")
     if endpoint.startswith("http://"):
         options.setdefault("allow_http", "true")
@@ -81,6 +83,22 @@ def _refuse_another_identity(connection: Connection, options: Mapping[str, str])
             remedy="Take the field out of the connection, or use another connection: login and password count then, "
             "or else the credentials of the worker's environment. Or put credentials into `storage_options` in the "
             "extra (docs/delta.md). Then clear the failed task.",
+        )
+
+
+def _refuse_unread_fields(connection: Connection) -> None:
+    """Raise Refused if a connection of a type unknown here means credentials, or a store: they would be ignored."""
+    if connection.extra.get("ledger_root"):  # the connection of a ledger, whose password signs records
+        return
+    fields = {"login": connection.login, "password": connection.password}
+    fields |= {name: connection.extra.get(name) for name in (*_AWS_EXTRA, *_AZURE_EXTRA, *_ROLES, *_CREDENTIALS)}
+    if found := [name for name, value in fields.items() if value]:
+        raise Refused(
+            f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}, of which the provider reads "
+            f"nothing for an object store, and it has {', '.join(found)}. The provider would log in as somebody else.",
+            code=codes.STORE_UNUSABLE,
+            remedy="Set the type of the connection to aws, google_cloud_platform, wasb or adls, or put the credentials "
+            "into `storage_options` in the extra (docs/delta.md). Then clear the failed task.",
         )
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Refused
-from airflow_epochs.names import call_of, is_template, normalised, resolved
+from airflow_epochs.names import call_of, is_template, normalised, resolved, settings
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.locations import require_usable
 from airflow_epochs.spark.driver.delta.layout import (
@@ -136,13 +136,13 @@ class DeltaSink:
                 empty=empty,
                 replaces_others=replaces_others,
             )
-            self.commit_by = self.how.require_committer(commit, properties or {})
+            self.commit_by = self.how.require_committer(commit, settings(properties))
         except BadArgument as error:
             raise BadArgument(f"Sink {name!r}: {error.what}", code=codes.DELTA_SINK_ARGUMENT) from None
         self.table = table
         self.partition_by = list(partition_by)
         self.storage_conn_id = storage_conn_id
-        self.properties = dict(properties or {})
+        self.properties = settings(properties)
         self.compact_every = compact_every
         self.checkpoint_every = checkpoint_every
         self.on_foreign_change = on_foreign_change
@@ -175,8 +175,9 @@ class DeltaSink:
         """
         if is_template(self.table):
             return None
-        require_usable("table", self.target, self.name)
-        return resolved(self.target)
+        target = self.target
+        require_usable("table", self.table.strip(), self.name)
+        return resolved(target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
         """The table's location, which contains all its staging places."""
@@ -192,7 +193,7 @@ class DeltaSink:
             **self.how.spec(),
             "commit": self.commit_by,
             "storage_conn_id": self.storage_conn_id,
-            "properties": dict(self.properties),
+            "properties": settings(self.properties),
             "compact_every": self.compact_every,
             "checkpoint_every": self.checkpoint_every,
             **({} if self.on_foreign_change == "warn" else {"on_foreign_change": self.on_foreign_change}),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.names import call_of, is_template, normalised
+from airflow_epochs.names import call_of, is_template, normalised, settings
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
@@ -101,7 +101,7 @@ class StateTable(DeltaSink):
             "fold_at": self.fold_at,
             "initial": self.initial,
             "storage_conn_id": self.storage_conn_id,
-            "properties": dict(self.properties),
+            "properties": settings(self.properties),
             "checkpoint_every": self.checkpoint_every,
         }
 

@@ -1,0 +1,61 @@
+"""What a user gives to all tasks of a pipeline leaves the rules between its steps, and his own values, as they are."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import DAG, Asset
+
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+
+RULES = {
+    "stage": "all_success",
+    "vote": "all_success",
+    "commit.one": "all_success",
+    "abort": "one_failed",
+    "complete": "none_failed_min_one_success",
+}
+
+
+def pipeline(name: str, *, default_args: dict[str, Any] | None = None, **options: Any) -> DAG:
+    with DAG("tasks", schedule=None, max_active_runs=1, default_args=default_args or {}) as dag:
+        EpochPipeline(
+            name,
+            source=KafkaSource(topics=["orders"]),
+            transform="orders.py:orders",
+            sinks=[DeltaSink("one", f"/lake/{name}")],
+            spark=SparkConnect(),
+            **options,
+        )
+    return dag
+
+
+def attribute(dag: DAG, name: str) -> dict[str, Any]:
+    """An attribute of all tasks of the DAG's pipeline ``orders``, by their steps."""
+    return {task_id.removeprefix("orders."): getattr(dag.get_task(task_id), name) for task_id in dag.task_ids}
+
+
+@pytest.mark.parametrize("rule", ["none_failed", "all_success", "all_done"])
+@pytest.mark.parametrize("where", ["default_args", "operator_args"])
+def test_a_trigger_rule_for_all_tasks_changes_only_when_the_pipeline_begins(rule: str, where: str) -> None:
+    dag = pipeline("orders", **cast(Any, {where: {"trigger_rule": rule}}))
+    assert attribute(dag, "trigger_rule") == {"open": rule, **RULES}
+
+
+@pytest.mark.parametrize("where", ["default_args", "operator_args"])
+def test_one_task_takes_the_trigger_rule_for_all_tasks(where: str) -> None:
+    dag = pipeline("orders", layout="single", **cast(Any, {where: {"trigger_rule": "all_done"}}))
+    assert attribute(dag, "trigger_rule") == {"epochs": "all_done"}
+
+
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+def test_outlets_for_all_tasks_do_not_take_the_tables_of_another_pipeline(layout: str) -> None:
+    mine = Asset("mine")
+    shared = {"outlets": [mine]}
+    pipeline("others", layout=layout, operator_args=shared)
+    outlets = attribute(pipeline("orders", layout=layout, operator_args=shared), "outlets")
+    assert shared == {"outlets": [mine]}
+    last = "epochs" if layout == "single" else "complete"
+    assert [asset.name for asset in outlets.pop(last)] == ["mine", "file:///lake/orders"]
+    assert all(others == [mine] for others in outlets.values())
