@@ -15,8 +15,11 @@ from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData
+from airflow_epochs.names import DRY_RUN
 from airflow_epochs.operators import definitions
 from tests.support.faults_world import DiskWorld, start
+
+KEY = "the key of this ledger's owner"
 
 
 @pytest.fixture
@@ -52,12 +55,37 @@ def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(world: DiskWo
     assert {sink: receipt.rows for sink, receipt in record.receipts.items()} == {s.sink: s.rows for s in told.sinks}
 
 
-def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path) -> None:
-    world = DiskWorld(tmp_path)
+@pytest.mark.parametrize("password", ["", KEY], ids=["unsigned", "signed"])
+def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path, password: str) -> None:
+    world = DiskWorld(tmp_path, password=password)
     world.produce(1)
     told = preview(world.coordinator().task, 100, 2)
     assert told.epoch == 1 and all(each.rows for each in told.sinks)
     assert not [path for path in files(world) if "_delta_log" in str(path)]
+
+
+def left_by_a_killed_preview(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = world.coordinator().task
+    task.writer = f"{'0' * 32}@elsewhere:1"
+    with monkeypatch.context() as context:
+        context.setattr(unpublished, "_clear", lambda *_: None)
+        preview(task, 100, 1)
+
+
+@pytest.mark.parametrize("password", ["", KEY], ids=["unsigned", "signed"])
+def test_what_a_preview_killed_before_the_first_epoch_has_left_is_cleared_away_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    world = DiskWorld(tmp_path, password=password)
+    world.produce(1)
+    left_by_a_killed_preview(world, monkeypatch)
+    assert world.run(1) is None
+    world.produce(1)
+    assert [path for path in files(world) if DRY_RUN in path.parent.name]
+    monkeypatch.setattr(unpublished, "_is_over", lambda *_: True)
+    told = preview(world.coordinator().task, 100, 1)
+    assert told.epoch == 2
+    assert not [path for path in files(world) if DRY_RUN in str(path.relative_to(world.folder))]
 
 
 def test_without_new_records_the_error_names_the_dry_run(world: DiskWorld) -> None:
@@ -70,11 +98,8 @@ def test_without_new_records_the_error_names_the_dry_run(world: DiskWorld) -> No
 def test_the_next_preview_clears_away_what_a_killed_one_has_left(
     world: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, task = files(world), world.coordinator().task
-    task.writer = f"{'0' * 32}@elsewhere:1"
-    with monkeypatch.context() as context:
-        context.setattr(unpublished, "_clear", lambda *_: None)
-        preview(task, 100, 1)
+    before = files(world)
+    left_by_a_killed_preview(world, monkeypatch)
     assert files(world) > before
     monkeypatch.setattr(unpublished, "_is_over", lambda *_: True)
     preview(world.coordinator().task, 100, 1)

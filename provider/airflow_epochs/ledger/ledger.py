@@ -502,7 +502,7 @@ class Ledger:
     def dry_runs(self) -> list[DryRunRecord]:
         """The dry runs that have not cleared their places away."""
         found = (self._records.get(key, DryRunRecord) for key in self._records.keys_in(DRY_RUNS_FOLDER))
-        return [each for each in found if each]
+        return [_of_one_format(each) for each in found if each]
 
     def put_dry_run(self, record: DryRunRecord) -> DryRunRecord:
         """Put on record what a dry run is about to stage. Raises as ``Records.put``."""
@@ -566,6 +566,12 @@ class Ledger:
             return []
         kept = (complete_key(number), ".waived.json")  # a waiver says for ever who gave up rows, and why
         return [key for key in keys if not key.endswith(kept)]
+
+
+def _of_one_format(record: DryRunRecord) -> DryRunRecord:
+    """The record. Its signature, or the lack of one, holds for the records in it, whatever they say of themselves."""
+    format = record.format
+    return replace(record, opened=replace(record.opened, format=format), tried=replace(record.tried, format=format))
 
 
 def _present(found: Mapping[str, R | None]) -> dict[str, R]:
