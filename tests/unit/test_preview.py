@@ -10,14 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData
+from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.model import OpenRecord
 from airflow_epochs.names import DRY_RUN
 from airflow_epochs.operators import definitions
-from tests.support.faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld, abort, start
 
 KEY = "the key of this ledger's owner"
 
@@ -62,6 +64,35 @@ def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path, passw
     told = preview(world.coordinator().task, 100, 2)
     assert told.epoch == 1 and all(each.rows for each in told.sinks)
     assert not [path for path in files(world) if "_delta_log" in str(path)]
+
+
+def test_a_preview_is_refused_while_an_epoch_is_open_or_in_doubt(world: DiskWorld) -> None:
+    task, run = world.coordinator(), world.run_of(2)
+    task.open(run)
+    report = task.stage(run).stage
+    with pytest.raises(Refused, match="Epoch 2 is open: run run 2 of DAG dag has taken its records") as open_yet:
+        preview(world.coordinator().task, 100, 1)
+    task.vote(run, report)
+    with pytest.raises(Refused, match="Epoch 2 is in doubt") as in_doubt:
+        preview(world.coordinator().task, 100, 1)
+    assert {open_yet.value.code, in_doubt.value.code} == {codes.DRY_RUN_UNFINISHED}
+    assert "`airflow epochs retry orders --why …`" in in_doubt.value.remedy
+    assert world.run(3) is None
+    world.produce(1)
+    assert preview(world.coordinator().task, 100, 1).epoch == 3
+
+
+def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(world: DiskWorld) -> None:
+    opened = world.coordinator().open(world.run_of(2))
+    assert isinstance(opened, OpenRecord)
+    abort(world.coordinator(), world.run_of(2))
+    world.produce(3)
+    told = preview(world.coordinator().task, 1, 1)
+    assert (told.epoch, told.ranges) == (2, opened.ranges)
+    assert told.warnings == ("Epoch 2 was aborted. These are all of its records, whatever --records says.",)
+    assert world.run(3) is None
+    record = world.ledger.complete_record(2)
+    assert record and record.ranges == told.ranges
 
 
 def left_by_a_killed_preview(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,8 @@ class SqlParticipant:
                 raise self._missing(
                     session,
                     previous,
-                    f"Create the table. `airflow epochs preview {pipeline}` runs the transform on some records, and "
-                    "prints a CREATE TABLE to start from",
+                    "Create the table, with the columns that the transform returns. Unless epochs have data intervals, "
+                    f"`airflow epochs preview {pipeline}` prints a CREATE TABLE to start from",
                 )
             require_usable(table, self.sink.table)
             if self.sink.keys:
