@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 
 from airflow_epochs import codes
 from airflow_epochs.commands.preview import show_preview
@@ -165,9 +168,15 @@ def test_the_command_prints_a_line_for_each_sink_and_its_rows(
     assert "orders: {" not in typed(capsys, sample=0)
 
 
-def test_the_command_prints_json_with_real_types(found: TaskTry, capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(typed(capsys, output="json"))
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_the_command_prints_a_document_with_real_types(
+    found: TaskTry, capsys: pytest.CaptureFixture[str], output: str, read: Callable[[str], Any]
+) -> None:
+    told = read(typed(capsys, output=output))
     assert told["epoch"] == 2
+    assert told["ranges"] == {
+        "orders": [{"partition": 0, "start": 2, "end": 6}, {"partition": 1, "start": 2, "end": 5}],
+    }
     sink = next(each for each in told["sinks"] if each["sink"] == "orders")
     assert isinstance(sink["rows"], int) and sink["problem"] is None and sink["creates"] is None
     assert {"name", "type"} == set(sink["columns"][0])

@@ -94,7 +94,7 @@ def _as_json(told: Preview) -> dict[str, object]:
     return {
         "pipeline": told.pipeline,
         "epoch": told.epoch,
-        "ranges": told.ranges,
+        "ranges": {topic: [each._asdict() for each in ranges] for topic, ranges in told.ranges.items()},
         "sinks": [_sink_as_json(each) for each in told.sinks],
         "warnings": list(told.warnings),
     }
