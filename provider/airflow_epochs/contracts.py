@@ -153,6 +153,10 @@ class Rejoining(Protocol):
         """Forget the report of a session that is staged. Idempotent. Never raises."""
         ...
 
+    def end(self, session: JsonDict) -> None:
+        """Ask for the end of the stage job of a session that nobody goes on with, wherever it runs. Idempotent."""
+        ...
+
 
 @runtime_checkable
 class Placing(Protocol):

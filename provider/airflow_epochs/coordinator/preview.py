@@ -118,7 +118,7 @@ def _played(task: TaskTry, view: EpochView, records: int) -> OpenRecord:
         ledger=task.ledger.root,
         watermarks=watermarks,
         state={sink: replace(pin, fold=False) for sink, pin in pins.items()},
-        schemas=schemas.again(task, again) if again else schemas.asked(task),
+        schemas=schemas.again(task, again, on_record=False) if again else schemas.asked(task, on_record=False),
     )
 
 

@@ -104,6 +104,7 @@ class Ledger:
         self._probed = False
         self._known_complete = 0
         self._rebuilt: list[RebuiltRecord] | None = None
+        self._held_schemas: dict[str, SchemaRecord] = {}
 
     @property
     def root(self) -> str:
@@ -516,9 +517,13 @@ class Ledger:
         """Put schemas by which an epoch's input is decoded. Idempotent. Raises as ``Records.put``."""
         return self.schemas(record.digest) or self._records.put(record)
 
+    def hold_schemas(self, record: SchemaRecord) -> SchemaRecord:
+        """Keep schemas that no record of an epoch will name: for this task, in memory."""
+        return self._held_schemas.setdefault(record.digest, record)
+
     def schemas(self, digest: str) -> SchemaRecord | None:
         """The schemas that an open record names; None if they are lost."""
-        return self._records.get(schemas_key(digest), SchemaRecord)
+        return self._held_schemas.get(digest) or self._records.get(schemas_key(digest), SchemaRecord)
 
     def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:
         """Put a rebuilding; the one that stands. Raises as ``Records.put``.
