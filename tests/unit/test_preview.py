@@ -165,6 +165,7 @@ def test_the_command_prints_a_line_for_each_sink_and_its_rows(
     assert "Pipeline orders, epoch 2 to come: " in told
     assert told.count("\norders: {") == told.count("\naudit: {") == 1
     assert "Nothing was published, and the next epoch takes these records." in told
+    assert told.count("| yes") == 2
     assert "orders: {" not in typed(capsys, sample=0)
 
 

@@ -72,7 +72,7 @@ def _row(each: SinkPreview) -> dict[str, object]:
         "rows": "-" if each.rows is None else each.rows,
         "columns": ", ".join(f"{name} {kind}" for name, kind in columns) or "-",
         "dead letters": each.dead_letters,
-        "fit": "no" if each.problem else "yes",
+        "fit": "no" if each.problem else "yes" if each.sample else "unknown",
     }
 
 

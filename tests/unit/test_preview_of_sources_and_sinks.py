@@ -1,4 +1,4 @@
-"""A preview of what each source gives the next epoch: versions of a table, or the interval of a run."""
+"""A preview by source and by sink: versions of a table, the interval of a run; rows that a table or topic refuses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from airflow_epochs import DeltaSource, SqlSink, codes
-from airflow_epochs.contracts import Interval
+from airflow_epochs import DeltaSource, KafkaSink, SqlSink, codes
+from airflow_epochs.contracts import Interval, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
@@ -38,18 +38,18 @@ def database(tmp_path: Path) -> SqliteDb:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, database: SqliteDb) -> Callable[[], Coordinator]:
-    """What one task makes of a pipeline that reads a table and writes to a database."""
-    pipeline = Pipeline(
-        wait_for_others=0,
-        name="reader",
-        dag_id="dag",
-        source=DeltaSource(str(tmp_path / "table"), max_wait=0, max_versions=2),
-        sinks=(SqlSink("ids", "db", "ids", staging=str(tmp_path / "staging")),),
-        transform=Transform(path="disk.py", function="keep_all"),
-    )
+def reader(tmp_path: Path, database: SqliteDb) -> Callable[..., Coordinator]:
+    """What one task makes of a pipeline that reads a table and writes to a database, and to ``more`` sinks."""
 
-    def coordinator() -> Coordinator:
+    def coordinator(*more: Sink) -> Coordinator:
+        pipeline = Pipeline(
+            wait_for_others=0,
+            name="reader",
+            dag_id="dag",
+            source=DeltaSource(str(tmp_path / "table"), max_wait=0, max_versions=2),
+            sinks=(SqlSink("ids", "db", "ids", staging=str(tmp_path / "staging")), *more),
+            transform=Transform(path="disk.py", function="keep_all"),
+        )
         env = Environment({"db": database.connection()})
         env.spark = TableSpark(env.reached)
         return Coordinator(
@@ -60,7 +60,7 @@ def reader(tmp_path: Path, database: SqliteDb) -> Callable[[], Coordinator]:
 
 
 def test_the_statement_that_a_preview_of_a_table_prints_makes_the_table_for_which_open_has_refused_the_epoch(
-    tmp_path: Path, database: SqliteDb, reader: Callable[[], Coordinator]
+    tmp_path: Path, database: SqliteDb, reader: Callable[..., Coordinator]
 ) -> None:
     write(tmp_path, 1, 2)
     with pytest.raises(Refused, match="EPOCHS-SQL-TABLE-MISSING") as refused:
@@ -74,7 +74,7 @@ def test_the_statement_that_a_preview_of_a_table_prints_makes_the_table_for_whic
 
 
 def test_a_preview_of_a_table_reads_the_versions_of_the_next_epoch_and_says_that_it_counts_no_records(
-    tmp_path: Path, database: SqliteDb, reader: Callable[[], Coordinator]
+    tmp_path: Path, database: SqliteDb, reader: Callable[..., Coordinator]
 ) -> None:
     database.run("CREATE TABLE ids (id bigint)")
     write(tmp_path, 1, 2)
@@ -89,6 +89,29 @@ def test_a_preview_of_a_table_reads_the_versions_of_the_next_epoch_and_says_that
     run_epoch(reader(), Run("dag", "run 2"))
     record = reader().task.ledger.complete_record(2)
     assert record and record.ranges == told.ranges
+
+
+def test_a_preview_says_why_a_table_or_a_topic_would_not_take_the_rows_and_shows_them(
+    tmp_path: Path, database: SqliteDb, reader: Callable[..., Coordinator]
+) -> None:
+    database.run("CREATE TABLE ids (value bigint, city text NOT NULL)")
+    write_deltalake(str(tmp_path / "table"), pa.table({"value": pa.array([1, 2], pa.int64())}))
+    topic = KafkaSink("topic", "orders", staging=str(tmp_path / "staging"))
+    ids, orders = preview(reader(topic).task, 100, 1).sinks
+    assert "city" in (ids.problem or "") and "EPOCHS-SQL-" in (ids.problem or "")
+    assert "The rows do not fit topic orders" in (orders.problem or "")
+    for each in (ids, orders):
+        assert each.rows == 2 and each.sample and [row["value"] for row in each.sample.rows] == [1]
+
+
+def test_a_preview_finds_nothing_against_rows_that_fit(
+    tmp_path: Path, database: SqliteDb, reader: Callable[..., Coordinator]
+) -> None:
+    database.run("CREATE TABLE ids (id bigint)")
+    write(tmp_path, 1, 2)
+    told = preview(reader(KafkaSink("topic", "orders", staging=str(tmp_path / "staging"))).task, 100, 1)
+    assert [each.problem for each in told.sinks] == [None, None]
+    assert database.run("SELECT count(*) FROM ids") == [(0,)]
 
 
 @dataclass(frozen=True, kw_only=True)
