@@ -583,9 +583,9 @@ DRY_RUN_UNFINISHED = COMMANDS.code(
     "EPOCHS-DRY-RUN-UNFINISHED",
     Refused,
     "The epoch is open, aborted or in doubt. A dry run compares with what an epoch has published, so the epoch must be "
-    "complete.",
-    "Clear the failed tasks of its run, or start a run: the epoch is then completed. Or choose a complete epoch that "
-    "`airflow epochs list PIPELINE` prints.",
+    "complete. A preview shows records that no run has taken yet, so no epoch may be open or in doubt.",
+    "Type `airflow epochs retry PIPELINE --why …`, or start a run: the epoch is then completed. Or choose a complete "
+    "epoch that `airflow epochs list PIPELINE` prints.",
 )
 DRY_RUN_GONE = COMMANDS.code(
     "EPOCHS-DRY-RUN-GONE",
@@ -597,7 +597,8 @@ DRY_RUN_GONE = COMMANDS.code(
 DRY_RUN_UNSUITABLE = COMMANDS.code(
     "EPOCHS-DRY-RUN-UNSUITABLE",
     Refused,
-    "The epoch read no input, or it read no state that today's pipeline has. So today's code cannot run on it.",
+    "The epoch read no input, or it read no state that today's pipeline has. So today's code cannot run on it. Or the "
+    "next epoch, for a preview, reads no input, or has the data interval of a run.",
     "Choose another epoch that `airflow epochs list PIPELINE` prints.",
 )
 DRY_RUN_UNTOLD = COMMANDS.code(

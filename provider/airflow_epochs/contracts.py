@@ -153,6 +153,10 @@ class Rejoining(Protocol):
         """Forget the report of a session that is staged. Idempotent. Never raises."""
         ...
 
+    def end(self, session: JsonDict) -> None:
+        """Ask for the end of the stage job of a session that nobody goes on with, wherever it runs. Idempotent."""
+        ...
+
 
 @runtime_checkable
 class Placing(Protocol):
@@ -916,12 +920,14 @@ class StagedSample:
         count: How many rows lie there.
         rows: The first of them.
         creates: A statement that creates the destination, if it does not exist and the sink never creates it.
+        problem: Why the destination that is there would not take the rows; None if nothing was found.
     """
 
     columns: tuple[tuple[str, str], ...]
     count: int
     rows: tuple[Row, ...]
     creates: str | None = None
+    problem: str | None = None
 
 
 @runtime_checkable

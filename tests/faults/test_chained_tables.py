@@ -5,44 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
-
 from airflow_epochs import DeltaSink, DeltaSource
-from airflow_epochs.contracts import Sink, Source, SparkJob
-from airflow_epochs.model import JsonDict
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, TableRead
-from airflow_epochs.spark.driver.wire import as_json, from_json
+from airflow_epochs.contracts import Sink, Source
 from tests.support.chained import Chain
-from tests.support.delta_world import stage_with_deltalake
 from tests.support.environment import Action, Environment
-from tests.support.faults_disk import DiskSpark
+from tests.support.faults_disk import DiskSpark, TableSpark
 from tests.support.faults_world import crash
-
-
-class TableSpark(DiskSpark):
-    """Stages what lies in a table, too."""
-
-    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        plan = from_json(StagePlan, job.args)
-        if plan.table is None:
-            return super().run(job, session)
-        rows, claims = in_versions(plan.table), {}
-        for name, told in plan.sinks.items():
-            self.reached("staging.downstream")
-            claims[name] = Claim(place=stage_with_deltalake(told, rows).place)
-        return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(rows))))
-
-
-def in_versions(read: TableRead) -> pa.Table:
-    """The rows that Spark is told to read."""
-    if read.start == 0:
-        return DeltaTable(read.location, version=read.end - 1).to_pyarrow_table()
-    schema = DeltaTable(read.location, version=read.end - 1).to_pyarrow_table().schema
-    return pa.concat_tables(
-        [schema.empty_table(), *(pq.read_table(f"{read.location}/{file}").cast(schema) for file in read.files)]
-    )
 
 
 class TableChain(Chain):

@@ -664,8 +664,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/schemas.py",
-                "return last.schemas if last.schemas and same else asked(task)",
-                "return asked(task)",
+                "return last.schemas if last.schemas and same else asked(task, on_record=on_record)",
+                "return asked(task, on_record=on_record)",
             )
         ],
         [SCHEMAS],

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkJob, SparkRead, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, TableRead
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import stage_with_deltalake
 
@@ -138,6 +140,30 @@ class DiskSpark:
 
     def stop(self, session: JsonDict) -> None:
         """A session of this Spark ends with its process."""
+
+
+class TableSpark(DiskSpark):
+    """Stages what lies in a table, too."""
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        plan = from_json(StagePlan, job.args)
+        if plan.table is None:
+            return super().run(job, session)
+        rows, claims = in_versions(plan.table), {}
+        for name, told in plan.sinks.items():
+            self.reached("staging.downstream")
+            claims[name] = Claim(place=stage_with_deltalake(told, rows).place)
+        return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(rows))))
+
+
+def in_versions(read: TableRead) -> pa.Table:
+    """The rows that Spark is told to read."""
+    if read.start == 0:
+        return DeltaTable(read.location, version=read.end - 1).to_pyarrow_table()
+    schema = DeltaTable(read.location, version=read.end - 1).to_pyarrow_table().schema
+    return pa.concat_tables(
+        [schema.empty_table(), *(pq.read_table(f"{read.location}/{file}").cast(schema) for file in read.files)]
+    )
 
 
 def stage_sink(plan: StagePlan, name: str) -> Claim:

@@ -38,6 +38,12 @@ def run_in_one_task(
             sinks=sinks,
             spark=SparkConnect(),
         )
-    operator._coordinator = lambda context: coordinator()  # type: ignore[method-assign]
+
+    def made(context: Context) -> Coordinator:
+        found = coordinator()
+        vars(operator)["environment"] = found.task.env  # a cached property: its phases are those of the coordinator
+        return found
+
+    operator._coordinator = made  # type: ignore[method-assign]
     context = {"dag": dag, "run_id": run.run_id, "params": params, "outlet_events": Told()}
     return operator.execute(cast(Context, context))

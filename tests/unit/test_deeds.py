@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_epochs.contracts import Before
+from airflow_epochs.contracts import Before, Move
 from airflow_epochs.coordinator import admin, code_changes, orders, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.ledger.deeds import deeds
@@ -84,3 +84,20 @@ def test_a_command_that_waits_for_the_next_run_is_told_too(scenario: Scenario) -
     abort(scenario.coordinator(), run(4))
     replan(scenario, by("9 smaller"))
     assert told(scenario.ledger, 1) == [("replan", 4, "ana", "9 smaller")]
+
+
+def test_all_commands_of_an_epoch_are_told_once_before_a_run_obeys_them_and_after(scenario: Scenario) -> None:
+    scenario.coordinator().open(run(4))
+    abort(scenario.coordinator(), run(4))
+    replan(scenario, by("8 smaller"))
+    at, source = orders.standing(scenario.ledger, "orders"), scenario.pipeline.source
+    assert isinstance(source, Before)
+    orders.put(scenario.ledger, at, "skip", by("9 they are lost"), Move(position=at.position(source)))
+    both = [("skip", 4, "ana", "9 they are lost"), ("replan", 4, "ana", "8 smaller")]
+    assert told(scenario.ledger, 1) == both
+    scenario.coordinator().open(run(4))
+    assert told(scenario.ledger, 1) == both, "open"
+    abort(scenario.coordinator(), run(4))
+    assert told(scenario.ledger, 1) == both, "aborted"
+    assert scenario.airflow_run(run(5)) is None
+    assert told(scenario.ledger, 2) == both, "complete"

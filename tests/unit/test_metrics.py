@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
@@ -22,7 +23,9 @@ from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.operators import metrics
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import run_epoch
+from tests.support.faults_disk import DiskSpark
 from tests.support.faults_world import DiskWorld, phases_of
+from tests.support.one_task import run_in_one_task
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
 
@@ -132,6 +135,24 @@ def test_a_vote_against_an_epoch_is_an_abort(
     assert got(server)["orders.aborts.vote"] == 1
 
 
+@pytest.mark.parametrize(("fails", "reason"), [("vote", "vote"), ("stage", "STORE-UNREACHABLE")])
+def test_an_abort_in_the_layout_with_one_task_is_counted_once(
+    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch, fails: str, reason: str
+) -> None:
+    if fails == "vote":
+        against = Vote(vote=VoteKind.VOTE_ABORT, reason="A test votes against it.")
+        monkeypatch.setattr(DeltaSink, "vote", lambda *_: against)
+    else:
+        monkeypatch.setattr(DiskSpark, "run", unreachable)
+    with pytest.raises((EpochError, AirflowFailException)):
+        run_in_one_task(world.run_of(1), [DeltaSink("orders", str(world.table("orders")))], world.coordinator)
+    assert {name: value for name, value in got(server).items() if "aborts" in name} == {f"orders.aborts.{reason}": 1}
+
+
+def unreachable(*of: object) -> None:
+    raise NotApplied("The store does not answer.", code=codes.STORE_UNREACHABLE)
+
+
 def test_with_tags_the_names_are_the_same_for_all_pipelines(
     world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,9 +185,6 @@ def test_an_epoch_in_doubt_is_told_until_it_is_complete(
     world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c = left_in_doubt(world)
-
-    def unreachable(*of: object) -> None:
-        raise NotApplied("The store does not answer.", remedy="Wait.")
 
     with monkeypatch.context() as context:
         context.setattr(DeltaSink, "commit", unreachable)

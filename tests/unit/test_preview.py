@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 
+from airflow_epochs import codes
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData
+from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.model import OpenRecord
+from airflow_epochs.names import DRY_RUN
 from airflow_epochs.operators import definitions
-from tests.support.faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld, abort, start
+
+KEY = "the key of this ledger's owner"
 
 
 @pytest.fixture
@@ -52,12 +60,66 @@ def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(world: DiskWo
     assert {sink: receipt.rows for sink, receipt in record.receipts.items()} == {s.sink: s.rows for s in told.sinks}
 
 
-def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path) -> None:
-    world = DiskWorld(tmp_path)
+@pytest.mark.parametrize("password", ["", KEY], ids=["unsigned", "signed"])
+def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path, password: str) -> None:
+    world = DiskWorld(tmp_path, password=password)
     world.produce(1)
     told = preview(world.coordinator().task, 100, 2)
     assert told.epoch == 1 and all(each.rows for each in told.sinks)
     assert not [path for path in files(world) if "_delta_log" in str(path)]
+
+
+def test_a_preview_is_refused_while_an_epoch_is_open_or_in_doubt(world: DiskWorld) -> None:
+    task, run = world.coordinator(), world.run_of(2)
+    task.open(run)
+    report = task.stage(run).stage
+    with pytest.raises(Refused, match="Epoch 2 is open: run run 2 of DAG dag has taken its records") as open_yet:
+        preview(world.coordinator().task, 100, 1)
+    task.vote(run, report)
+    with pytest.raises(Refused, match="Epoch 2 is in doubt") as in_doubt:
+        preview(world.coordinator().task, 100, 1)
+    assert {open_yet.value.code, in_doubt.value.code} == {codes.DRY_RUN_UNFINISHED}
+    assert "`airflow epochs retry orders --why …`" in in_doubt.value.remedy
+    assert world.run(3) is None
+    world.produce(1)
+    assert preview(world.coordinator().task, 100, 1).epoch == 3
+
+
+def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(world: DiskWorld) -> None:
+    opened = world.coordinator().open(world.run_of(2))
+    assert isinstance(opened, OpenRecord)
+    abort(world.coordinator(), world.run_of(2))
+    world.produce(3)
+    told = preview(world.coordinator().task, 1, 1)
+    assert (told.epoch, told.ranges) == (2, opened.ranges)
+    assert told.warnings == ("Epoch 2 was aborted. These are all of its records, whatever --records says.",)
+    assert world.run(3) is None
+    record = world.ledger.complete_record(2)
+    assert record and record.ranges == told.ranges
+
+
+def left_by_a_killed_preview(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = world.coordinator().task
+    task.writer = f"{'0' * 32}@elsewhere:1"
+    with monkeypatch.context() as context:
+        context.setattr(unpublished, "_clear", lambda *_: None)
+        preview(task, 100, 1)
+
+
+@pytest.mark.parametrize("password", ["", KEY], ids=["unsigned", "signed"])
+def test_what_a_preview_killed_before_the_first_epoch_has_left_is_cleared_away_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    world = DiskWorld(tmp_path, password=password)
+    world.produce(1)
+    left_by_a_killed_preview(world, monkeypatch)
+    assert world.run(1) is None
+    world.produce(1)
+    assert [path for path in files(world) if DRY_RUN in path.parent.name]
+    monkeypatch.setattr(unpublished, "_is_over", lambda *_: True)
+    told = preview(world.coordinator().task, 100, 1)
+    assert told.epoch == 2
+    assert not [path for path in files(world) if DRY_RUN in str(path.relative_to(world.folder))]
 
 
 def test_without_new_records_the_error_names_the_dry_run(world: DiskWorld) -> None:
@@ -70,11 +132,8 @@ def test_without_new_records_the_error_names_the_dry_run(world: DiskWorld) -> No
 def test_the_next_preview_clears_away_what_a_killed_one_has_left(
     world: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, task = files(world), world.coordinator().task
-    task.writer = f"{'0' * 32}@elsewhere:1"
-    with monkeypatch.context() as context:
-        context.setattr(unpublished, "_clear", lambda *_: None)
-        preview(task, 100, 1)
+    before = files(world)
+    left_by_a_killed_preview(world, monkeypatch)
     assert files(world) > before
     monkeypatch.setattr(unpublished, "_is_over", lambda *_: True)
     preview(world.coordinator().task, 100, 1)
@@ -106,12 +165,19 @@ def test_the_command_prints_a_line_for_each_sink_and_its_rows(
     assert "Pipeline orders, epoch 2 to come: " in told
     assert told.count("\norders: {") == told.count("\naudit: {") == 1
     assert "Nothing was published, and the next epoch takes these records." in told
+    assert told.count("| yes") == 2
     assert "orders: {" not in typed(capsys, sample=0)
 
 
-def test_the_command_prints_json_with_real_types(found: TaskTry, capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(typed(capsys, output="json"))
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_the_command_prints_a_document_with_real_types(
+    found: TaskTry, capsys: pytest.CaptureFixture[str], output: str, read: Callable[[str], Any]
+) -> None:
+    told = read(typed(capsys, output=output))
     assert told["epoch"] == 2
+    assert told["ranges"] == {
+        "orders": [{"partition": 0, "start": 2, "end": 6}, {"partition": 1, "start": 2, "end": 5}],
+    }
     sink = next(each for each in told["sinks"] if each["sink"] == "orders")
     assert isinstance(sink["rows"], int) and sink["problem"] is None and sink["creates"] is None
     assert {"name", "type"} == set(sink["columns"][0])

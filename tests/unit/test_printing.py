@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from airflow_epochs.commands.dry_run import show_dry_run
 from airflow_epochs.commands.preview import show_preview
-from airflow_epochs.commands.printing import print_rows
+from airflow_epochs.commands.printing import print_document, print_rows
 from airflow_epochs.commands.verify import show_verification
+from airflow_epochs.model import OffsetRange
 from airflow_epochs.operators import definitions
 from tests.support.faults_world import DiskWorld, start
 from tests.support.rebuilt import Found
@@ -42,10 +44,13 @@ def real_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
         yield log
 
 
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 @pytest.mark.parametrize("command", [show_verification, show_dry_run, show_preview])
-def test_stdout_has_the_json_alone_whatever_is_printed_while_dag_files_are_read(
+def test_stdout_has_the_document_alone_whatever_is_printed_while_dag_files_are_read(
     world: DiskWorld,
     command: Callable[[Namespace], None],
+    output: str,
+    read: Callable[[str], object],
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -59,9 +64,9 @@ def test_stdout_has_the_json_alone_whatever_is_printed_while_dag_files_are_read(
             return Found(lambda: world.coordinator().task)
 
         monkeypatch.setattr(definitions, "find", find)
-        command(Namespace(pipeline="orders", dag_id=None, ledger_conn_id=None, output="json", **usual))
+        command(Namespace(pipeline="orders", dag_id=None, ledger_conn_id=None, output=output, **usual))
     out, err = capfd.readouterr()
-    assert json.loads(out)
+    assert read(out)
     assert all(line in err for line in NOISE)
 
 
@@ -71,3 +76,11 @@ def test_text_is_printed_as_it_stands(text: str, output: str, capsys: pytest.Cap
     print_rows([{"why": text}], output)
     told = capsys.readouterr().out
     assert (json.dumps(text) if output == "json" else text) in told
+
+
+def test_yaml_says_what_json_says(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"range": OffsetRange(0, 1, 3), "topics": ("a", "b"), "text": "“é”: [x]", "none": None, "rate": 0.5}
+    print_document(value, "json")
+    found = json.loads(capsys.readouterr().out)
+    print_document(value, "yaml")
+    assert yaml.safe_load(capsys.readouterr().out) == found == {**value, "range": [0, 1, 3], "topics": ["a", "b"]}

@@ -14,7 +14,9 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_epochs import KafkaSource, SparkConnect
 from airflow_epochs.contracts import Following, RunsOn, SparkJob
+from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
 from airflow_epochs.operators.deferral import LOOK_AGAIN_S, TRIGGER_FAILED
@@ -23,7 +25,7 @@ from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import Crash, MemorySpark
 from airflow_epochs.triggers.application import ApplicationTrigger
-from tests.support.scenario import BOTH, Scenario, run
+from tests.support.scenario import BOTH, Scenario, abort, run
 
 CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1"})
 
@@ -62,6 +64,9 @@ class OutlivingSpark(MemorySpark):
 
     def release(self, session: JsonDict) -> None:
         self.told.pop(session["session"], None)
+
+    def end(self, session: JsonDict) -> None:
+        self.running.pop(session["session"], None)
 
     def finish(self) -> None:
         for number, job in self.running.items():
@@ -334,3 +339,18 @@ def test_deferrable_is_an_option_of_the_pipeline_for_open_and_stage() -> None:
         "orders.open",
         "orders.stage",
     }
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the job has ended", "the job runs"])
+def test_a_preview_leaves_neither_a_job_nor_a_report(scenario: Scenario, spark: OutlivingSpark, ends: bool) -> None:
+    abort(task(scenario, spark), run(1))
+    with pytest.raises(RunsOn), pytest.MonkeyPatch.context() as context:
+        context.setattr(unpublished, "_clear", lambda *_: None)  # it is killed
+        preview(task(scenario, spark).task, 100, 1)
+    if ends:
+        spark.finish()
+    assert spark.told or spark.running
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(unpublished, "_is_over", lambda *_: True)
+        unpublished.clear_away(task(scenario, spark).task)
+    assert not spark.told and not spark.running

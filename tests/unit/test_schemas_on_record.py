@@ -10,6 +10,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Environment
+from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.ledger.ledger import Ledger
@@ -133,6 +134,19 @@ def test_promised_rows_are_staged_again_with_the_same_schemas() -> None:
     assert scenario.airflow_run(run(2), scenario.coordinator(spark=spark)) is None
     assert told_to_spark(spark)["schemas"].keys() == {"1"}
     assert len(scenario.asked) == 1
+
+
+@pytest.mark.parametrize("aborted", [False, True], ids=["new", "aborted"])
+def test_a_preview_tells_spark_the_schemas_and_puts_none_on_record(aborted: bool) -> None:
+    scenario, spark = WithRegistry(), MemorySpark()
+    if aborted:
+        coordinator = scenario.coordinator()
+        coordinator.open(run(1))
+        abort(coordinator, run(1))
+    before, scenario.schemas = scenario.on_record(), SECOND
+    preview(scenario.coordinator(spark=spark).task, 100, 1)
+    assert scenario.on_record() == before
+    assert told_to_spark(spark)["schemas"].keys() == ({"1"} if aborted else {"1", "2"})
 
 
 # -- who vouches for them ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, Refused
+from airflow_epochs.ledger import trust
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, key_of, run_key, signing_key
 from airflow_epochs.ledger.ledger import Ledger
@@ -235,6 +236,34 @@ def test_what_a_killed_dry_run_left_is_believed_after_a_change_of_keys(store: Di
     left = keyed(store).put_dry_run(killed_dry_run())
     begun(store, f"{NEWER},{KEY}")
     assert [each.tried for each in begun(store, NEWER).dry_runs()] == [left.tried]
+
+
+def test_what_a_killed_preview_left_before_the_first_epoch_is_believed_before_and_after_the_ledger_begins() -> None:
+    store = DictStore()
+    left = keyed(store).put_dry_run(killed_dry_run())
+    assert [each.tried.try_id for each in keyed(store).dry_runs()] == [left.tried.try_id]
+    assert [each.tried.try_id for each in begun(store).dry_runs()] == [left.tried.try_id]
+    key = f"p/{key_of(left)}"
+    store.values[key] = resealed(store.values[key].replace(b'"writer":"w"', b'"writer":"x"'))
+    with pytest.raises(Corrupt, match="its signature does not match a key"):
+        keyed(store).dry_runs()
+
+
+def test_a_record_of_a_dry_run_that_was_signed_for_its_ledger_is_believed(
+    store: DictStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(trust, "is_dry_run_key", lambda key: False)
+        left = keyed(store).put_dry_run(killed_dry_run())
+    assert [each.tried.try_id for each in keyed(store).dry_runs()] == [left.tried.try_id]
+
+
+def test_the_records_within_an_unsigned_record_of_a_dry_run_do_not_pass_as_signed(old: DictStore) -> None:
+    forged = killed_dry_run()
+    forged = replace(forged, opened=replace(forged.opened, format=2), tried=replace(forged.tried, format=2))
+    old.values[f"p/{key_of(forged)}"] = encode(forged)
+    [found] = keyed(old).dry_runs()
+    assert (found.format, found.opened.format, found.tried.format) == (1, 1, 1)
 
 
 def test_what_a_dry_run_of_a_dropped_key_left_stops_no_epoch_and_is_believed_once_an_operator_says_so(

@@ -321,6 +321,18 @@ def test_sessions_of_other_kinds_and_connections_are_left_alone(world: World) ->
     session = world.submitted()
     assert world.task().rejoin({**session, "conn_id": "another"}) is None
     assert world.task().rejoin({**session, "kind": "spark_connect"}) is None
+    world.task().end({**session, "conn_id": "another"})
+    world.task().end({**session, "kind": "spark_connect"})
+    assert world.manager.apps[0]["state"] == "RUNNING"
+
+
+def test_an_application_that_nobody_goes_on_with_is_ended_by_its_tag(world: World) -> None:
+    ours, other = world.submitted(), world.submitted()
+    world.task(elsewhere=False).end(ours)
+    assert [app["state"] for app in world.manager.apps] == ["KILLED", "RUNNING"]
+    world.task(elsewhere=False).end(ours)
+    world.manager.status = 503
+    world.task(elsewhere=False).end(other)  # it is logged
 
 
 def test_only_stage_jobs_in_cluster_mode_on_yarn_outlive_their_tasks(world: World) -> None:

@@ -72,7 +72,7 @@ def _row(each: SinkPreview) -> dict[str, object]:
         "rows": "-" if each.rows is None else each.rows,
         "columns": ", ".join(f"{name} {kind}" for name, kind in columns) or "-",
         "dead letters": each.dead_letters,
-        "fit": "no" if each.problem else "yes",
+        "fit": "no" if each.problem else "yes" if each.sample else "unknown",
     }
 
 
@@ -94,7 +94,7 @@ def _as_json(told: Preview) -> dict[str, object]:
     return {
         "pipeline": told.pipeline,
         "epoch": told.epoch,
-        "ranges": told.ranges,
+        "ranges": {topic: [each._asdict() for each in ranges] for topic, ranges in told.ranges.items()},
         "sinks": [_sink_as_json(each) for each in told.sinks],
         "warnings": list(told.warnings),
     }

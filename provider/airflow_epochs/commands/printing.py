@@ -46,10 +46,11 @@ def print_rows(rows: Iterable[Row], output: str) -> None:
 
 def print_document(value: Any, output: str) -> None:
     """Print a value of JSON. ``output``: one of ``DOCUMENTS``."""
+    document = json.dumps(value, indent=2)
     if output == "json":
-        print(json.dumps(value, indent=2))
-    else:
-        print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+        print(document)
+    else:  # of the same document: YAML's own writer refuses what is only like a list, a text or a number
+        print(yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True), end="")
 
 
 def _cell(value: Any) -> str:

@@ -28,10 +28,10 @@ from airflow_epochs.coordinator.restaging import Promise, event_times
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
+from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
-    Command,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
@@ -402,7 +402,11 @@ class Coordinator:
             watermarks=opened.watermarks,
             event_times=event_times(self.task.ledger, view),
             moved_in=moved_in(opened, before),
-            commands=(*self._obeyed(opened), *code_changes.obeyed(self.task.ledger, opened, code, before)),
+            # kept here, because the open records may be pruned
+            commands=(
+                *commands_obeyed(self.task.ledger, opened),
+                *code_changes.obeyed(self.task.ledger, opened, code, before),
+            ),
             adopted_in={
                 **(before.adopted_in if before else {}),
                 **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
@@ -410,11 +414,6 @@ class Coordinator:
             code=code,
             backlog=opened.backlog,
         )
-
-    def _obeyed(self, opened: OpenRecord) -> tuple[Command, ...]:
-        """The commands of the epoch. Its completion record keeps them, because its open records may be pruned."""
-        attempts = [self.task.ledger.open_record(opened.txn.epoch, n) for n in range(1, opened.obeys + 1)]
-        return tuple(each.command for each in attempts if each and each.command)
 
     def _receipts_that_hold(self, view: EpochView) -> dict[str, Receipt]:
         """The receipts, after every sink was asked again. A sink that has lost its commit since commits again.

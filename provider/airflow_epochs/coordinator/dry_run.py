@@ -153,7 +153,7 @@ def _played(task: TaskTry, recorded: OpenRecord) -> OpenRecord:
         sinks={sink.name: _plan(sink, recorded.sinks.get(sink.name)) for sink in task.pipeline.sinks},
         state={name: replace(recorded.state[name], fold=False) for name in states},
         warnings=(),
-        schemas=recorded.schemas or schemas.asked(task),
+        schemas=recorded.schemas or schemas.asked(task, on_record=False),
     )
 
 

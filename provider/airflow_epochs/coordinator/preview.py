@@ -1,23 +1,47 @@
 """A preview: runs today's code on the next records of the source, and shows what each sink would get.
 
-Nothing is opened, decided or committed, so the next epoch takes the same records, from where a command has moved it.
+Nothing is opened, decided or committed, so the next attempt takes the same records: those of an aborted one, or those
+after the newest complete epoch, from where a command has moved it.
 The rows are staged as ``coordinator.unpublished`` says. The sinks' tables and topics need not exist yet.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Limits, Position, Sampling, SinkAttempt, StagedSample
+from airflow_epochs.contracts import (
+    ByInterval,
+    Environment,
+    Limits,
+    PlannedEpoch,
+    Position,
+    Sampling,
+    Sink,
+    SinkAttempt,
+    StagedSample,
+    Telling,
+    Versioned,
+)
 from airflow_epochs.coordinator import opening, schemas, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.unpublished import clear_away, staged
 from airflow_epochs.errors import NoNewData, NotApplied, Refused
-from airflow_epochs.ledger.queries import order_in_force
-from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, StageReport, TransactionId, seed_of
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import (
+    CompleteRecord,
+    OpenRecord,
+    Ranges,
+    SinkPlan,
+    StageReport,
+    TransactionId,
+    Watermarks,
+    seed_of,
+)
 from airflow_epochs.names import DRY_RUN
+from airflow_epochs.protocol import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +51,7 @@ class SinkPreview:
     Attributes:
         rows: How many rows were staged; None if that is not known.
         sample: Their columns, and some of them; None if there are none to show.
-        problem: Why the sink would vote against these rows; None if nothing speaks against them.
+        problem: Why the sink would vote against these rows; None if nothing was found without asking it.
         broken: Condition of an expectation -> how many rows break it.
         dead_letters: How many rows became dead letters.
     """
@@ -56,37 +80,30 @@ def preview(task: TaskTry, records: int, sample: int) -> Preview:
 
     Raises:
         NoNewData: The source has no record that no epoch has read.
-        Refused: The transform, or the pipeline's definition, is wrong; or the next epoch only brings tables back.
+        Refused: The transform, or the pipeline's definition, is wrong; or an epoch is open or in doubt, only brings
+            tables back, or has the data interval of its run.
         NotApplied: Spark failed, or the source does not answer.
     """
     clear_away(task)
-    played = _played(task, records)
+    view = task.ledger.view_of_next()
+    played = _played(task, view, records)
     with staged(task, played) as report:
         return Preview(
             pipeline=task.pipeline.name,
             epoch=played.txn.epoch,
             ranges=played.ranges,
             sinks=tuple(_of(task, played, report, name, sample) for name in sorted(played.sinks)),
-            warnings=report.warnings,
+            warnings=(*_unbounded(task, view), *report.warnings),
         )
 
 
-def _played(task: TaskTry, records: int) -> OpenRecord:
-    """An attempt at the next epoch, which belongs to no ledger."""
-    name, view = task.pipeline.name, task.ledger.view_of_next()
-    before, order = task.ledger.complete_record(view.number - 1), order_in_force(task.ledger, view)
-    if order and order.restored_to:
-        raise _brings_back(order)
-    limits = Limits(max_records=records, min_records=1, wait_at_most=0)
-    try:
-        planned, now, watermarks = opening.next_input(task, before, Position.after(order or before), limits)
-    except NoNewData as nothing:
-        nothing.remedy = (
-            f"Send records to the source. Or play a complete epoch: `airflow epochs dry-run {name} --epoch N`."
-        )
-        raise
-    ledger_id = f"{DRY_RUN}{task.draw_id()}"
-    pins = state_tables.pins(task, before, order.adopted if order else {})
+def _played(task: TaskTry, view: EpochView, records: int) -> OpenRecord:
+    """The attempt that the next run opens, but for its ids: it belongs to no ledger."""
+    _require_to_come(task, view)
+    name, ledger_id = task.pipeline.name, f"{DRY_RUN}{task.draw_id()}"
+    before, again = task.ledger.complete_record(view.number - 1), _same_input(view)
+    planned, now, watermarks = _input_again(task, again) if again else _next_input(task, view, before, records)
+    pins = state_tables.pins(task, before, view.open.adopted if view.open else {}, again.state if again else None)
     return OpenRecord(
         txn_id=str(TransactionId(name, view.number, 1, task.draw_id())),
         ledger_id=ledger_id,
@@ -99,13 +116,85 @@ def _played(task: TaskTry, records: int) -> OpenRecord:
         dag_id=task.pipeline.dag_id,
         run_id="preview",
         now=now,
-        seed=seed_of(name, view.number, ledger_id),
-        opened_at=now,
+        seed=again.seed if again else seed_of(name, view.number, ledger_id),
+        opened_at=task.now(),
         writer=task.writer,
         ledger=task.ledger.root,
         watermarks=watermarks,
         state={sink: replace(pin, fold=False) for sink, pin in pins.items()},
-        schemas=schemas.asked(task),
+        schemas=schemas.again(task, again, on_record=False) if again else schemas.asked(task, on_record=False),
+    )
+
+
+def _same_input(view: EpochView) -> OpenRecord | None:
+    """The aborted attempt whose input the next one takes again; None: the next one is planned anew."""
+    return view.open if view.open and not view.open.command else None
+
+
+def _input_again(task: TaskTry, last: OpenRecord) -> tuple[PlannedEpoch, str, Watermarks]:
+    return opening.planned_again(task, last), last.now, last.watermarks
+
+
+def _next_input(
+    task: TaskTry, view: EpochView, before: CompleteRecord | None, records: int
+) -> tuple[PlannedEpoch, str, Watermarks]:
+    """The input of a new epoch, of at most ``records`` records if the source counts them."""
+    source, name = task.pipeline.source, task.pipeline.name
+    if isinstance(source, ByInterval) and source.by_interval():
+        raise _has_no_interval(task, view.number)
+    of_versions = isinstance(source, Versioned)
+    limits = Limits(wait_at_most=0) if of_versions else Limits(max_records=records, min_records=1, wait_at_most=0)
+    try:
+        return opening.next_input(task, before, Position.after(view.open or before), limits)
+    except NoNewData as nothing:
+        nothing.remedy = (
+            f"Send records to the source. Or play a complete epoch: `airflow epochs dry-run {name} --epoch N`."
+        )
+        raise
+
+
+def _unbounded(task: TaskTry, view: EpochView) -> tuple[str, ...]:
+    """Why the preview may have read more records than it was asked for."""
+    if _same_input(view):
+        return (f"Epoch {view.number} was aborted. These are all of its records, whatever --records says.",)
+    if isinstance(task.pipeline.source, Versioned):
+        return ("The source has versions, and no records to count. These are an epoch's, whatever --records says.",)
+    return ()
+
+
+# -- what cannot be shown ---------------------------------------------------------------------------------------------
+
+
+def _require_to_come(task: TaskTry, view: EpochView) -> None:
+    """Raise Refused unless today's code can run on the input of the next attempt."""
+    if view.state in (State.OPEN, State.IN_DOUBT):
+        raise _not_to_come(task, view)
+    if view.open and view.open.restored_to:
+        raise _brings_back(view.open)
+
+
+def _not_to_come(task: TaskTry, view: EpochView) -> Refused:
+    return Refused(
+        f"Epoch {view.number} is {view.state.value}: {view.opened.run} has taken its records. A preview shows records "
+        "that no run has taken.",
+        code=codes.DRY_RUN_UNFINISHED,
+        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`, or start a run: the epoch is then "
+        "completed. Then type the command again.",
+        pipeline=task.pipeline.name,
+        epoch=view.number,
+    )
+
+
+def _has_no_interval(task: TaskTry, epoch: int) -> Refused:
+    name = task.pipeline.name
+    return Refused(
+        "The epochs of the source have the data intervals of their runs, and a preview has no run. So there is nothing "
+        "to preview.",
+        code=codes.DRY_RUN_UNSUITABLE,
+        remedy=f"Let a run complete an epoch, and play that: `airflow epochs dry-run {name} --epoch N`. To see rows "
+        "before the first run, call the transform in a test: see docs/testing.md.",
+        pipeline=name,
+        epoch=epoch,
     )
 
 
@@ -120,6 +209,9 @@ def _brings_back(order: OpenRecord) -> Refused:
     )
 
 
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
 def _of(task: TaskTry, played: OpenRecord, report: StageReport, name: str, most: int) -> SinkPreview:
     claim = report.claims[name]
     found = SinkPreview(
@@ -130,11 +222,23 @@ def _of(task: TaskTry, played: OpenRecord, report: StageReport, name: str, most:
         broken=report.metrics.get("broken", {}).get(name, {}),
         dead_letters=report.metrics.get("dead_letters", {}).get(name, 0),
     )
-    sink = task.sink_of(played, name)
+    sink, attempt = task.sink_of(played, name), SinkAttempt.of(played, name)
     if claim.problem or not isinstance(sink, Sampling):
         return found
     try:
-        seen = sink.sample(SinkAttempt.of(played, name), claim.place, most, task.env)
+        seen = sink.sample(attempt, claim.place, most, task.env)
+        problem = found.problem or seen.problem or _untaken(sink, attempt, claim.place, task.env)
     except NotApplied as no:
         return replace(found, problem=found.problem or no.reason)
-    return replace(found, rows=seen.count, sample=seen)
+    return replace(found, rows=seen.count, sample=seen, problem=problem)
+
+
+def _untaken(sink: Sink, attempt: SinkAttempt, place: str, env: Environment) -> str | None:
+    """Why the sink would not take the rows, if it can tell what it would make of them; None if nothing was found."""
+    if not isinstance(sink, Telling):
+        return None
+    try:
+        deque(sink.rows_staged(attempt, place, env), maxlen=0)  # it looks at each row as it goes
+    except Refused as no:
+        return None if no.code is codes.DRY_RUN_UNTOLD else no.reason
+    return None

@@ -15,24 +15,26 @@ from airflow_epochs.model import JsonDict, OpenRecord, SchemaRecord, attempt_fie
 from airflow_epochs.transforms.registries import NO_REGISTRY, Registry
 
 
-def asked(task: TaskTry) -> str | None:
+def asked(task: TaskTry, *, on_record: bool = True) -> str | None:
     """Ask the source's registry, and put its answer on record; the digest. None if the source asks no registry.
 
-    Call it once the input is planned: then the schema of each record is registered.
+    Call it once the input is planned: then the schema of each record is registered. ``on_record``: False for an attempt
+    that belongs to no ledger: this task alone knows the answer.
     """
     source = task.pipeline.source
     if not isinstance(source, WithSchemas) or source.registry() is None:
         return None
     with located(task.pipeline.name):
         found = SchemaRecord(schemas=source.schemas(task.env))
-    return task.ledger.put_schemas(found).digest
+    keep = task.ledger.put_schemas if on_record else task.ledger.hold_schemas
+    return keep(found).digest
 
 
-def again(task: TaskTry, last: OpenRecord) -> str | None:
-    """The digest for the attempt after ``last``, which has the same input."""
+def again(task: TaskTry, last: OpenRecord, *, on_record: bool = True) -> str | None:
+    """The digest for the attempt after ``last``, which has the same input. ``on_record``: as for ``asked``."""
     source = task.pipeline.source
     same = _registry(source_of(last, source)) == _registry(source)
-    return last.schemas if last.schemas and same else asked(task)
+    return last.schemas if last.schemas and same else asked(task, on_record=on_record)
 
 
 def _registry(source: object) -> JsonDict | None:

@@ -206,7 +206,7 @@ def _rejoined(task: TaskTry, opened: OpenRecord, this: _Try) -> tuple[_Try, Json
 
     Its rows were staged by the same code from the same input, in places that are on record.
     """
-    if not (spark := _outlives(task)):
+    if not (spark := outliving(task)):
         return None
     for earlier in _rejoinable(task, opened, this):
         if told := spark.rejoin(earlier.session):
@@ -233,12 +233,12 @@ def _tries(task: TaskTry, opened: OpenRecord) -> list[TryRecord]:
 
 def _release(task: TaskTry, opened: OpenRecord) -> None:
     """Forget the reports of all tries of an attempt that is staged."""
-    if spark := _outlives(task):
+    if spark := outliving(task):
         for earlier in _tries(task, opened):
             spark.release(earlier.session)
 
 
-def _outlives(task: TaskTry) -> Rejoining | None:
+def outliving(task: TaskTry) -> Rejoining | None:
     """Spark, if its stage jobs outlive their task."""
     spark: object = task.env.spark
     return spark if isinstance(spark, Rejoining) and spark.outlives() else None
@@ -461,7 +461,7 @@ def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, sp
     ``only``: stop just the tries that staged this sink and no other. ``spared``: the id of the attempt whose jobs a new
     try may go on with.
     """
-    if spared and not _outlives(task):
+    if spared and not outliving(task):
         spared = None
     for earlier in task.ledger.tries(epoch):
         if earlier.txn_id == spared or (only is not None and set(earlier.places) != {only}):

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
-from airflow_epochs.coordinator.staging import stage_attempt
+from airflow_epochs.coordinator.staging import outliving, stage_attempt
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import tolerated
 from airflow_epochs.model import DryRunRecord, OpenRecord, StageReport, TryRecord
@@ -79,12 +79,22 @@ def _clear(task: TaskTry, record: DryRunRecord) -> None:
     """Stop its job, delete its places, then its record. What fails is logged, and the record stays."""
     tried = record.tried
     with tolerated(f"stopping the dry run {tried.try_id}"):
-        if may_stop(tried, task.env.spark.new_session()):
-            task.env.spark.stop(tried.session)
+        _stop(task, tried)
     cleared = [_cleared(task, record, name, place) for name, place in sorted(tried.places.items())]
     if all(cleared):
         with tolerated(f"deleting the record of the dry run {tried.try_id}"):
             task.ledger.forget_dry_run(record)
+
+
+def _stop(task: TaskTry, tried: TryRecord) -> None:
+    """Stop its job, also one that outlives its task, and forget what that has told."""
+    spark = task.env.spark
+    if not may_stop(tried, spark.new_session()):
+        return
+    spark.stop(tried.session)
+    if lasting := outliving(task):
+        lasting.end(tried.session)
+        lasting.release(tried.session)
 
 
 def _cleared(task: TaskTry, record: DryRunRecord, name: str, place: str) -> bool:

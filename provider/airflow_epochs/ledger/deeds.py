@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import newest_epochs, waivers
+from airflow_epochs.ledger.queries import commands_obeyed, newest_epochs, waivers
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     ACKNOWLEDGE_CODE,
@@ -78,15 +78,9 @@ def _of_pipeline(ledger: Ledger) -> Iterator[Deed]:
 def _of_epoch(ledger: Ledger, view: EpochView) -> Iterator[Deed]:
     for sink, waived in waivers(ledger, view).items():
         yield _deed(f"waive {sink}", view.number, waived)
-    for command in _commands(view):
+    for command in view.complete.commands if view.complete else commands_obeyed(ledger, view.opened):
         if command.name != ACKNOWLEDGE_CODE:  # that one has a record of its own
             yield _deed(command.name, view.number, command)
-
-
-def _commands(view: EpochView) -> tuple[Command, ...]:
-    if view.complete:
-        return view.complete.commands
-    return (view.opened.command,) if view.opened.command else ()
 
 
 def _deed(what: str, epoch: int | None, by: Accounted) -> Deed:

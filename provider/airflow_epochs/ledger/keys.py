@@ -235,3 +235,8 @@ def savepoint_of(key: str) -> str | None:
 def is_signing_key(key: str) -> bool:
     """Whether a record under this key is a signing record."""
     return key.startswith(f"{_SIGNING_FOLDER}/")
+
+
+def is_dry_run_key(key: str) -> bool:
+    """Whether a record under this key says what a dry run or a preview has staged."""
+    return key.startswith(f"{DRY_RUNS_FOLDER}/")

@@ -104,6 +104,7 @@ class Ledger:
         self._probed = False
         self._known_complete = 0
         self._rebuilt: list[RebuiltRecord] | None = None
+        self._held_schemas: dict[str, SchemaRecord] = {}
 
     @property
     def root(self) -> str:
@@ -503,7 +504,7 @@ class Ledger:
     def dry_runs(self) -> list[DryRunRecord]:
         """The dry runs that have not cleared their places away."""
         found = (self._records.get(key, DryRunRecord) for key in self._records.keys_in(DRY_RUNS_FOLDER))
-        return [each for each in found if each]
+        return [_of_one_format(each) for each in found if each]
 
     def put_dry_run(self, record: DryRunRecord) -> DryRunRecord:
         """Put on record what a dry run is about to stage. Raises as ``Records.put``."""
@@ -517,9 +518,13 @@ class Ledger:
         """Put schemas by which an epoch's input is decoded. Idempotent. Raises as ``Records.put``."""
         return self.schemas(record.digest) or self._records.put(record)
 
+    def hold_schemas(self, record: SchemaRecord) -> SchemaRecord:
+        """Keep schemas that no record of an epoch will name: for this task, in memory."""
+        return self._held_schemas.setdefault(record.digest, record)
+
     def schemas(self, digest: str) -> SchemaRecord | None:
         """The schemas that an open record names; None if they are lost."""
-        return self._records.get(schemas_key(digest), SchemaRecord)
+        return self._held_schemas.get(digest) or self._records.get(schemas_key(digest), SchemaRecord)
 
     def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:
         """Put a rebuilding; the one that stands. Raises as ``Records.put``.
@@ -567,6 +572,12 @@ class Ledger:
             return []
         kept = (complete_key(number), ".waived.json")  # a waiver says for ever who gave up rows, and why
         return [key for key in keys if not key.endswith(kept)]
+
+
+def _of_one_format(record: DryRunRecord) -> DryRunRecord:
+    """The record. Its signature, or the lack of one, holds for the records in it, whatever they say of themselves."""
+    format = record.format
+    return replace(record, opened=replace(record.opened, format=format), tried=replace(record.tried, format=format))
 
 
 def _present(found: Mapping[str, R | None]) -> dict[str, R]:

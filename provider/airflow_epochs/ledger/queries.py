@@ -9,7 +9,7 @@ from datetime import datetime
 from airflow_epochs.contracts import Position
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, OpenRecord, SinkPlan, WaivedRecord, records_upper_bound
+from airflow_epochs.model import Command, CompleteRecord, OpenRecord, SinkPlan, WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
 
 
@@ -188,6 +188,12 @@ def order_in_force(ledger: Ledger, view: EpochView) -> OpenRecord | None:
     ``view``: that of the next epoch.
     """
     return ledger.open_record(view.number, view.open.obeys) if view.open and view.open.obeys else None
+
+
+def commands_obeyed(ledger: Ledger, opened: OpenRecord) -> tuple[Command, ...]:
+    """The commands that the epoch of this attempt obeys, oldest first; of an attempt that holds one, with that one."""
+    attempts = [ledger.open_record(opened.txn.epoch, number) for number in range(1, opened.obeys + 1)]
+    return tuple(each.command for each in attempts if each and each.command)
 
 
 def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:

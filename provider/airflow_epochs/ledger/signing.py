@@ -1,7 +1,8 @@
 """Signatures of ledger records: HMAC-SHA256 (RFC 2104). Only those who may write records have the keys.
 
 A signature covers the record, its ledger's id and its key in the ledger. So the signature of a record that was copied
-to another key or another ledger does not fit.
+to another key or another ledger does not fit. Only the record of a dry run may be older than its ledger: its signature
+covers no id.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_epochs.ledger.codec import decode, signature_of
-from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key, is_signing_key, signing_key
+from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key, is_dry_run_key, is_signing_key, signing_key
 from airflow_epochs.ledger.signing import Keys, message
 from airflow_epochs.model import FORMAT, FORMAT_UNSIGNED, PipelineRecord, RunIndex, SchemaRecord, SigningRecord
 
@@ -139,10 +139,16 @@ class Trust:
         return self._fits(keys, key, *signature_of(value))
 
     def _fits(self, keys: Keys, key: str, body: bytes, signature: str | None) -> bool:
-        return bool(keys and signature) and keys.fit(self._message(key, body), str(signature))
+        return bool(keys and signature) and any(keys.fit(each, str(signature)) for each in self._messages(key, body))
 
     def _message(self, key: str, body: bytes) -> bytes:
         return message(self._ledger_id(key), self._named(key), body)
+
+    def _messages(self, key: str, body: bytes) -> Iterator[bytes]:
+        """What a signature of the record may cover: of a dry run's, until lately, also the id of the ledger."""
+        yield self._message(key, body)
+        if is_dry_run_key(key) and self._pipeline_record() is not None:
+            yield message(self._id_of_ledger(), self._named(key), body)
 
     def _named(self, key: str) -> str:
         """The key as texts and signatures have it: with the pipeline's name."""
@@ -151,10 +157,15 @@ class Trust:
     def _ledger_id(self, key: str) -> str:
         """The id of the ledger that the record at ``key`` belongs to.
 
-        Empty for the record that holds the id, and for signing records, which are checked before that one.
+        Empty for the record that holds the id, and for signing records, which are checked before that one. Empty for
+        the records of dry runs, too: a preview may come before the ledger. Such a record names an id of its own, and
+        only a folder that names the same id is deleted.
         """
-        if key == PIPELINE_KEY or is_signing_key(key):
+        if key == PIPELINE_KEY or is_signing_key(key) or is_dry_run_key(key):
             return ""
+        return self._id_of_ledger()
+
+    def _id_of_ledger(self) -> str:
         if self._id is None:
             self._id = self._read_ledger_id()
         return self._id
@@ -182,9 +193,12 @@ class Trust:
     def _require_beginning(self, key: str) -> None:
         """Raise NotBelieved for a signed record in a ledger that has not begun to be signed.
 
-        Its signing record was taken away, to make the ledger look as if it were read without a check.
+        Its signing record was taken away, to make the ledger look as if it were read without a check. A preview may
+        sign its record before the ledger begins, and no step of an epoch reads that.
         """
-        if key == PIPELINE_KEY or is_signing_key(key) or self._is_signed_from_the_start() or self.signing():
+        if key == PIPELINE_KEY or is_signing_key(key) or is_dry_run_key(key):
+            return
+        if self._is_signed_from_the_start() or self.signing():
             return
         raise NotBelieved(
             f"it is signed, but {self._named(PIPELINE_KEY)} is not, and {self._named(signing_key(1))} is missing"

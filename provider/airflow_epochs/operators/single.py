@@ -163,8 +163,19 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
             yield
         except Exception as error:
             with tolerated("aborting the attempt"):
-                _abort(coordinator, run, error)
+                self._abort(coordinator, run, error)
             raise
+
+    def _abort(self, coordinator: Coordinator, run: Run, error: Exception) -> None:
+        from airflow_epochs.operators import causes, metrics
+
+        before = len(self.environment.phases)
+        try:
+            log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error)])).cause)
+        except NoNewData as nothing:
+            log.info("%s", nothing.cause)
+        if "abort.put" in self.environment.phases[before:]:  # else the vote has aborted the attempt, and counted that
+            metrics.count_abort(coordinator.task.pipeline.name, error)
 
     def _commit(self, coordinator: Coordinator, run: Run, timed: _Timed) -> None:
         """Commit every sink. If one fails, the others are committed all the same."""
@@ -179,16 +190,6 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
                 failed = failed or error
         if failed:
             raise failed
-
-
-def _abort(coordinator: Coordinator, run: Run, error: Exception) -> None:
-    from airflow_epochs.operators import causes, metrics
-
-    try:
-        log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error)])).cause)
-        metrics.count_abort(coordinator.task.pipeline.name, error)
-    except NoNewData as nothing:
-        log.info("%s", nothing.cause)
 
 
 @dataclass(frozen=True)

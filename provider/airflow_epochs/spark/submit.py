@@ -29,7 +29,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Environment, Following, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import on_yarn, processes, reports, site_settings
+from airflow_epochs.spark import on_yarn, processes, reports, site_settings, yarn
 from airflow_epochs.spark.driver import failures, kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.plans import StagePlan
@@ -137,9 +137,7 @@ class SubmitRunner:
 
         A submit of a killed try that is still under way on this host is ended first, so that it comes to nothing.
         """
-        if session["kind"] != KIND or session.get("conn_id") != self._config.conn_id:
-            return None
-        manager = self._yarn.manager(self._env.connection(self._config.conn_id))
+        manager = self._yarn_of(session)
         if manager is None:
             return None
         if session["host"] == socket.gethostname():
@@ -155,6 +153,18 @@ class SubmitRunner:
         """Delete the report of a session."""
         if session["kind"] == KIND:
             self._yarn.release(session)
+
+    def end(self, session: JsonDict) -> None:
+        """End the application on YARN that was submitted under this session."""
+        manager = self._yarn_of(session)
+        if manager:
+            manager.end_with_tag(yarn.tag_of(session["session_id"]))
+
+    def _yarn_of(self, session: JsonDict) -> ResourceManager | None:
+        """Who is asked about a session; None: nobody can be, or the session is of another connection."""
+        if session["kind"] != KIND or session.get("conn_id") != self._config.conn_id:
+            return None
+        return self._yarn.manager(self._env.connection(self._config.conn_id))
 
     def stop(self, session: JsonDict) -> None:
         """End the processes of a submit on this host. Idempotent; does nothing about a submit of another host."""

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def sample_of(staging: Staging, rows: Iterable[Row], most: int, creates: str | None = None) -> StagedSample:
+def sample_of(staging: Staging, rows: Iterable[Row], most: int) -> StagedSample:
     """The sample of what was staged. ``rows``: all rows; no more than ``most`` are read."""
     return StagedSample(
         columns=tuple((field["name"], type_name(field["type"])) for field in staging.shape.schema["fields"]),
         count=sum(map(rows_of, staging.files)),
         rows=tuple(islice(rows, most)),
-        creates=creates,
     )
 
 

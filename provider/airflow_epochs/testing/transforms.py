@@ -89,8 +89,8 @@ def run_transform(
     """Run a transform, and return what it returns, with a list of rows in place of each DataFrame.
 
     A row is a dict. Rows come in no order that a test should rely on. What the task ``stage`` would warn of, such as
-    ``current_timestamp()``, is a Python warning here. Expectations are not looked at, and no sink is asked whether it
-    would take the rows: ``airflow epochs preview`` does that.
+    ``current_timestamp()``, is a Python warning here. Expectations are not looked at, and rows are not judged as
+    their sinks would: ``airflow epochs preview`` does that, as far as it can without asking them.
 
     Args:
         path: ``path/to/file.py:function``, as in the DAG; relative to the working directory.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -115,8 +115,8 @@ class SqlParticipant:
                 raise self._missing(
                     session,
                     previous,
-                    f"Create the table. `airflow epochs preview {pipeline}` runs the transform on some records, and "
-                    "prints a CREATE TABLE to start from",
+                    "Create the table, with the columns that the transform returns. Unless epochs have data intervals, "
+                    f"`airflow epochs preview {pipeline}` prints a CREATE TABLE to start from",
                 )
             self._require_usable(table)
             if self.sink.keys:
@@ -332,11 +332,21 @@ class SqlParticipant:
 
     def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
         """The staged rows, as Spark wrote them; with a statement that creates the table, if it does not exist."""
-        staging, _ = self._area.checked(attempt, StagedClaim(place=place))
+        staging, staged = self._area.checked(attempt, StagedClaim(place=place))
         with self.session([self.who(attempt.txn.pipeline)]) as session:
-            exists = session.table(*self.sink.table_name)
-        creates = None if exists else self._creating(staging.shape.schema["fields"])
-        return sample_of(staging, rows_in(self._area.batches(staging)), most, creates)
+            table = session.table(*self.sink.table_name)
+            problem = self._unfit(session, table, staging, staged.rows) if table else None
+        seen = sample_of(staging, rows_in(self._area.batches(staging)), most)
+        return replace(seen, problem=problem, creates=None if table else self._creating(staging.shape.schema["fields"]))
+
+    def _unfit(self, session: Session, table: SqlTable, staging: Staging, rows: int) -> str | None:
+        """Why the rows do not fit the table, as far as that shows without writing them; None if nothing was found."""
+        try:
+            self._require_usable(table)
+            self._load(session, table, staging).look(self._reader(staging), rows)
+        except Refused as no:
+            return no.reason
+        return None
 
     def _creating(self, fields: Sequence[JsonDict]) -> str:
         stored = [field for field in fields if field["name"] != DELETED]
