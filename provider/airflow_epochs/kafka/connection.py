@@ -232,4 +232,4 @@ def _check_names(settings: Mapping[str, Any], protocol: str, reader: _Reader) ->
         idle |= settings.keys() & TLS_KEYS
     ignored = sorted({*unknown, *(settings.keys() & _HARMLESS), *idle})
     if ignored:
-        log.warning("connection %s: settings that have no effect here: %s", reader.conn_id, ", ".join(ignored))
+        secrecy.warn_once(log, f"connection {reader.conn_id}: settings that have no effect here: {', '.join(ignored)}")

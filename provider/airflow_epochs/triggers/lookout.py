@@ -22,6 +22,8 @@ ENOUGH, OLD, TROUBLE = "enough", "old", "trouble"
 """Why to look: there are ``min_records``; one is older than ``max_delay``; something that only a task can explain."""
 AGE_S_MIN, AGE_S_MAX = 0.25, 10.0
 """The age of records is asked for once in ``max_delay / 20``, within these bounds."""
+CONNECTION_S = 30.0
+"""After so many seconds, the connection is read anew: the brokers may have moved, or the login may be another one."""
 
 _Since = dict[Partition, tuple[int, float]]
 """Per partition, its first unread offset, and since when it is that."""
@@ -38,6 +40,7 @@ class Lookout:
     def __init__(self, watch: Watch, min_records: int, max_delay_s: float | None) -> None:
         self._watch, self._min_records, self._max_delay_s = watch, min_records, max_delay_s
         self._silent = False
+        self._connection_read_at = time.monotonic()
         self._unread_since: _Since = {}
         self._is_old, self._age_asked_at = False, 0.0
         self._age_of: dict[Partition, int] = {}
@@ -47,6 +50,8 @@ class Lookout:
         """What each poll sees; None if the brokers refuse to answer. While none answers, it waits, and says so once."""
         while True:
             seen = await self._watch.next()
+            if await self._has_moved(seen.error):
+                continue
             if isinstance(seen.error, Refused):
                 yield None
             elif seen.error:
@@ -54,6 +59,28 @@ class Lookout:
             else:
                 self._tell(None)
                 yield seen.ends
+
+    async def _has_moved(self, error: Exception | None) -> bool:
+        """Whether the connection has changed: from now on, what it leads to is watched."""
+        if time.monotonic() < self._connection_read_at + CONNECTION_S:
+            return False
+        self._connection_read_at = time.monotonic()
+        in_use = self._watch.access
+        access = await self._access_now(in_use, error)
+        if access == in_use:
+            return False
+        log.info("connection %s has changed; the brokers are asked anew", access.conn_id)
+        self._watch.move(access)
+        return True
+
+    async def _access_now(self, in_use: KafkaAccess, error: Exception | None) -> KafkaAccess:
+        try:
+            return await access_to(in_use.conn_id)
+        except Exception as unreadable:
+            if error:
+                raise
+            log.warning("connection %s cannot be read now, and the brokers answer: %s", in_use.conn_id, unreadable)
+            return in_use
 
     def _tell(self, error: Exception | None) -> None:
         if error and not self._silent:

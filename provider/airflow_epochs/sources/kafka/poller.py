@@ -41,10 +41,10 @@ class Seen:
 class Watch:
     """One watcher's view of a cluster. ``close`` it: the last one ends the poller."""
 
-    def __init__(self, poller: _Poller, topics: Sequence[str]) -> None:
+    def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
         self.topics = frozenset(topics)
-        self._poller, self._newest, self._news = poller, Seen({}), asyncio.Event()
-        poller.watches.add(self)
+        self._newest, self._news = Seen({}), asyncio.Event()
+        self._join(access)
 
     async def next(self) -> Seen:
         """What a poll sees that has not been returned yet; of the watched topics, those that there are."""
@@ -55,6 +55,16 @@ class Watch:
     async def ask(self, question: Callable[[Brokers], Answer]) -> Answer:
         """Ask the brokers something else, through the same client. Raises what ``Brokers`` raises."""
         return await asyncio.wrap_future(self._poller.client.submit(question))
+
+    def move(self, access: KafkaAccess) -> None:
+        """Watch by other settings from now on. ``next`` then returns only what they lead to."""
+        self.close()
+        self._news.clear()
+        self._join(access)
+
+    def _join(self, access: KafkaAccess) -> None:
+        self.access, self._poller = access, _poller_of(access)
+        self._poller.watches.add(self)
 
     def close(self) -> None:
         """Watch no longer. May be called again."""
@@ -70,11 +80,15 @@ class Watch:
 
 def watch(access: KafkaAccess, topics: Sequence[str]) -> Watch:
     """Watch topics of a cluster, with all others in this event loop that reach it in the same way."""
+    return Watch(access, topics)
+
+
+def _poller_of(access: KafkaAccess) -> _Poller:
     key = asyncio.get_running_loop(), replace(access, conn_id="")
     poller = _pollers.get(key)
     if poller is None:
         poller = _pollers[key] = _Poller(access, lambda: _pollers.pop(key, None))
-    return Watch(poller, topics)
+    return poller
 
 
 class _Poller:
