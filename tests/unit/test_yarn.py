@@ -7,8 +7,11 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
@@ -230,10 +233,54 @@ def test_the_trigger_fires_rather_than_fail_if_nobody_answers_for_too_long() -> 
     assert fired_by(ApplicationTrigger([nowhere()], "mine")) == {"why": "trouble", "job": "mine"}
 
 
-def test_a_task_that_is_cleared_while_it_is_deferred_ends_its_application(fake: FakeManager) -> None:
+class Supervisor:
+    """Airflow, which says of the task ``orders.stage`` that it is in ``state``, or does not answer."""
+
+    def __init__(self, state: str | None, answers: bool = True) -> None:
+        self._state, self._answers = state, answers
+
+    def send(self, asked: GetTaskStates) -> TaskStatesResult:
+        if not self._answers:
+            raise ConnectionError("no answer")
+        assert (asked.dag_id, asked.run_ids, asked.task_ids, asked.map_index) == ("orders", ["r"], ["stage"], -1)
+        return TaskStatesResult(task_states={"r": {"stage": self._state}})
+
+
+def cancelled(fake: FakeManager, monkeypatch: pytest.MonkeyPatch, airflow: Supervisor, with_task: bool = True) -> str:
+    """The state of the application after Airflow has cancelled its trigger."""
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", airflow, raising=False)
     fake.add("mine")
-    asyncio.run(ApplicationTrigger([fake.address], "mine").on_kill())
-    assert fake.apps[0]["state"] == "KILLED"
+    trigger = ApplicationTrigger([fake.address], "mine")
+    if with_task:
+        task = SimpleNamespace(dag_id="orders", run_id="r", task_id="stage", map_index=-1)
+        trigger.task_instance = cast(Any, task)
+    asyncio.run(trigger.on_kill())
+    return str(fake.apps[0]["state"])
+
+
+@pytest.mark.parametrize("state", [None, "failed", "success"])
+def test_a_deferred_task_that_is_cleared_or_marked_ends_its_application(
+    fake: FakeManager, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    assert cancelled(fake, monkeypatch, Supervisor(state)) == "KILLED"
+
+
+def test_an_application_runs_on_when_its_trigger_moves_to_another_triggerer(
+    fake: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cancelled(fake, monkeypatch, Supervisor("deferred")) == "RUNNING"
+
+
+def test_a_cancelled_trigger_ends_its_application_if_airflow_does_not_say_how_the_task_is(
+    fake: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cancelled(fake, monkeypatch, Supervisor("deferred", answers=False)) == "KILLED"
+
+
+def test_a_cancelled_trigger_that_knows_no_task_ends_its_application(
+    fake: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cancelled(fake, monkeypatch, Supervisor("deferred"), with_task=False) == "KILLED"
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from airflow.sdk import TaskInstanceState
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_epochs import secrecy
@@ -41,8 +42,29 @@ class ApplicationTrigger(BaseTrigger):
         yield TriggerEvent({"why": await self._why(), "job": self.tag})
 
     async def on_kill(self) -> None:
-        """End the application: somebody has cleared or marked the task that waits for it."""
-        await asyncio.to_thread(ResourceManager(self.addresses).end_with_tag, self.tag)
+        """End the application, if somebody has cleared or marked the task that waits for it.
+
+        Airflow calls this as well when another triggerer has taken the trigger over: then the task is still deferred.
+        """
+        if await asyncio.to_thread(self._is_deferred):
+            log.info("the application with the tag %s runs on: its task still waits, in another triggerer", self.tag)
+        else:
+            await asyncio.to_thread(ResourceManager(self.addresses).end_with_tag, self.tag)
+
+    def _is_deferred(self) -> bool:
+        """Whether the task still waits. False if Airflow does not say so."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        if (task := self.task_instance) is None:
+            return False
+        try:
+            states = RuntimeTaskInstance.get_task_states(
+                task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=task.map_index
+            )
+        except Exception as error:
+            log.warning("Airflow does not say whether the task still waits: %s", error)
+            return False
+        return TaskInstanceState.DEFERRED in states.get(task.run_id, {}).values()  # of this task alone
 
     async def _why(self) -> str:
         try:
