@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import subprocess
 import sys
 import time
 import uuid
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,18 @@ def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(
     with pytest.raises(NotApplied, match=r"longer than 0\.5 s"):
         config.runner(connect_to(listener.getsockname()[1])).run(JOB)
     assert time.monotonic() - began < 10
+
+
+def test_the_client_of_an_ended_session_leaves_the_process_and_takes_the_token_along() -> None:
+    def ended() -> weakref.ref[Any]:
+        spark = connect._client("sc://127.0.0.1:9")  # nobody is asked before the first answer is wanted
+        spark.release_session_on_close = False
+        connect._release(spark, 5.0)
+        return weakref.ref(spark.client)
+
+    client = ended()
+    gc.collect()
+    assert client() is None
 
 
 @pytest.mark.parametrize(

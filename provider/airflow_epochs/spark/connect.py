@@ -7,6 +7,7 @@ still be alive. Every wait for a server has a time limit.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import uuid
@@ -233,6 +234,8 @@ def _release(spark: SparkSession, seconds: float) -> None:
         _bounded(lambda: _let_go(spark), seconds, "Releasing the Spark session")
     except Exception as error:
         log.warning("the Spark Connect session was not released: %s", error)
+    if on_exit := getattr(spark.client, "_on_exit", None):
+        atexit.unregister(on_exit)  # else the process keeps the closed client to its end, and with it the token
 
 
 def _let_go(spark: SparkSession) -> None:
