@@ -336,6 +336,23 @@ def test_a_rewind_behind_another_topic_or_to_no_epoch_is_refused(world: TopicWor
         typing(world, "rewind", "--to-timestamp", "earliest")
 
 
+def test_before_an_epoch_in_another_topic_a_rewind_to_an_epoch_is_refused_and_one_to_a_time_is_not(
+    world: TopicWorld,
+) -> None:
+    typing(world, "reset-source", "--starting", "latest")
+    refusal = r"EPOCHS-OFFSETS-UNUSABLE: .* moves the pipeline to other topics in epoch 2(.|\n)*Name a time, or offsets"
+    with pytest.raises(SystemExit, match=refusal):
+        typing(world, "rewind", "--to-epoch", "1")
+    world.produce("ef")
+    world.opened(2)
+    world.task().abort(Run("dag", "run 2"), "out of memory")
+    with pytest.raises(SystemExit, match=refusal):
+        typing(world, "rewind", "--to-epoch", "1")
+    typing(world, "rewind", "--to-timestamp", "2000-01-01T00:00Z")
+    assert world.run(3) is None
+    assert world.shown("lake") == "aabbccddef"
+
+
 @pytest.mark.parametrize("since", ["it was deleted", "retention deleted its records"])
 @pytest.mark.parametrize(
     ("epoch", "tables", "shown"),

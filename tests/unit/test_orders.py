@@ -145,6 +145,26 @@ def test_an_epoch_obeys_the_newest_of_two_moves_and_both_stay_on_record(scenario
     assert len(complete.commands) == 3
 
 
+def test_no_epoch_says_where_to_go_on_from_when_a_command_for_another_topic_is_on_record(scenario: Scenario) -> None:
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    position = at.position(source)
+    assert orders.ends_after(scenario.ledger, at, 1) == {"orders": {0: 5, 1: 5}}
+    orders.put(scenario.ledger, at, "reset-source", ME, Move(position=position, left=position.ranges))
+
+    def require_refused() -> None:
+        with pytest.raises(Refused, match=r"EPOCHS-OFFSETS-UNUSABLE: .* moves the pipeline to other topics in epoch 2"):
+            orders.ends_after(scenario.ledger, standing(scenario), 1)
+
+    require_refused()
+    aborted(scenario, 2)
+    require_refused()
+    moved(scenario, 0, 6)
+    require_refused()
+    assert scenario.airflow_run(run(3)) is None
+    assert orders.ends_after(scenario.ledger, standing(scenario), 2) == {"orders": {0: 7, 1: 7}}
+
+
 @pytest.mark.parametrize("after_an_abort", [False, True])
 @pytest.mark.parametrize("offset", [3, 6])
 def test_a_preview_shows_the_records_that_the_run_reads_after_a_command(
