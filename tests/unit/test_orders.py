@@ -19,7 +19,7 @@ from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import position_of_next
+from airflow_epochs.ledger.queries import EpochRow, position_of_next
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import (
     DecisionKind,
@@ -225,6 +225,22 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
     assert f"  {line.format('6 offsets, orders[0] [5, 8), orders[1] [5, 8)')}" in lines
     assert "  there to be read now: nothing" in lines
     assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
+
+
+def test_the_row_of_an_epoch_has_all_its_commands_before_a_run_obeys_them_and_after(scenario: Scenario) -> None:
+    def commands() -> tuple[str, ...]:
+        return EpochRow.of(scenario.ledger, scenario.ledger.view(2)).commands
+
+    aborted(scenario, 2)
+    replanned(scenario)
+    moved(scenario, 0, 6)
+    assert commands() == ("replan", "skip")
+    scenario.coordinator().open(run(3))
+    assert commands() == ("replan", "skip"), "open"
+    abort(scenario.coordinator(), run(3))
+    assert commands() == ("replan", "skip"), "aborted"
+    assert scenario.airflow_run(run(4)) is None
+    assert commands() == ("replan", "skip"), "complete"
 
 
 @pytest.mark.parametrize("after_an_abort", [False, True])
