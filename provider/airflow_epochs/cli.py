@@ -213,7 +213,9 @@ def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
     ledger = known_ledger_of(args)
     views = newest_epochs(ledger, args.limit)
-    rows = [_printed(EpochRow.of(view, ledger.complete_record(view.number - 1)), _reason(view)) for view in views]
+    rows = [
+        _printed(EpochRow.of(ledger, view, ledger.complete_record(view.number - 1)), _reason(view)) for view in views
+    ]
     print_rows(rows, args.output)
 
 

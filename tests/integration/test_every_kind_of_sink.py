@@ -164,7 +164,7 @@ def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: Wor
     for _ in range(2):
         assert world.run(2) is None
         world.require_all_shown()
-    assert EpochRow.of(world.ledger.view(2)).versions == {"lake": 1}, "no other sink has any"
+    assert EpochRow.of(world.ledger, world.ledger.view(2)).versions == {"lake": 1}, "no other sink has any"
     for partition in PARTITIONS:
         by_one, by_other = (see(world.broker.bootstrap, world.topic, partition) for see in READERS)
         assert by_one == by_other
@@ -311,7 +311,7 @@ def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_it
     for number in (3, 4):  # the runs of that hour
         assert f"The epoch is in doubt: it waits for sink {failing}. " in str(world.run(number))
     assert world.ledger.open_record(3, 1) is None
-    assert EpochRow.of(world.ledger.view(2)).waits_for == (failing,)
+    assert EpochRow.of(world.ledger, world.ledger.view(2)).waits_for == (failing,)
     others = {*NAMES} - {failing}
     world = alive(world, failing)
     shown = world.shown()

@@ -336,6 +336,23 @@ def test_a_rewind_behind_another_topic_or_to_no_epoch_is_refused(world: TopicWor
         typing(world, "rewind", "--to-timestamp", "earliest")
 
 
+def test_before_an_epoch_in_another_topic_a_rewind_to_an_epoch_is_refused_and_one_to_a_time_is_not(
+    world: TopicWorld,
+) -> None:
+    typing(world, "reset-source", "--starting", "latest")
+    refusal = r"EPOCHS-OFFSETS-UNUSABLE: .* moves the pipeline to other topics in epoch 2(.|\n)*Name a time, or offsets"
+    with pytest.raises(SystemExit, match=refusal):
+        typing(world, "rewind", "--to-epoch", "1")
+    world.produce("ef")
+    world.opened(2)
+    world.task().abort(Run("dag", "run 2"), "out of memory")
+    with pytest.raises(SystemExit, match=refusal):
+        typing(world, "rewind", "--to-epoch", "1")
+    typing(world, "rewind", "--to-timestamp", "2000-01-01T00:00Z")
+    assert world.run(3) is None
+    assert world.shown("lake") == "aabbccddef"
+
+
 @pytest.mark.parametrize("since", ["it was deleted", "retention deleted its records"])
 @pytest.mark.parametrize(
     ("epoch", "tables", "shown"),
@@ -363,6 +380,8 @@ def test_a_topic_that_is_no_longer_read_and_is_gone_does_not_hinder_a_rewind(
     world.delete_topic("more") if since == "it was deleted" else world.delete_before(0, 3, "more")
     screen = typing(world, "rewind", "--to-epoch", str(epoch), *tables)
     assert (f"{world.topic('more')} stays where it is: the DAG no longer reads it" in screen) == (epoch == 2)
+    lost = "Its rows of epochs 3 to 5 go from the tables, and cannot be read again."
+    assert (lost in screen) == (epoch == 2 and tables != [])
     assert [world.run(number) for number in range(6, 7 + len(tables))] == [None] * (1 + len(tables))
     assert world.shown("lake") == shown
     assert world.completed(world.ledger.newest_complete()).ranges[world.topic("more")] == (OffsetRange(0, 2, 2),)
@@ -378,7 +397,10 @@ def test_a_topic_that_is_no_longer_read_goes_back_where_it_can_and_is_read_again
         assert wide.run(number) is None
     world.produce("ef")
     assert world.run(4) is None
-    assert "stays where it is" not in typing(world, "rewind", "--to-epoch", "2", "--restore-tables")
+    screen = typing(world, "rewind", "--to-epoch", "2", "--restore-tables")
+    gone = "until then, their rows of epochs 3 to 4 are gone from the tables"
+    assert f"has them again; {gone}: 1 offsets, {world.topic('more')}[0] [1, 2)" in screen
+    assert "stays where it is" not in screen
     assert [each.run(number) for number, each in ((5, world), (6, world), (7, wide))] == [None] * 3
     assert world.shown("lake") == "abcdefxy"
 

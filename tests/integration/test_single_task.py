@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Context
 
-from airflow_epochs.coordinator import code_changes, series
+from airflow_epochs.coordinator import code_changes, savepoints, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.retrying import Retry
@@ -65,7 +65,7 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @contextmanager
-def at(phase: str, time: int, happens: Callable[[], None]) -> Iterator[None]:
+def at(phase: str, time: int, happens: Callable[[], object]) -> Iterator[None]:
     """The n-th time that a task in the block reaches a phase, this happens."""
     seen = 0
 
@@ -320,6 +320,24 @@ def test_a_savepoint_names_the_last_epoch_of_the_run(lab: Lab) -> None:
     assert lab.run("r2", {"savepoint": "first"}).state == "failed"
     assert lab.clear("r1").state == "success"
     assert [(each.name, each.epoch) for each in lab.ledger.savepoints()] == [("first", 2)]
+
+
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+def test_a_savepoint_name_that_is_taken_while_the_run_works_fails_no_run_and_the_log_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str
+) -> None:
+    lab, ana = Lab(tmp_path, monkeypatch, layout=layout), Account(who="ana", why="the old rates")
+    lab.produce("a")
+    lab.run("r1")
+    lab.produce("b")
+    with at("complete.landed", 1, lambda: savepoints.make(lab.ledger, "orders", "mine", 1, ana)):
+        assert lab.run("r2", {"savepoint": "mine"}).state == "success"
+    assert {event["epoch"] for event in lab.harness.asset_events("r2")} == {2}
+    [told] = [text for text in caplog.messages if "has no savepoint" in text]
+    assert "EPOCHS-SAVEPOINT-NAME: The savepoint name 'mine' is taken: it is the name of epoch 1" in told
+    assert "Type `airflow epochs savepoint orders ANOTHER-NAME --epoch 2 --why …`" in told
+    assert lab.clear("r2").state == "success"
+    assert [(each.name, each.epoch) for each in lab.ledger.savepoints()] == [("mine", 1)]
 
 
 def test_the_newest_epoch_of_a_run_is_found_among_many(lab: Lab) -> None:

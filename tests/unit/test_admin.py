@@ -83,7 +83,7 @@ def test_a_ledger_is_signed_with_a_key_and_not_without_one(scenario: Scenario) -
 
 
 def test_the_newest_epochs_come_newest_first_each_in_a_row(scenario: Scenario) -> None:
-    rows = [EpochRow.of(view) for view in newest_epochs(scenario.ledger, 20)]
+    rows = [EpochRow.of(scenario.ledger, view) for view in newest_epochs(scenario.ledger, 20)]
     assert [(row.number, row.state, row.rows, row.waits_for) for row in rows] == [
         (2, State.IN_DOUBT, 0, ("audit", "orders")),
         (1, State.COMPLETE, 20, ()),

@@ -57,7 +57,7 @@ def refused(scenario: Scenario, number: int) -> Refused:
 
 def listed(scenario: Scenario) -> list[tuple[int, str | None, bool]]:
     ledger = scenario.ledger
-    rows = [EpochRow.of(view, ledger.complete_record(view.number - 1)) for view in newest_epochs(ledger, 20)]
+    rows = [EpochRow.of(ledger, view, ledger.complete_record(view.number - 1)) for view in newest_epochs(ledger, 20)]
     return [(row.number, row.code, row.code_changed) for row in rows]
 
 

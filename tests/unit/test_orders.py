@@ -5,24 +5,34 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Before, Move, Position
-from airflow_epochs.coordinator import admin, orders, state_tables
+from airflow_epochs.contracts import Before, Movable, Move, Position
+from airflow_epochs.coordinator import admin, order_wording, orders, rewinding, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import position_of_next
+from airflow_epochs.ledger.queries import EpochRow, position_of_next
 from airflow_epochs.ledger.signing import Keys
-from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, OpenRecord, Run, TransactionId
+from airflow_epochs.model import (
+    DecisionKind,
+    DecisionRecord,
+    OffsetRange,
+    OpenRecord,
+    RestorePoint,
+    Run,
+    TransactionId,
+    ends_of,
+)
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import DictStore, Observed, memory_coordinator
+from airflow_epochs.testing import DictStore, MemoryEnvironment, MemorySource, Observed, memory_coordinator
 from tests.support.scenario import BOTH, Scenario, abort, crashes, in_doubt, moments, observed_run, run
 
 ME = Account(who="me", why="the cluster is too small", host="here")
@@ -35,6 +45,24 @@ def scenario() -> Scenario:
     scenario.airflow_run(run(1))
     scenario.produce(4)
     return scenario
+
+
+class NoLongerRead(MemorySource):
+    """A source whose topics the DAG does not name any more. Retention has deleted their records, or not."""
+
+    def __init__(self, world: str, kept: bool) -> None:
+        super().__init__(world=world, topics=("orders",))
+        self.kept = kept
+
+    def leaves_out(self, topic: str) -> bool:
+        return True
+
+    def to_offsets(self, position: Position, offsets: dict[str, dict[int, int]], env: object) -> Move:
+        if not self.kept:
+            raise Refused("Its records are gone.", code=codes.OFFSETS_UNUSABLE)
+        ends = ends_of(position.ranges)
+        again = {t: tuple(OffsetRange(p, to, ends[t, p]) for p, to in of.items()) for t, of in offsets.items()}
+        return Move(position=position, again=again, ahead=again)
 
 
 def standing(scenario: Scenario) -> orders.Standing:
@@ -143,6 +171,76 @@ def test_an_epoch_obeys_the_newest_of_two_moves_and_both_stay_on_record(scenario
     complete = scenario.ledger.complete_record(2)
     assert complete and complete.ranges == {"orders": (OffsetRange(0, 5, 7), OffsetRange(1, 6, 7))}
     assert len(complete.commands) == 3
+
+
+def test_no_epoch_says_where_to_go_on_from_when_a_command_for_another_topic_is_on_record(scenario: Scenario) -> None:
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    position = at.position(source)
+    assert orders.ends_after(scenario.ledger, at, 1) == {"orders": {0: 5, 1: 5}}
+    orders.put(scenario.ledger, at, "reset-source", ME, Move(position=position, left=position.ranges))
+
+    def require_refused() -> None:
+        with pytest.raises(Refused, match=r"EPOCHS-OFFSETS-UNUSABLE: .* moves the pipeline to other topics in epoch 2"):
+            orders.ends_after(scenario.ledger, standing(scenario), 1)
+
+    require_refused()
+    aborted(scenario, 2)
+    require_refused()
+    moved(scenario, 0, 6)
+    require_refused()
+    assert scenario.airflow_run(run(3)) is None
+    assert orders.ends_after(scenario.ledger, standing(scenario), 2) == {"orders": {0: 7, 1: 7}}
+
+
+@pytest.mark.parametrize(
+    ("kept", "restored", "line"),
+    [
+        (True, False, "read again only once `topics` has them again, so their rows come twice then: {}"),
+        (
+            True,
+            True,
+            "read again only once `topics` has them again; until then, their rows of epochs 2 to 3 are gone from the "
+            "tables: {}",
+        ),
+        (False, False, "orders stays where it is: the DAG no longer reads it, and its older records are gone."),
+        (
+            False,
+            True,
+            "orders stays where it is: the DAG no longer reads it, and its older records are gone. Its rows of epochs "
+            "2 to 3 go from the tables, and cannot be read again.",
+        ),
+    ],
+)
+def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_reads(
+    scenario: Scenario, kept: bool, restored: bool, line: str
+) -> None:
+    assert scenario.airflow_run(run(2)) is None
+    scenario.produce(2)
+    assert scenario.airflow_run(run(3)) is None
+    at, source = standing(scenario), NoLongerRead(scenario.world.name, kept)
+    move = rewinding.to_epoch(scenario.ledger, at, cast(Movable, source), 1, MemoryEnvironment())
+    tables = orders.Restoration(epoch=1, points={"orders": RestorePoint(epoch=1, version=0)})
+    lines = order_wording.told(scenario.ledger, at, move, tables if restored else orders.NO_RESTORATION)
+    assert f"  {line.format('6 offsets, orders[0] [5, 8), orders[1] [5, 8)')}" in lines
+    assert "  there to be read now: nothing" in lines
+    assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
+
+
+def test_the_row_of_an_epoch_has_all_its_commands_before_a_run_obeys_them_and_after(scenario: Scenario) -> None:
+    def commands() -> tuple[str, ...]:
+        return EpochRow.of(scenario.ledger, scenario.ledger.view(2)).commands
+
+    aborted(scenario, 2)
+    replanned(scenario)
+    moved(scenario, 0, 6)
+    assert commands() == ("replan", "skip")
+    scenario.coordinator().open(run(3))
+    assert commands() == ("replan", "skip"), "open"
+    abort(scenario.coordinator(), run(3))
+    assert commands() == ("replan", "skip"), "aborted"
+    assert scenario.airflow_run(run(4)) is None
+    assert commands() == ("replan", "skip"), "complete"
 
 
 @pytest.mark.parametrize("after_an_abort", [False, True])

@@ -18,6 +18,8 @@ def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> 
     return [
         f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} will begin elsewhere:",
         *_input(ledger, move, restoration),
+        *_unread(at, move, restoration),
+        f"  there to be read now: {shown(_read(move.ahead, move))}",
         *_brought_back(at, move, restoration),
         *_counted_again(at, move, restoration),
         *_late(at, move, restoration),
@@ -39,18 +41,32 @@ def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
         lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
     if move.lost:
         lines.append(f"  lost for good: {shown(move.lost)}")
-    older, again = orders.before_beginning(ledger, move.again)
+    older, again = orders.before_beginning(ledger, _read(move.again, move))
     if older:
         lines.append(f"  older than the first epoch: {shown(older)}")
         lines.append("  Their rows come for the first time, unless an earlier command went back to them, too.")
     if again:
         twice = "" if restoration.points else ", so their rows come twice"
         lines.append(f"  read again{twice}: {shown(again)}")
-    lines += [
-        f"  {topic} stays where it is: the DAG no longer reads it, and its older records are gone."
-        for topic in move.stay
-    ]
-    return [*lines, f"  there to be read now: {shown(move.ahead)}"]
+    return lines
+
+
+def _read(ranges: Ranges, move: Move) -> Ranges:
+    """``ranges`` without the topics that are no longer read."""
+    return {topic: of for topic, of in ranges.items() if topic not in move.unread}
+
+
+def _unread(at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    """What becomes of the topics that are no longer read. With tables that go back, their later rows go."""
+    back = {topic: of for topic, of in move.again.items() if topic in move.unread}
+    since = described_epochs(restoration.epoch + 1, at.epoch - 1)
+    then, lost = ", so their rows come twice then", ""
+    if restoration.points:
+        then = f"; until then, their rows of {since} are gone from the tables"
+        lost = f" Its rows of {since} go from the tables, and cannot be read again."
+    lines = [f"  read again only once `topics` has them again{then}: {shown(back)}"] if back else []
+    stay = "stays where it is: the DAG no longer reads it, and its older records are gone."
+    return [*lines, *(f"  {topic} {stay}{lost}" for topic in move.stay)]
 
 
 def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[str]:

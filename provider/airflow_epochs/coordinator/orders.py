@@ -10,7 +10,7 @@ The caller shows what a command would change, and asks, between ``standing`` and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
@@ -19,7 +19,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import newest_opened, order_in_force
+from airflow_epochs.ledger.queries import commands_obeyed, newest_opened, order_in_force
 from airflow_epochs.model import (
     Command,
     CompleteRecord,
@@ -256,7 +256,7 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
     A partition that a later epoch was the first to read: where that epoch began.
 
     Raises:
-        Refused: The epoch is not complete; or a command has put other topics in the place of those since.
+        Refused: The epoch is not complete; or a command has put other topics in the place of those since, or waits to.
     """
     record = ledger.complete_record(number)
     if record is None or at.before is None:
@@ -265,7 +265,7 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
             code=codes.EPOCH_UNKNOWN,
             pipeline=at.newest.txn.pipeline,
         )
-    _require_same_topics(ledger, at.before, number)
+    _require_same_topics(ledger, at, at.before, number)
     last = at.order or at.before
     missing, found = ends_of(last.ranges).keys() - ends_of(record.ranges).keys(), ends_of(record.ranges)
     for later in range(number + 1, at.epoch):
@@ -279,19 +279,30 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
     return offsets
 
 
-def _require_same_topics(ledger: Ledger, before: CompleteRecord, number: int) -> None:
+def _require_same_topics(ledger: Ledger, at: Standing, before: CompleteRecord, number: int) -> None:
+    """Raise Refused if a command has put other topics in the place of those, or will with the next epoch."""
+    if at.order and _leaves_topics(commands_obeyed(ledger, at.order)):
+        raise _other_topics(at, number, f"moves the pipeline to other topics in epoch {at.epoch}", "Name")
     moved = before.moved_in
     while moved > number:
         record, earlier = ledger.complete_record(moved), ledger.complete_record(moved - 1)
-        if record and any(command.left for command in record.commands):
-            raise Refused(
-                f"The command `reset-source` moved the pipeline to other topics in epoch {moved}. The offsets of epoch "
-                f"{number} mean nothing there.",
-                code=codes.OFFSETS_UNUSABLE,
-                remedy=f"Name epoch {moved} or a later one, a time, or offsets.",
-                pipeline=before.txn.pipeline,
-            )
+        if record and _leaves_topics(record.commands):
+            what = f"moved the pipeline to other topics in epoch {moved}"
+            raise _other_topics(at, number, what, f"Name epoch {moved} or a later one,")
         moved = earlier.moved_in if earlier else 0
+
+
+def _leaves_topics(commands: Sequence[Command]) -> bool:
+    return any(command.left for command in commands)
+
+
+def _other_topics(at: Standing, number: int, what: str, remedy: str) -> Refused:
+    return Refused(
+        f"The command `reset-source` {what}. The offsets of epoch {number} mean nothing there.",
+        code=codes.OFFSETS_UNUSABLE,
+        remedy=f"{remedy} a time, or offsets.",
+        pipeline=at.newest.txn.pipeline,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

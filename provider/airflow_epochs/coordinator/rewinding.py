@@ -30,7 +30,8 @@ def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: En
     stay = [topic for topic in moving if _cannot_go_back(source, position, topic, moving[topic], env)]
     back = {topic: of for topic, of in moving.items() if topic not in stay}
     move = source.to_offsets(position, back, env) if back else Move(position=position)
-    return replace(move, stay=tuple(stay), back_to=_end_of(ledger, source, number))
+    unread = tuple(topic for topic in back if _leaves_out(source, topic))
+    return replace(move, stay=tuple(stay), unread=unread, back_to=_end_of(ledger, source, number))
 
 
 def _end_of(ledger: Ledger, source: Movable, number: int) -> str:
@@ -51,7 +52,7 @@ def _cannot_go_back(
     source: Movable, position: Position, topic: str, offsets: Mapping[int, int], env: Environment
 ) -> bool:
     """Whether the topic is no longer read, and does not have these offsets any more. It need not go back then."""
-    if not (isinstance(source, LeavingOut) and source.leaves_out(topic)):
+    if not _leaves_out(source, topic):
         return False
     try:
         source.to_offsets(position, {topic: offsets}, env)
@@ -60,6 +61,10 @@ def _cannot_go_back(
             raise
         return True
     return False
+
+
+def _leaves_out(source: Movable, topic: str) -> bool:
+    return isinstance(source, LeavingOut) and source.leaves_out(topic)
 
 
 def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> bool:

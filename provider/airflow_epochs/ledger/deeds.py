@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import commands_obeyed, newest_epochs, waivers
+from airflow_epochs.ledger.queries import commands_of, newest_epochs, waivers
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     ACKNOWLEDGE_CODE,
@@ -78,7 +78,7 @@ def _of_pipeline(ledger: Ledger) -> Iterator[Deed]:
 def _of_epoch(ledger: Ledger, view: EpochView) -> Iterator[Deed]:
     for sink, waived in waivers(ledger, view).items():
         yield _deed(f"waive {sink}", view.number, waived)
-    for command in view.complete.commands if view.complete else commands_obeyed(ledger, view.opened):
+    for command in commands_of(ledger, view):
         if command.name != ACKNOWLEDGE_CODE:  # that one has a record of its own
             yield _deed(command.name, view.number, command)
 

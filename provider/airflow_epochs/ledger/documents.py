@@ -43,7 +43,7 @@ def document(ledger: Ledger, view: EpochView) -> JsonDict:
 
 def summary(pipeline: str, ledger: Ledger, view: EpochView) -> JsonDict:
     """An epoch at a glance: numbers and texts, and lists of flat values."""
-    row, record = EpochRow.of(view), view.complete or view.opened
+    row, record = EpochRow.of(ledger, view), view.complete or view.opened
     run = view.complete.opened_by if view.complete else view.opened.run
     receipts = view.complete.receipts if view.complete else view.receipts
     seconds = (view.complete.metrics.get("seconds") or {}) if view.complete else {}

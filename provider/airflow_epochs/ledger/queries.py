@@ -21,7 +21,7 @@ class EpochRow:
         offsets: The number of offsets in its ranges: at most as many are records.
         rows: The sum of the rows in its receipts.
         waits_for: The sinks without a receipt or a waiver, if the epoch is in doubt; else empty.
-        commands: The operators' commands that the epoch obeyed; if it is not open yet, the one that waits for a run.
+        commands: The operators' commands that the epoch obeys, oldest first; if it is not open yet, those that wait.
         versions: Sink name -> the version that shows the epoch; only sinks that have versions.
         at: When it was completed; if it is not complete, when its newest attempt was opened. ISO 8601.
         code: The transform that made its rows, as in ``OpenRecord``; None if unknown.
@@ -46,7 +46,7 @@ class EpochRow:
     dead_letters: int | None = None
 
     @classmethod
-    def of(cls, view: EpochView, before: CompleteRecord | None = None) -> EpochRow:
+    def of(cls, ledger: Ledger, view: EpochView, before: CompleteRecord | None = None) -> EpochRow:
         """The row of an epoch that has been opened. ``before``: the epoch before; needed for ``code_changed`` alone."""
         record = view.complete or view.opened
         receipts = view.complete.receipts if view.complete else view.receipts
@@ -62,18 +62,12 @@ class EpochRow:
             versions={sink: r.version for sink, r in sorted(receipts.items()) if r.version is not None},
             at=view.complete.completed_at if view.complete else view.opened.opened_at,
             txn_id=record.txn_id,
-            commands=_commands(view),
+            commands=tuple(command.name for command in commands_of(ledger, view)),
             code=record.code,
             code_changed=before is not None and None not in (before.code, record.code) and before.code != record.code,
             read=metrics.get("rows_in"),
             dead_letters=letters.rows if letters else None,
         )
-
-
-def _commands(view: EpochView) -> tuple[str, ...]:
-    if view.complete:
-        return tuple(command.name for command in view.complete.commands)
-    return (view.opened.command.name,) if view.opened.command else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +188,11 @@ def commands_obeyed(ledger: Ledger, opened: OpenRecord) -> tuple[Command, ...]:
     """The commands that the epoch of this attempt obeys, oldest first; of an attempt that holds one, with that one."""
     attempts = [ledger.open_record(opened.txn.epoch, number) for number in range(1, opened.obeys + 1)]
     return tuple(each.command for each in attempts if each and each.command)
+
+
+def commands_of(ledger: Ledger, view: EpochView) -> tuple[Command, ...]:
+    """The commands that an epoch obeys, complete or not, oldest first; also those that wait for a run."""
+    return tuple(view.complete.commands) if view.complete else commands_obeyed(ledger, view.opened)
 
 
 def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:

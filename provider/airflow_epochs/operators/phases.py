@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Limits
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import Refused
 from airflow_epochs.names import RUN_NOTE
 from airflow_epochs.operators.telling import in_brief
 
@@ -42,11 +43,20 @@ def stage(coordinator: Coordinator, run: Run) -> Checkpoint:
 
 
 def name_epoch(coordinator: Coordinator, run: Run, params: Mapping[str, Any], epoch: int) -> None:
-    """Make the savepoint that the run's param names, if it names one."""
-    ledger, name = coordinator.task.ledger, params.get("savepoint")
-    if name and not ledger.disposed(name):  # disposed of since, and the run was cleared
-        by = Account(who="", why=f"the DAG param of {run}")
-        savepoints.make(ledger, coordinator.task.pipeline.name, name, epoch, by)
+    """Make the savepoint that the run's param names, if it names one.
+
+    The epoch is complete. So a name that was taken since ``open`` does not fail the run: its params stay as they are.
+    """
+    ledger, pipeline, name = coordinator.task.ledger, coordinator.task.pipeline.name, params.get("savepoint")
+    if not name or ledger.disposed(name):  # disposed of since, and the run was cleared
+        return
+    try:
+        savepoints.make(ledger, pipeline, name, epoch, Account(who="", why=f"the DAG param of {run}"))
+    except Refused as error:
+        if error.code is not codes.SAVEPOINT_NAME:
+            raise
+        error.remedy = f"Type `airflow epochs savepoint {pipeline} ANOTHER-NAME --epoch {epoch} --why …`."
+        log.error("epoch %s is complete, and has no savepoint: %s", epoch, error)
 
 
 def tell_of_newest(

@@ -91,7 +91,7 @@ def one_pipeline(
     ledger = ledger_for(user, conn_id, pipeline)
     row = pipeline_row(pipeline, ledger)
     views = list(islice(newest_epochs(ledger, SHOWN + 1, before), SHOWN))  # the newest may not be open yet
-    shown = [EpochRow.of(view, ledger.complete_record(view.number - 1)) for view in views]
+    shown = [EpochRow.of(ledger, view, ledger.complete_record(view.number - 1)) for view in views]
     return page(
         request,
         "pipeline.html",
@@ -135,7 +135,7 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         pipeline=pipeline,
         records=records,
         newest=newest,
-        row=EpochRow.of(view, ledger.complete_record(number - 1)),
+        row=EpochRow.of(ledger, view, ledger.complete_record(number - 1)),
         accounts=accounts(records.complete) if records.complete else {},
         has_next=number <= ledger.newest_complete(),
         run_of=partial(run_ids.airflow_run, ledger),
