@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ console = Console(width=max(130, Console().width), highlight=False)
 def main() -> int:
     folder = PROJECT / ".stack"
     os.umask(private.UMASK)
+    signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that everything is stopped
     keep = os.environ.get("DEMO_KEEP") == "1"
     try:
         state = start(folder)

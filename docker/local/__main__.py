@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from stack.whole import AIRFLOW, CONNECT, PROJECT, State
 def main() -> int:
     arguments = _parser().parse_args()
     folder: Path = arguments.folder.resolve()
+    signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that `up` ends what it has started
     try:
         return COMMANDS[arguments.command](folder)
     except StackError as problem:
