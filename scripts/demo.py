@@ -28,7 +28,7 @@ from orders_demo.lines import Lines
 from orders_demo.sabotage import Hit, Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import PIPELINE, Watch
-from stack import control, private
+from stack import control, private, proxy
 from stack.airflow import USER, password_in
 from stack.jars import fetch
 from stack.processes import StackError
@@ -47,6 +47,7 @@ console = Console(width=max(130, Console().width), highlight=False)
 def main() -> int:
     folder = PROJECT / ".stack"
     os.umask(private.UMASK)
+    os.environ.update(proxy.bypass())
     signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that everything is stopped
     keep = os.environ.get("DEMO_KEEP") == "1"
     try:
