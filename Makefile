@@ -104,6 +104,7 @@ stack-up: venv check-java
 stack-down: venv
 	$(BIN)/python docker/local down
 
+# Before everything is installed, nothing can have been started.
 clean:
-	[ ! -x $(BIN)/python ] || $(BIN)/python docker/local down
+	[ ! -e $(READY) ] || $(BIN)/python docker/local down
 	rm -rf $(VENV) .stack .pytest_cache .mypy_cache .ruff_cache

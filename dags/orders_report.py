@@ -10,8 +10,10 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
+from airflow_epochs import DeltaSink
+
 LAKE = os.environ.get("LAKE", "/lake")
-ORDERS = Asset(f"{LAKE}/silver/orders" if "://" in LAKE else f"file://{LAKE}/silver/orders")
+ORDERS = Asset(DeltaSink("orders", f"{LAKE}/silver/orders").asset_uri("orders"))
 
 with DAG("orders_report", schedule=[ORDERS], max_active_runs=1, catchup=False):
 

@@ -3,6 +3,8 @@
 FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
+# The user of compose.yaml. Hadoop asks the system for its name, and does not start without one.
+RUN useradd --uid 50000 --gid 0 --no-create-home --home-dir /tmp spark
 COPY constraints.txt /stack/
 # Without python/lib, Python workers import the pyspark that is installed; its pyspark.zip they would compile each time.
 RUN pip install --no-cache-dir -c /stack/constraints.txt "pyspark[connect]" psutil typing-extensions \

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from orders_demo.lines import Lines
 from orders_demo.sabotage import Hit, Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import PIPELINE, Watch
-from stack import control, private
+from stack import control, private, proxy
 from stack.airflow import USER, password_in
 from stack.jars import fetch
 from stack.processes import StackError
@@ -38,6 +39,7 @@ AT_ONCE = 60_000
 PER_S = 12_000
 EPOCH_RECORDS_MAX = 60_000
 CONSUMED_S = 240.0
+MARKER = "of-the-demo"
 STEPS = ("open", "stage", "vote", "commit", "complete")
 
 console = Console(width=max(130, Console().width), highlight=False)
@@ -46,6 +48,8 @@ console = Console(width=max(130, Console().width), highlight=False)
 def main() -> int:
     folder = PROJECT / ".stack"
     os.umask(private.UMASK)
+    os.environ.update(proxy.bypass())
+    signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that everything is stopped
     keep = os.environ.get("DEMO_KEEP") == "1"
     try:
         state = start(folder)
@@ -54,7 +58,7 @@ def main() -> int:
         console.print(f"[red]The demo failed:[/red] {problem}")
         return 1
     finally:
-        if not keep:
+        if not keep and is_own(folder):
             with timed("stopping everything"):
                 control.down(folder)
     console.print(f"\n[bold {'green' if verdict.exactly_once else 'red'}]{verdict}[/]")
@@ -65,18 +69,33 @@ def main() -> int:
 
 
 def start(folder: Path) -> State:
-    """Start from nothing: what an earlier demo left is ended and removed."""
+    """Start from nothing: what an earlier demo left is ended and removed.
+
+    Raises:
+        StackError: The folder is not a demo's, and stays; or something did not start.
+    """
+    if folder.exists() and not is_own(folder):
+        raise StackError(
+            f"{folder} has the data of `make stack-up`. "
+            "What to do: type `make stack-down`; then move or delete the folder."
+        )
     with timed("fetching jars (once per machine)"):
         fetch("spark", "broker")
     if folder.exists():
         control.down(folder)
         shutil.rmtree(folder)
+    private.write(private.make_folder(folder) / MARKER, "make demo deletes this folder\n")
     os.environ["ORDERS_MAX_RECORDS"] = str(EPOCH_RECORDS_MAX)
     with timed("starting Kafka, Spark Connect and Airflow"):
         state = control.up(folder)
     password = password_in(folder / AIRFLOW)
     console.print(f"Airflow is at {state.airflow}, user {USER}, password {password}; logs and data are in {folder}")
     return state
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a demo has made the folder."""
+    return (folder / MARKER).exists()
 
 
 def run(state: State, folder: Path) -> Verdict:

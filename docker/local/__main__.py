@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 
-from stack import class_archive, control
+from stack import class_archive, control, proxy
 from stack.airflow import PASSWORDS, USER, password_in
 from stack.connect import TOKEN
 from stack.digests import RECORDED, record
@@ -18,6 +20,8 @@ from stack.whole import AIRFLOW, CONNECT, PROJECT, State
 def main() -> int:
     arguments = _parser().parse_args()
     folder: Path = arguments.folder.resolve()
+    os.environ.update(proxy.bypass())
+    signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that `up` ends what it has started
     try:
         return COMMANDS[arguments.command](folder)
     except StackError as problem:

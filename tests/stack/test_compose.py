@@ -120,6 +120,18 @@ def test_spark_connect_listens_only_where_its_client_is_and_wants_a_token() -> N
     assert (client["host"], client["password"]) == ("localhost", token)
 
 
+def test_the_topic_outlives_its_container_as_the_ledger_does() -> None:
+    """To the ledger, a new topic of the same name is one that was deleted and created again."""
+    kafka = SERVICES["kafka"]
+    kept = dict(reversed(volume.split(":", 1)) for volume in kafka.get("volumes", []))
+    assert kept.get(kafka["environment"].get("KAFKA_LOG_DIRS")) in COMPOSE["volumes"]
+
+
+def test_the_user_that_runs_spark_has_a_name_in_its_image() -> None:
+    uid, _ = SERVICES["spark"]["user"].split(":")
+    assert re.search(rf"^RUN useradd .*--uid {uid} ", (DOCKER / "spark.Dockerfile").read_text(), re.MULTILINE)
+
+
 def test_the_web_server_is_told_the_password_in_a_file_and_starts(drawn: dict[str, str], tmp_path: Path) -> None:
     """Its command, run with a program ``airflow`` that only says how it was called."""
     (tmp_path / "airflow").write_text("#!/bin/sh\necho called with $*\n")

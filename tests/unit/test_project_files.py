@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_make_looks_for_the_tests_that_need_java_where_they_are() -> None:
     files = [path for path in tests.rglob("test_*.py") if re.search(r"pytest\.mark\.jvm", path.read_text())]
     having = {path.relative_to(tests).parts[0] for path in files}
     assert having == {*named[1].split(), "chaos"}
+
+
+def test_make_clean_removes_a_virtual_environment_that_is_half_made(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    python = tmp_path / ".venv" / "bin" / "python"
+    for folder in (python.parent, tmp_path / ".stack"):
+        folder.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
 
 # -- the workflow ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stack import private
+from stack import private, proxy
 from stack.airflow_api import AirflowApi
 from stack.ports import free_port
 from stack.processes import Server
@@ -124,7 +124,7 @@ class AirflowStack(Server):
         return {
             "AIRFLOW_HOME": str(self.folder),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-            "NO_PROXY": "127.0.0.1,localhost",
+            **proxy.bypass(),
             **{
                 f"AIRFLOW__{section.upper()}__{key.upper()}": value
                 for section, values in options.items()

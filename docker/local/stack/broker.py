@@ -10,6 +10,7 @@ from stack import private
 from stack.jars import Jars
 from stack.ports import answers, free_port
 from stack.processes import Server
+from stack.properties import escaped
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -45,7 +46,7 @@ class Broker(Server):
     def start(self) -> None:
         private.make_folder(self.folder)
         properties = self.folder / "server.properties"
-        private.write(properties, "".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        private.write(properties, "".join(f"{key}={escaped(value)}\n" for key, value in self._properties().items()))
         log4j = self.folder / "log4j2.properties"
         private.write(log4j, LOG4J + self.log4j)
         java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]

@@ -7,12 +7,15 @@ ends them all on SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -24,6 +27,7 @@ from stack.whole import Stack, State
 START_S = 240.0
 STOP_S = 40.0
 WATCH_S = 0.5
+LOCK, LOG = "lock", "supervisor.log"
 
 
 def up(folder: Path) -> State:
@@ -36,9 +40,33 @@ def up(folder: Path) -> State:
         return state
     fetch("spark", "broker")  # here, where the user sees an error, and outside of the deadline
     private.make_folder(folder)
-    (folder / "state.json").unlink(missing_ok=True)
-    log = folder / "supervisor.log"
-    with open(log, "wb", opener=private.opener) as output:
+    with _locked(folder) as lock:
+        (folder / "state.json").unlink(missing_ok=True)
+        supervisor = _start(folder, lock)
+        try:
+            return _when_ready(folder, supervisor)
+        except BaseException:  # Ctrl-C, too: the supervisor does not hear of it
+            _end(supervisor)
+            raise
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[TextIO]:
+    """The lock of ``folder``. It is held for as long as this process, or one that inherits the file, has it open."""
+    with open(folder / LOCK, "a+", opener=private.opener) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(
+                f"Another command is starting or ending the stack in {folder}. "
+                "What to do: wait until it is done, or end the stack with `make stack-down`."
+            ) from None
+        yield lock
+
+
+def _start(folder: Path, lock: TextIO) -> subprocess.Popen[bytes]:
+    """A supervisor, which inherits the lock. Its process id is in the lock's file, where ``down`` finds it."""
+    with open(folder / LOG, "wb", opener=private.opener) as output:
         main = Path(__file__).parents[1]
         supervisor = subprocess.Popen(
             [sys.executable, str(main), "supervise", "--folder", str(folder)],
@@ -47,16 +75,32 @@ def up(folder: Path) -> State:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=private.UMASK,
+            pass_fds=[lock.fileno()],
         )
+    lock.truncate(0)
+    lock.write(str(supervisor.pid))
+    lock.flush()
+    return supervisor
+
+
+def _when_ready(folder: Path, supervisor: subprocess.Popen[bytes]) -> State:
     end = time.monotonic() + START_S
     while not (state := State.read(folder)):
         if supervisor.poll() is not None:
-            raise StackError(f"The stack did not start:\n{log.read_text(errors='replace')[-3000:]}")
+            raise StackError(f"The stack did not start:\n{(folder / LOG).read_text(errors='replace')[-3000:]}")
         if time.monotonic() > end:
-            supervisor.terminate()
             raise StackError(f"The stack was not ready after {START_S:.0f} s; see the logs in {folder}.")
         time.sleep(0.1)
     return state
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    supervisor.terminate()
+    try:
+        supervisor.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()
+        supervisor.wait()
 
 
 def running(folder: Path) -> State | None:
@@ -68,14 +112,13 @@ def running(folder: Path) -> State | None:
 def down(folder: Path) -> bool:
     """End the stack below ``folder`` and wait until all its processes are gone. Returns whether there was one.
 
-    Also ends the servers of a supervisor that died without ending them.
+    Also ends a start that is not ready yet, and the servers of a supervisor that died without ending them.
     """
     state = State.read(folder)
-    if state is None:
+    supervisor = _is_supervisor(state.supervisor if state else _starting(folder))
+    if not (state or supervisor):
         return False
-    written_at = (folder / "state.json").stat().st_mtime
-    family = [process for pid in state.pids.values() for process in _server(pid, written_at)]
-    supervisor = _is_supervisor(state.supervisor)
+    family = _servers(folder, state) if state else []
     if supervisor:
         supervisor.send_signal(signal.SIGTERM)
         psutil.wait_procs([supervisor], timeout=STOP_S)
@@ -90,16 +133,31 @@ def down(folder: Path) -> bool:
 
 def supervise(folder: Path) -> None:
     """Run the stack until SIGTERM. What ``up`` runs in the background."""
-    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    stack = Stack(folder, fetch("spark", "broker"))
-    with stack:
+        signal.signal(number, leave)  # nobody looks at an event before the stack is ready
+    with Stack(folder, fetch("spark", "broker")) as stack:
+        stopped = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
         stack.state.write(folder)
         while not stopped.wait(WATCH_S):
             if stack.restart_dead_connect():
                 stack.state.write(folder)
                 print("spark connect had died; started it again", flush=True)
+
+
+def leave(number: int, _frame: object) -> None:
+    """On a signal, leave every ``with`` and ``finally``. A second one does not disturb that."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _starting(folder: Path) -> int:
+    """The process id of the newest supervisor, or 0. Its number may belong to a stranger by now."""
+    try:
+        return int((folder / LOCK).read_text() or 0)
+    except FileNotFoundError:
+        return 0
 
 
 def _is_supervisor(pid: int) -> psutil.Process | None:
@@ -109,6 +167,11 @@ def _is_supervisor(pid: int) -> psutil.Process | None:
         if process.status() != psutil.STATUS_ZOMBIE and "supervise" in process.cmdline():
             return process
     return None
+
+
+def _servers(folder: Path, state: State) -> list[psutil.Process]:
+    written_at = (folder / "state.json").stat().st_mtime
+    return [process for pid in state.pids.values() for process in _server(pid, written_at)]
 
 
 def _server(pid: int, written_at: float) -> list[psutil.Process]:

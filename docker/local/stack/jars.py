@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from stack import proxy
 from stack.digests import ARCHIVES, files_in, require_recorded
 from stack.processes import StackError
 
@@ -30,6 +31,11 @@ REGISTRY_XML, REGISTRY_SETTINGS = IVY_XML.with_name("ivy-registry.xml"), IVY_XML
 REGISTRY = "registry"
 CONFS = ("spark", "broker", "s3", "yarn", REGISTRY)
 FETCH_S = 600
+ELSEWHERE = (
+    "\nWhat to do: look whether this machine reaches Maven Central. Behind a proxy, set https_proxy; for one with a "
+    "login, set Java's options in JAVA_TOOL_OPTIONS. For a mirror, "
+    "name a file of Ivy's settings in EPOCHS_IVY_SETTINGS."
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _resolve(conf: str, work: Path, found: Path) -> None:
     ivy = next((pyspark_home() / "jars").glob("ivy-*.jar"))
     wanted, settings = (REGISTRY_XML, str(REGISTRY_SETTINGS)) if conf == REGISTRY else (IVY_XML, "")
-    argv = ["java", "-jar", str(ivy), "-cache", str(work / "ivy"), "-ivy", str(wanted), "-confs", conf]
+    argv = ["java", *proxy.java_options(), "-jar", str(ivy), "-cache", str(work / "ivy")]
+    argv += ["-ivy", str(wanted), "-confs", conf]
     argv += ["-types", "jar", "bundle", "tar.gz", "-retrieve", f"{found}/[artifact]-[revision].[ext]"]
     if settings := os.environ.get("EPOCHS_IVY_SETTINGS") or settings:  # the former: a mirror instead of Maven Central
         argv += ["-settings", settings]
@@ -129,7 +136,7 @@ def _resolve(conf: str, work: Path, found: Path) -> None:
         raise StackError(f"The {conf} jars were not fetched within {FETCH_S} s. What to do: try again.") from None
     if done.returncode or not files_in(found):
         problems = [line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line][-25:]
-        raise StackError(f"The {conf} jars cannot be resolved:\n" + "\n".join(problems) + done.stderr)
+        raise StackError(f"The {conf} jars cannot be resolved:\n" + "\n".join(problems) + done.stderr + ELSEWHERE)
 
 
 def _leave_out_what_spark_has(found: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stack import private
 from stack.jars import Jars, pyspark_home
+from stack.properties import escaped
 
 # Without it, Kafka passwords stand in clear in Spark's plans, event log and UI. The provider's own pattern; written
 # out, because the image of the Spark server has no provider.
@@ -156,7 +157,7 @@ def environment(folder: Path) -> dict[str, str]:
 def write_defaults(folder: Path, values: Mapping[str, str]) -> None:
     """Make ``folder`` a SPARK_CONF_DIR with these defaults."""
     lines = [f"{key} {value}\n" for key, value in values.items()]
-    private.write(private.make_folder(folder) / DEFAULTS_FILE, "".join(lines).replace("\\", "\\\\"))
+    private.write(private.make_folder(folder) / DEFAULTS_FILE, escaped("".join(lines)))
 
 
 def write_conf(folder: Path, values: Mapping[str, str]) -> Path:

@@ -1,0 +1,67 @@
+"""The demo deletes what an earlier demo left, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import demo
+from stack import control
+from stack.processes import StackError
+
+SCRIPTS = Path(demo.__file__).parent
+MAIN = """
+import sys
+from pathlib import Path
+import demo
+demo.PROJECT, demo.fetch = Path(sys.argv[1]), lambda *_: None
+demo.control.down = demo.control.up = lambda folder: sys.exit("the demo has touched the stack")
+sys.exit(demo.main())
+"""
+
+
+@pytest.fixture
+def up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the servers."""
+    monkeypatch.setattr(demo, "fetch", lambda *_: None)
+    monkeypatch.setattr(control, "up", lambda folder: SimpleNamespace(airflow="http://127.0.0.1:1"))
+    monkeypatch.setattr(demo, "password_in", lambda _folder: "secret")
+    monkeypatch.setenv("ORDERS_MAX_RECORDS", "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / ".stack" / "lake").mkdir(parents=True)
+    return tmp_path / ".stack"
+
+
+@pytest.mark.usefixtures("up")
+def test_the_demo_keeps_its_hands_off_the_data_of_stack_up(folder: Path) -> None:
+    with pytest.raises(StackError, match=r"has the data of `make stack-up`\. What to do: type `make stack-down`"):
+        demo.start(folder)
+    assert (folder / "lake").is_dir()
+
+
+def test_a_demo_that_is_refused_does_not_end_the_stack_that_runs(folder: Path) -> None:
+    argv = [sys.executable, "-c", MAIN, str(folder.parent)]
+    done = subprocess.run(argv, cwd=SCRIPTS, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "The demo failed" in done.stdout
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.mark.usefixtures("up")
+def test_the_demo_starts_from_nothing_after_an_earlier_demo(tmp_path: Path) -> None:
+    folder = tmp_path / ".stack"
+    demo.start(folder)
+    (folder / "lake").mkdir()
+    demo.start(folder)
+    assert not (folder / "lake").exists()
