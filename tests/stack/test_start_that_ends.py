@@ -106,7 +106,19 @@ def test_down_ends_a_stack_that_is_starting(
     with pytest.raises(StackError, match="did not start"):
         control.up(tmp_path / "stack")
     assert ended == [True] and len(found) == 1 and not alive(found[0])
-    assert not control.down(tmp_path / "stack")
+
+
+def test_down_ends_no_stranger_that_has_the_number_of_an_earlier_supervisor(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()", "supervise"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None
+        stranger.stdout.readline()
+        (tmp_path / control.LOCK).write_text(str(stranger.pid))
+        try:
+            assert not control.down(tmp_path)
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
 
 
 def test_a_second_start_at_the_same_time_is_refused_and_the_first_goes_on(

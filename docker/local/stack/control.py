@@ -66,6 +66,7 @@ def _locked(folder: Path) -> Iterator[TextIO]:
 
 def _start(folder: Path, lock: TextIO) -> subprocess.Popen[bytes]:
     """A supervisor, which inherits the lock. Its process id is in the lock's file, where ``down`` finds it."""
+    lock.truncate(0)
     with open(folder / LOG, "wb", opener=private.opener) as output:
         main = Path(__file__).parents[1]
         supervisor = subprocess.Popen(
@@ -77,7 +78,6 @@ def _start(folder: Path, lock: TextIO) -> subprocess.Popen[bytes]:
             umask=private.UMASK,
             pass_fds=[lock.fileno()],
         )
-    lock.truncate(0)
     lock.write(str(supervisor.pid))
     lock.flush()
     return supervisor
@@ -153,11 +153,14 @@ def leave(number: int, _frame: object) -> None:
 
 
 def _starting(folder: Path) -> int:
-    """The process id of the newest supervisor, or 0. Its number may belong to a stranger by now."""
+    """The process id of the supervisor that holds the lock, or 0. Without the lock, the number may be a stranger's."""
     try:
-        return int((folder / LOCK).read_text() or 0)
+        with _locked(folder):
+            return 0
     except FileNotFoundError:
         return 0
+    except StackError:
+        return int((folder / LOCK).read_text() or 0)
 
 
 def _is_supervisor(pid: int) -> psutil.Process | None:
