@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -22,6 +23,7 @@ from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import OpenRecord
 from airflow_epochs.names import DRY_RUN
 from airflow_epochs.operators import definitions
+from airflow_epochs.staged import parquet_batches
 from tests.support.faults_world import DiskWorld, abort, start
 
 KEY = "the key of this ledger's owner"
@@ -50,6 +52,24 @@ def test_a_preview_shows_rows_and_columns_and_leaves_no_file(world: DiskWorld) -
         assert len(each.sample.rows) == 1
         assert [name for name, _ in each.sample.columns] == list(each.sample.rows[0])
     assert world.ledger.view(2).open is None
+
+
+def test_a_preview_of_a_delta_sink_reads_no_more_rows_than_it_shows(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[pa.RecordBatch] = []
+
+    def row_by_row(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
+        for batch in whole(opened):
+            for number in range(batch.num_rows):
+                read.append(batch.slice(number, 1))
+                yield read[-1]
+
+    whole = parquet_batches.batches
+    monkeypatch.setattr(parquet_batches, "batches", row_by_row)
+    told = preview(world.coordinator().task, 100, 1)
+    assert all((each.rows or 0) > 1 for each in told.sinks)
+    assert len(read) == len(told.sinks)
 
 
 def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(world: DiskWorld) -> None:
