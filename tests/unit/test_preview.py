@@ -6,17 +6,19 @@ import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pytest
 import yaml
 
-from airflow_epochs import codes
+from airflow_epochs import DeltaSink, codes
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.coordinator import unpublished
+from airflow_epochs.coordinator.dry_run import dry_run
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData, Refused
@@ -116,6 +118,17 @@ def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(
     assert world.run(3) is None
     record = world.ledger.complete_record(2)
     assert record and record.ranges == told.ranges
+
+
+@pytest.mark.parametrize("play", [partial(preview, records=100), partial(dry_run, epoch=1)], ids=["preview", "dry run"])
+def test_a_sink_that_no_task_could_read_from_a_record_is_refused_by_its_argument(
+    world: DiskWorld, play: Callable[..., object]
+) -> None:
+    task = world.coordinator().task
+    wrong = DeltaSink("orders", str(world.folder / "orders"), compact_every=cast(Any, 0.5))
+    with pytest.raises(Refused, match=r"sink 'orders' .*compact_every: Expected `int`") as refused:
+        play(replace(task, pipeline=replace(task.pipeline, sinks=(wrong,))), sample=1)
+    assert refused.value.code is codes.SINK_MISCONFIGURED
 
 
 def left_by_a_killed_preview(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,10 @@ def _played(task: TaskTry, view: EpochView, records: int) -> OpenRecord:
         source_state=planned.state,
         transform=str(task.pipeline.transform),
         code=task.pipeline.transform.digest,
-        sinks={sink.name: SinkPlan(spec=sink.spec(), previous=None) for sink in task.pipeline.sinks},
+        sinks={
+            sink.name: SinkPlan(spec=opening.readable_spec(sink, task.pipeline), previous=None)
+            for sink in task.pipeline.sinks
+        },
         dag_id=task.pipeline.dag_id,
         run_id="preview",
         now=now,
