@@ -922,7 +922,7 @@ class StagedSample:
         count: How many rows lie there.
         rows: The first of them.
         creates: A statement that creates the destination, if it does not exist and the sink never creates it.
-        problem: Why the destination that is there would not take the rows; None if nothing was found.
+        problem: Why the sink, or the destination that is there, would not take the rows; None if nothing was found.
     """
 
     columns: tuple[tuple[str, str], ...]

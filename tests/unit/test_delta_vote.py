@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -412,6 +414,19 @@ def test_the_schema_of_a_table_that_deltalake_cannot_open_is_sought_back_to_the_
     plan = DeltaSink("bronze", path, commit="spark").plan_stage(attempt, "n", world)
     assert [field["name"] for field in plan["schema"]["fields"]] == ["id"]
     assert len(entries_read) == 4
+
+
+def test_the_schema_of_such_a_table_is_sought_below_a_checkpoint_whose_part_with_the_schema_is_missing(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment
+) -> None:
+    path = with_protocol(tmp_path, "somethingNew", "reader")
+    log = Path(path, "_delta_log")
+    for number in range(1, 13):
+        (log / f"{number:020}.json").write_text(json.dumps({"commitInfo": {"timestamp": number}}))
+    part = pa.table({"add": pa.array([None], pa.struct({"path": pa.string()}))})
+    pq.write_table(part, log / f"{10:020}.checkpoint.{2:010}.{2:010}.parquet")
+    plan = DeltaSink("bronze", path, commit="spark").plan_stage(attempt, "n", world)
+    assert [field["name"] for field in plan["schema"]["fields"]] == ["id"]
 
 
 def test_the_id_of_a_table_that_deltalake_cannot_open_is_told_without_a_search_for_its_schema(

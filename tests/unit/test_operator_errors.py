@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import socket
 import sys
 import traceback
@@ -152,23 +151,46 @@ def test_a_step_of_a_run_that_opened_nothing_is_told_to_clear_the_open_task(monk
         ("deltalake", "delta"),
         ("pyspark.sql", "spark"),
         ("airflow.providers.apache.spark.hooks", "spark"),
+        ("airflow.providers.apache", "spark"),
     ],
 )
+@pytest.mark.parametrize("importer", ["airflow_epochs.sources", "pyspark.sql.pandas"])
 def test_a_missing_package_of_an_extra_is_named_with_the_extra_and_not_tried_again(
-    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    module: str, extra: str, importer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError) as missing:
-        importlib.import_module(module)
-    raised = raised_by(operator(OpenEpochOperator), missing.value, monkeypatch)
+    missing = missing_in(importer, module, monkeypatch)
+    raised = raised_by(operator(OpenEpochOperator), missing, monkeypatch)
     assert isinstance(raised, AirflowFailException)
     assert str(raised).startswith(f"{codes.PACKAGE_MISSING.name}: The Python package {module} is not installed here.")
     assert f"`pip install 'airflow-provider-epochs[{extra}]'`" in str(raised)
 
 
+@pytest.mark.parametrize(
+    ("importer", "module"),
+    [
+        ("votes", "pandas"),
+        ("votes", "airflow.providers.apache.spark"),
+        ("airflow_epochs.sources", "airflow.providers.apache.kafka"),
+    ],
+)
+def test_a_package_that_the_users_code_misses_or_that_no_extra_installs_is_named_with_no_extra(
+    importer: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = missing_in(importer, module, monkeypatch)
+    assert raised_by(operator(OpenEpochOperator), missing, monkeypatch) is missing
+
+
+def missing_in(importer: str, module: str, monkeypatch: pytest.MonkeyPatch) -> ModuleNotFoundError:
+    """What Python raises if a module of this name imports another one that is not installed."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError) as missing:
+        exec(f"import {module}", {"__name__": importer})
+    return missing.value
+
+
 def test_every_extra_that_is_named_for_a_package_installs_it() -> None:
     extras = PROJECT["optional-dependencies"]
-    named = {"kafka": "kafka-python", "airflow.providers.apache": "apache-airflow-providers-apache-spark"}
+    named = {"kafka": "kafka-python", "airflow.providers.apache.spark": "apache-airflow-providers-apache-spark"}
     for package, extra in packages._EXTRAS.items():
         wanted = named.get(package, package.replace("_", "-"))
         assert any(given.startswith(wanted) for given in extras[extra]), (package, extra)
@@ -193,10 +215,12 @@ def test_a_missing_module_of_the_users_own_stays_an_error_of_python(monkeypatch:
     assert raised_by(operator(OpenEpochOperator), missing, monkeypatch) is missing
 
 
-def test_a_command_that_lacks_a_package_ends_with_its_extra() -> None:
+def test_a_command_that_lacks_a_package_ends_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = missing_in("airflow_epochs.delta", "deltalake", monkeypatch)
+
     @tells_refusals
     def command(args: Namespace) -> None:
-        raise ModuleNotFoundError("No module named 'deltalake'", name="deltalake")
+        raise missing
 
     with pytest.raises(SystemExit, match=r"EPOCHS-PACKAGE-MISSING(?s:.*)airflow-provider-epochs\[delta\]"):
         command(Namespace())

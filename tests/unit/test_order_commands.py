@@ -137,7 +137,7 @@ def test_a_command_takes_the_topics_of_todays_dag_and_the_next_run_reads_them(
 ) -> None:
     brokers.logs |= {world.topic(): Log(25, 40, 3), world.topic("more"): Log(0, 5, 3)}
     changed = world.but(topics=("in", "more"))
-    monkeypatch.setattr(definitions, "find", lambda name, dag_id: Found(lambda: changed.task().task))
+    monkeypatch.setattr(definitions, "find", lambda name, dag_id, ledger: Found(lambda: changed.task().task))
     shown = typed(world.ledger_root, stopped(changed, 2), "skip")
     assert f"lost for good: 5 offsets, {world.topic()}[0] [20, 25)" in shown
     ranges = {world.topic(): (OffsetRange(0, 25, 40),), world.topic("more"): (OffsetRange(0, 0, 5),)}
@@ -147,7 +147,7 @@ def test_a_command_takes_the_topics_of_todays_dag_and_the_next_run_reads_them(
 def test_a_command_goes_on_with_the_source_on_record_whatever_fails_in_the_search_for_the_dag(
     world: TopicWorld, brokers: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(name: str, dag_id: str) -> Found:
+    def find(name: str, dag_id: str, ledger: str) -> Found:
         raise RuntimeError("the bundle cannot be fetched")
 
     brokers.logs[world.topic()] = Log(25, 40, 3)
@@ -162,7 +162,7 @@ def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_
 ) -> None:
     brokers.logs |= {world.topic(): Log(25, 40, 3), world.topic("more"): Log(0, 5, 3)}
     dags = {"dag": world, "new_dag": world.but(topics=("more",))}
-    monkeypatch.setattr(definitions, "find", lambda name, dag_id: Found(lambda: dags[dag_id].task().task))
+    monkeypatch.setattr(definitions, "find", lambda name, dag_id, ledger: Found(lambda: dags[dag_id].task().task))
     by = Account(who="test", why="the DAG was renamed")
     admin.take_over(world.ledger, world.name, "new_dag", owner="dag", by=by)
     words = ("epochs", "skip", world.name, "--to-available", "--why", "the test says so")

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO, cast
 
+import pyarrow as pa
 import pytest
 import yaml
 
-from airflow_epochs import codes
+from airflow_epochs import DeltaSink, codes
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.coordinator import unpublished
+from airflow_epochs.coordinator.dry_run import dry_run
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import OpenRecord
 from airflow_epochs.names import DRY_RUN
 from airflow_epochs.operators import definitions
+from airflow_epochs.staged import parquet_batches
 from tests.support.faults_world import DiskWorld, abort, start
 
 KEY = "the key of this ledger's owner"
@@ -50,6 +54,24 @@ def test_a_preview_shows_rows_and_columns_and_leaves_no_file(world: DiskWorld) -
         assert len(each.sample.rows) == 1
         assert [name for name, _ in each.sample.columns] == list(each.sample.rows[0])
     assert world.ledger.view(2).open is None
+
+
+def test_a_preview_of_a_delta_sink_reads_no_more_rows_than_it_shows(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[pa.RecordBatch] = []
+
+    def row_by_row(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
+        for batch in whole(opened):
+            for number in range(batch.num_rows):
+                read.append(batch.slice(number, 1))
+                yield read[-1]
+
+    whole = parquet_batches.batches
+    monkeypatch.setattr(parquet_batches, "batches", row_by_row)
+    told = preview(world.coordinator().task, 100, 1)
+    assert all((each.rows or 0) > 1 for each in told.sinks)
+    assert len(read) == len(told.sinks)
 
 
 def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(world: DiskWorld) -> None:
@@ -96,6 +118,17 @@ def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(
     assert world.run(3) is None
     record = world.ledger.complete_record(2)
     assert record and record.ranges == told.ranges
+
+
+@pytest.mark.parametrize("play", [partial(preview, records=100), partial(dry_run, epoch=1)], ids=["preview", "dry run"])
+def test_a_sink_that_no_task_could_read_from_a_record_is_refused_by_its_argument(
+    world: DiskWorld, play: Callable[..., object]
+) -> None:
+    task = world.coordinator().task
+    wrong = DeltaSink("orders", str(world.folder / "orders"), compact_every=cast(Any, 0.5))
+    with pytest.raises(Refused, match=r"sink 'orders' .*compact_every: Expected `int`") as refused:
+        play(replace(task, pipeline=replace(task.pipeline, sinks=(wrong,))), sample=1)
+    assert refused.value.code is codes.SINK_MISCONFIGURED
 
 
 def left_by_a_killed_preview(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,11 @@ def test_the_address_is_that_of_the_spark_providers_hook(
     assert SparkConnectHook("spark").get_connection_url() == url
 
 
+def test_a_connection_for_spark_submit_whose_host_is_an_address_of_spark_connect_is_taken() -> None:
+    given = Connection(conn_id="spark", conn_type="spark", host="sc://h", port=15003)
+    assert connect_address.connection_url(given) == "sc://h:15003/;user_id=airflow"
+
+
 def test_a_token_with_slashes_reaches_the_server_as_it_is() -> None:
     from pyspark.sql.connect.client import DefaultChannelBuilder
 

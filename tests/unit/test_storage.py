@@ -130,8 +130,11 @@ def test_a_connection_with_credentials_or_options_of_its_own_goes_on_with_them(
     ("values", "named"),
     [
         ({"login": "key", "password": "secret"}, "login, password"),
-        ({"extra": {"endpoint_url": "https://minio:9000"}}, "endpoint_url"),
         ({"extra": {"role_arn": "arn:aws:iam::1:role/lake"}}, "role_arn"),
+        ({"extra": {"keyfile_dict": {"a": 1}}}, "keyfile_dict"),
+        ({"extra": {"key_path": "/k.json"}}, "key_path"),
+        ({"extra": {"shared_access_key": "key", "account_name": "account"}}, "shared_access_key"),
+        ({"extra": {"sas_token": "s", "account_key": "key"}}, "sas_token, account_key"),
     ],
 )
 def test_credentials_in_a_connection_of_another_type_are_refused_not_ignored(
@@ -140,6 +143,36 @@ def test_credentials_in_a_connection_of_another_type_are_refused_not_ignored(
     with pytest.raises(Refused, match=f"has the type '{conn_type}', .* and it has {named}") as refused:
         storage_options(Connection(conn_id="c", conn_type=conn_type, **values))
     assert refused.value.code is codes.STORE_UNUSABLE
+    assert str(refused.value.remedy).startswith("Take these fields out to go on with the worker's own credentials")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"region_name": "eu-1"},
+        {"endpoint_url": "https://minio:9000"},
+        {"service_config": {"s3": {"endpoint_url": "https://minio:9000"}}},
+        {"tenant_id": "t", "account_name": "account"},
+    ],
+    ids=lambda extra: next(iter(extra)),
+)
+def test_a_place_in_a_connection_of_another_type_is_ignored_with_a_warning(
+    extra: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    conn_id = f"c_{next(iter(extra))}"  # a process warns once of each text
+    assert storage_options(Connection(conn_id=conn_id, conn_type="s3", extra=extra)) == {}
+    assert f"connection {conn_id}: {', '.join(extra)} are ignored" in caplog.text
+
+
+@pytest.mark.parametrize("nothing", [{}, "{}"])
+def test_empty_storage_options_say_that_the_workers_own_credentials_are_meant(nothing: object) -> None:
+    given = Connection(conn_id="c", conn_type="http", login="x", password="y", extra={"storage_options": nothing})
+    assert storage_options(given) == {}
+
+
+def test_a_field_that_the_form_left_empty_is_no_storage_options() -> None:
+    with pytest.raises(Refused, match="it has login"):
+        storage_options(Connection(conn_id="c", conn_type="http", login="x", extra={"storage_options": ""}))
 
 
 @pytest.mark.parametrize("conn_type", ["epochs", "generic"])

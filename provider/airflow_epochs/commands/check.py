@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 
@@ -61,10 +61,11 @@ def show_checks(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-def _rows(operators: dict[str, EpochOperator]) -> Iterator[_Row]:
+def _rows(operators: Iterable[EpochOperator]) -> Iterator[_Row]:
     """All checks. A terminal shows meanwhile how many have been made, and which one is being made."""
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        for name, operator in operators.items():
+        for operator in operators:
+            name = operator.pipeline
             looks = _looks(name, operator)
             if isinstance(looks, Checked):
                 yield _Row(name, looks)

@@ -225,7 +225,7 @@ def _order(
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move, restoration = moved(from_spec(_source_spec(ledger, at), args.source_conn_id), at), restored(at)
+        move, restoration = moved(from_spec(_source_spec(args, ledger, at), args.source_conn_id), at), restored(at)
     anew = plans_anew and at.is_aborted and not move.moves
     if rewinding.is_nothing(at, move, restoration) and not anew:
         print("Nothing to do: the pipeline goes on there in any case.")
@@ -237,14 +237,15 @@ def _order(
     print(rewinding.next_step(restoration))
 
 
-def _source_spec(ledger: Ledger, at: Standing) -> JsonDict:
+def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
     """The source as its DAG describes it today; as the last epoch did, if this installation has no DAG that tells.
 
     Looking for the DAG runs every bundle and DAG file, so it may fail for any reason. The command must go on.
     """
     newest, pipeline = at.newest, at.newest.txn.pipeline
     try:
-        return definitions.find(pipeline, admin.owner_of(ledger, pipeline)).pipeline.source.spec()
+        owner = admin.owner_of(ledger, pipeline)
+        return definitions.find(pipeline, owner, args.ledger_conn_id).pipeline.source.spec()
     except Exception as error:
         code = error.code if isinstance(error, EpochError) else None
         told = code.name if code else type(error).__name__

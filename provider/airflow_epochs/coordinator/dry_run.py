@@ -14,6 +14,7 @@ from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
 from airflow_epochs.coordinator import schemas, state_tables, users_vote
 from airflow_epochs.coordinator.backfill import replayed, require_input_of
+from airflow_epochs.coordinator.opening import readable_spec
 from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.unpublished import clear_away, staged
@@ -150,16 +151,17 @@ def _played(task: TaskTry, recorded: OpenRecord) -> OpenRecord:
         source=task.pipeline.source.spec(),
         transform=str(task.pipeline.transform),
         code=task.pipeline.transform.digest,
-        sinks={sink.name: _plan(sink, recorded.sinks.get(sink.name)) for sink in task.pipeline.sinks},
+        sinks={sink.name: _plan(task, sink, recorded.sinks.get(sink.name)) for sink in task.pipeline.sinks},
         state={name: replace(recorded.state[name], fold=False) for name in states},
         warnings=(),
         schemas=recorded.schemas or schemas.asked(task, on_record=False),
     )
 
 
-def _plan(sink: Sink, then: SinkPlan | None) -> SinkPlan:
+def _plan(task: TaskTry, sink: Sink, then: SinkPlan | None) -> SinkPlan:
     """A sink that was backfilled in that epoch gets the same wide input again."""
-    return replace(then, spec=sink.spec()) if then else SinkPlan(spec=sink.spec(), previous=None)
+    spec = readable_spec(sink, task.pipeline)
+    return replace(then, spec=spec) if then else SinkPlan(spec=spec, previous=None)
 
 
 def _require_input(task: TaskTry, played: OpenRecord) -> None:

@@ -303,10 +303,10 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
         agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
     else:
         agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
-    return SinkPlan(spec=_readable_spec(sink, task.pipeline), previous=previous)
+    return SinkPlan(spec=readable_spec(sink, task.pipeline), previous=previous)
 
 
-def _readable_spec(sink: Sink, pipeline: Pipeline) -> JsonDict:
+def readable_spec(sink: Sink, pipeline: Pipeline) -> JsonDict:
     """The sink's options for the open record. Raises Refused if no task could read them from there.
 
     The constructor has not seen what templates have come to.

@@ -7,22 +7,18 @@ The rows are staged as ``coordinator.unpublished`` says. The sinks' tables and t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import (
     ByInterval,
-    Environment,
     Limits,
     PlannedEpoch,
     Position,
     Sampling,
-    Sink,
     SinkAttempt,
     StagedSample,
-    Telling,
     Versioned,
 )
 from airflow_epochs.coordinator import opening, schemas, state_tables
@@ -112,7 +108,10 @@ def _played(task: TaskTry, view: EpochView, records: int) -> OpenRecord:
         source_state=planned.state,
         transform=str(task.pipeline.transform),
         code=task.pipeline.transform.digest,
-        sinks={sink.name: SinkPlan(spec=sink.spec(), previous=None) for sink in task.pipeline.sinks},
+        sinks={
+            sink.name: SinkPlan(spec=opening.readable_spec(sink, task.pipeline), previous=None)
+            for sink in task.pipeline.sinks
+        },
         dag_id=task.pipeline.dag_id,
         run_id="preview",
         now=now,
@@ -227,18 +226,6 @@ def _of(task: TaskTry, played: OpenRecord, report: StageReport, name: str, most:
         return found
     try:
         seen = sink.sample(attempt, claim.place, most, task.env)
-        problem = found.problem or seen.problem or _untaken(sink, attempt, claim.place, task.env)
     except NotApplied as no:
         return replace(found, problem=found.problem or no.reason)
-    return replace(found, rows=seen.count, sample=seen, problem=problem)
-
-
-def _untaken(sink: Sink, attempt: SinkAttempt, place: str, env: Environment) -> str | None:
-    """Why the sink would not take the rows, if it can tell what it would make of them; None if nothing was found."""
-    if not isinstance(sink, Telling):
-        return None
-    try:
-        deque(sink.rows_staged(attempt, place, env), maxlen=0)  # it looks at each row as it goes
-    except Refused as no:
-        return None if no.code is codes.DRY_RUN_UNTOLD else no.reason
-    return None
+    return replace(found, rows=seen.count, sample=seen, problem=found.problem or seen.problem)

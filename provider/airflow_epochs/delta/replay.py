@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -99,17 +99,24 @@ def _changes(files: Files, version: int) -> Iterator[tuple[str, JsonDict]]:
 def newest_schema(files: Files) -> JsonDict | None:
     """The schema as the log has it, for a table that deltalake cannot open; None if nothing left contains it.
 
-    The newest checkpoint has it if no entry after it does.
+    The newest checkpoint has it if no entry after it does; older ones, if a part of that checkpoint is missing.
     """
-    names = files.names("_delta_log")
-    checkpoints = {name: int(found[1]) for name in names if (found := _ANY_CHECKPOINT.fullmatch(name))}
-    newest = max(checkpoints.values(), default=-1)
-    later = sorted(number for name in names if (number := entry_version(name)) is not None and number > newest)
-    for entry in entries(files, later[: -_ENTRIES_SEARCHED_MAX - 1 : -1]):
-        if found_in_entry := _schema_in(entry or b""):
-            return found_in_entry
-    parts = (f"_delta_log/{name}" for name in sorted(checkpoints) if checkpoints[name] == newest)
-    return next((schema for part in parts if (schema := _schema_in_checkpoint(files, part))), None)
+    return next((schema for schema in _schemas(files, files.names("_delta_log")) if schema), None)
+
+
+def _schemas(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
+    """What entries and checkpoints tell of the schema, the newest first."""
+    numbers = (entry_version(name) for name in names)
+    left = sorted((number for number in numbers if number is not None), reverse=True)[:_ENTRIES_SEARCHED_MAX]
+    checkpoints: dict[int, list[str]] = {-1: []}  # below all entries
+    for name in sorted(names):
+        if found := _ANY_CHECKPOINT.fullmatch(name):
+            checkpoints.setdefault(int(found[1]), []).append(f"_delta_log/{name}")
+    for version in sorted(checkpoints, reverse=True):
+        later = [number for number in left if number > version]
+        yield from (_schema_in(entry or b"") for entry in entries(files, later))
+        yield from (_schema_in_checkpoint(files, part) for part in checkpoints[version])
+        left = left[len(later) :]
 
 
 def _schema_in(entry: bytes) -> JsonDict | None:

@@ -405,7 +405,9 @@ def require_name_of_its_own(dag: DAG, pipeline: str) -> None:
     if len(ledgers) > len(set(ledgers)):
         raise BadArgument(
             f"DAG {dag.dag_id!r} has {len(ledgers)} pipelines {pipeline!r} with the same ledger. A TaskGroup around "
-            "them does not tell them apart: they would share their epochs, and mix up their rows. Give each a name of "
-            "its own.",
+            "them does not tell them apart: they would share their epochs, and mix up their rows. Let the one whose "
+            f"epochs the ledger has keep its name (`airflow epochs show {pipeline}` tells). Give only the other one "
+            "a new name, and a `starting` after the rows that its tables already have. See "
+            "docs/operations.md#a-renamed-pipeline-is-a-new-pipeline.",
             code=codes.PIPELINE_ARGUMENT,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import DAG
+    from jinja2 import Environment
 
     from airflow_epochs.config import Pipeline
 
@@ -46,22 +48,25 @@ def find(
     Args:
         pipeline: The pipeline's name.
         dag_id: The DAG; needed only if several DAGs have a pipeline of this name.
-        ledger_conn_id: The connection of the ledger, instead of the one that the DAG names.
+        ledger_conn_id: The connection of the ledger, instead of the one that the DAG names. It also chooses among
+            pipelines of this name in one DAG; without it, the default connection does.
         step: The step whose view of the pipeline is wanted: ``open`` knows the transform's file, ``complete`` does not.
 
     Raises:
-        Refused: No DAG has the pipeline, or several have it; or a template in it needs a run.
+        Refused: No DAG has the pipeline, or several have it, or one has it with several ledgers, none of them this
+            one; or a template in it needs a run.
     """
     found = {dag.dag_id: operators for dag in _all_dags() if (operators := list(_operators(dag, pipeline)))}
     chosen = {each: found[each] for each in found if dag_id in (None, each)}
     if len(chosen) != 1:
         raise _not_one(pipeline, dag_id, sorted(found))
-    [operators] = chosen.values()
+    [[chosen_dag, operators]] = chosen.items()
+    operators = _of_one_ledger(chosen_dag, operators, ledger_conn_id)
     return _rendered(next((each for each in operators if each.step == step), operators[0]), ledger_conn_id)
 
 
-def in_dag(dag_id: str) -> dict[str, EpochOperator]:
-    """An operator of each pipeline in a DAG, by the pipeline's name; one that knows the transform's file, if any does.
+def in_dag(dag_id: str) -> list[EpochOperator]:
+    """An operator of each pipeline in a DAG; one that knows the transform's file, if any does.
 
     Runs every DAG file.
 
@@ -69,9 +74,7 @@ def in_dag(dag_id: str) -> dict[str, EpochOperator]:
         Refused: There is no such DAG, or it has no pipeline, or it may be in a file with an import error.
     """
     bags = list(_bags())
-    every: dict[str, dict[str, EpochOperator]] = {
-        dag.dag_id: _by_pipeline(dag) for bag in bags for dag in bag.dags.values()
-    }
+    every = {dag.dag_id: _one_of_each(dag) for bag in bags for dag in bag.dags.values()}
     if found := every.get(dag_id):
         return found
     broken = {str(Path(bag.dag_folder, path)): text for bag in bags for path, text in bag.import_errors.items()}
@@ -80,12 +83,14 @@ def in_dag(dag_id: str) -> dict[str, EpochOperator]:
     raise _no_pipeline(dag_id, [each for each, operators in every.items() if operators], known=dag_id in every)
 
 
-def _by_pipeline(dag: DAG) -> dict[str, EpochOperator]:
-    found: dict[str, EpochOperator] = {}
+def _one_of_each(dag: DAG) -> list[EpochOperator]:
+    found: dict[tuple[str, str], EpochOperator] = {}
     for task in dag.tasks:
-        if isinstance(task, EpochOperator) and (task.pipeline not in found or task.step == "open"):
-            found[task.pipeline] = task
-    return found
+        if isinstance(task, EpochOperator):
+            pipeline = task.pipeline, task.ledger_conn_id
+            if pipeline not in found or task.step == "open":
+                found[pipeline] = task
+    return list(found.values())
 
 
 def _names(path: str, dag_id: str) -> bool:
@@ -141,6 +146,26 @@ def _not_one(pipeline: str, dag_id: str | None, found: list[str]) -> Refused:
     return Refused(f"{what}. {which} Nothing was changed.", code=codes.PIPELINE_NOT_IN_DAGS, pipeline=pipeline)
 
 
+def _of_one_ledger(dag_id: str, operators: list[EpochOperator], wanted: str | None) -> list[EpochOperator]:
+    """The operators of one pipeline, where the DAG has several of one name, each with a ledger of its own."""
+    if len({each.ledger_conn_id for each in operators}) == 1:
+        return operators
+    by_ledger: dict[str, list[EpochOperator]] = {}
+    for each in operators:
+        by_ledger.setdefault(_rendered_ledger(each), []).append(each)
+    found = by_ledger.get(wanted or EpochsHook.default_conn_name)
+    if found or len(by_ledger) == 1:
+        return found or operators
+    name = operators[0].pipeline
+    raise Refused(
+        f"DAG {dag_id!r} has several pipelines {name!r}, with the ledgers {', '.join(sorted(by_ledger))}. Nothing was "
+        "changed.",
+        code=codes.PIPELINE_NOT_IN_DAGS,
+        remedy="Name the ledger of one of them with --ledger-conn-id.",
+        pipeline=name,
+    )
+
+
 def _rendered(operator: EpochOperator, ledger_conn_id: str | None) -> Definition:
     dag = _with_values(operator)
     return Definition(
@@ -161,10 +186,28 @@ def without_file(operator: EpochOperator) -> tuple[Definition, Callable[[], Tran
 def _with_values(operator: EpochOperator) -> DAG:
     """Render the operator's templates; its DAG. Raises Refused if one of them needs a run."""
     operator.checkpoint = None  # an XCom, which only a run has
+    with _needing_no_run(operator):
+        operator.render_template_fields(_context(), _jinja(operator))
+    dag = operator.get_dag()
+    assert dag is not None
+    return dag
+
+
+def _rendered_ledger(operator: EpochOperator) -> str:
+    with _needing_no_run(operator):
+        return str(operator.render_template(operator.ledger_conn_id, _context(), _jinja(operator)))
+
+
+def _jinja(operator: EpochOperator) -> Environment:
     jinja = operator.get_template_env()
     jinja.undefined = StrictUndefined
+    return jinja
+
+
+@contextmanager
+def _needing_no_run(operator: EpochOperator) -> Iterator[None]:
     try:
-        operator.render_template_fields(_context(), jinja)
+        yield
     except (UndefinedError, KeyError) as error:
         raise Refused(
             f"A template in the definition of the pipeline cannot be rendered outside of a run: {error}. Nothing was "
@@ -172,9 +215,6 @@ def _with_values(operator: EpochOperator) -> DAG:
             code=codes.TEMPLATE_NEEDS_RUN,
             pipeline=operator.pipeline,
         ) from error
-    dag = operator.get_dag()
-    assert dag is not None
-    return dag
 
 
 def _context() -> Any:

@@ -24,7 +24,7 @@ def connection_url(connection: Connection) -> str:
     Unlike the hook, it escapes a ``/`` in a token: pyspark would take the rest for a path. It holds the token: do not
     log it. Raises Refused if the connection is one for spark-submit, or has no host, or none that is an address.
     """
-    if connection.conn_type == "spark":
+    if connection.conn_type == "spark" and not (connection.host or "").startswith("sc://"):
         raise Refused(
             f"Connection {connection.conn_id} has the type spark, which is for spark-submit. SparkConnect needs the "
             "address of a Spark Connect server.",

@@ -37,6 +37,13 @@ _CREDENTIAL_OPTIONS = {
     "azure_storage_account_key",
     "azure_storage_sas_key",
 }
+_PLACES = ("region_name", "endpoint_url", "tenant_id", "account_name", "service_config")
+"""Fields that say where a store is, in a connection of a type that the provider reads."""
+_SECRETS = (
+    *(field for field in (*_AWS_EXTRA, *_AZURE_EXTRA) if field not in _PLACES),
+    *("keyfile_dict", "key_path", "shared_access_key"),
+)
+"""Fields that are credentials in such a connection."""
 
 
 def storage_options(connection: Connection | None) -> dict[str, str]:
@@ -60,7 +67,8 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
         "azure_data_lake": _azure_options,
     }
     options = by_type.get(connection.conn_type, lambda _: {})(connection)
-    if explicit := _explicit_options(connection):
+    explicit = _explicit_options(connection)
+    if explicit is not None:  # none at all are an answer, too
         options |= explicit
     elif connection.conn_type in by_type:
         _refuse_another_identity(connection, options)
@@ -87,18 +95,25 @@ def _refuse_another_identity(connection: Connection, options: Mapping[str, str])
 
 
 def _refuse_unread_fields(connection: Connection) -> None:
-    """Raise Refused if a connection of a type unknown here means credentials, or a store: they would be ignored."""
+    """Raise Refused if a connection of a type unknown here has credentials. Warn if it says where the store is."""
     if connection.extra.get("ledger_root"):  # the connection of a ledger, whose password signs records
         return
-    fields = {"login": connection.login, "password": connection.password}
-    fields |= {name: connection.extra.get(name) for name in (*_AWS_EXTRA, *_AZURE_EXTRA, *_ROLES, *_CREDENTIALS)}
-    if found := [name for name, value in fields.items() if value]:
+    fields = {**connection.extra, "login": connection.login, "password": connection.password}
+    if found := [name for name in ("login", "password", *_SECRETS, *_ROLES, *_CREDENTIALS) if fields.get(name)]:
         raise Refused(
             f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}, of which the provider reads "
-            f"nothing for an object store, and it has {', '.join(found)}. The provider would log in as somebody else.",
+            f"nothing for an object store, and it has {', '.join(found)}. The provider would ignore that, and use the "
+            "worker's own credentials.",
             code=codes.STORE_UNUSABLE,
-            remedy="Set the type of the connection to aws, google_cloud_platform, wasb or adls, or put the credentials "
-            "into `storage_options` in the extra (docs/delta.md). Then clear the failed task.",
+            remedy="Take these fields out to go on with the worker's own credentials, as so far; or give a connection "
+            "of type aws, google_cloud_platform, wasb or adls a login and password, or keys (no role); or put the "
+            "credentials into `storage_options` in the extra (docs/delta.md). Then clear the failed task.",
+        )
+    if found := [name for name in _PLACES if fields.get(name)]:
+        secrecy.warn_once(
+            log,
+            f"connection {connection.conn_id}: {', '.join(found)} are ignored: of its type, {connection.conn_type!r},"
+            " the provider reads nothing for an object store. It goes by the worker's environment",
         )
 
 
@@ -119,8 +134,10 @@ def _is_open_endpoint(option: str, value: str) -> bool:
     return remote and option != "proxy_url"
 
 
-def _explicit_options(connection: Connection) -> dict[str, str]:
-    given = connection.extra.get("storage_options") or {}
+def _explicit_options(connection: Connection) -> dict[str, str] | None:
+    given = connection.extra.get("storage_options")
+    if given in (None, ""):  # as Airflow's form leaves an empty field
+        return None
     try:
         decoded = json.loads(given) if isinstance(given, str) else given
         return {str(key).lower(): _as_option(value) for key, value in decoded.items()}

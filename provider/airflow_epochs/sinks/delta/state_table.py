@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.errors import BadArgument
+from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import call_of, is_template, normalised, settings
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, Row, SinkAttempt
+    from airflow_epochs.contracts import Environment, Row, SinkAttempt, StagedSample
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
@@ -144,6 +145,17 @@ class StateTable(DeltaSink):
 
         state_vote.require_one_change_per_key(self._participant(env), self, attempt, place)
         yield from super().rows_staged(attempt, place, env)
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
+        """The staged changes, as Spark wrote them; with the keys that change twice."""
+        from airflow_epochs.sinks.delta import state_vote
+
+        seen = super().sample(attempt, place, most, env)
+        try:
+            state_vote.require_one_change_per_key(self._participant(env), self, attempt, place)
+        except Refused as no:
+            return replace(seen, problem=no.reason)
+        return seen
 
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
         """None: ``pin`` stops at every change by others."""

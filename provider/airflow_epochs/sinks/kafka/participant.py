@@ -10,6 +10,7 @@ this one would not be voted on.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -244,9 +245,19 @@ class KafkaParticipant:
         return told_rows.of_records(self._records(attempt.txn, staging, schema, 1))
 
     def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
-        """The staged rows, as Spark wrote them."""
+        """The staged rows, as Spark wrote them; with the first one of which no record can be made."""
         staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
-        return sample_of(staging, rows_in(self.staged.batches(staging)), most)
+        seen = sample_of(staging, rows_in(self.staged.batches(staging)), most)
+        return replace(seen, problem=self._unfit(attempt.txn, staging))
+
+    def _unfit(self, txn: TransactionId, staging: Staging) -> str | None:
+        """Why no records can be made of the rows, as far as that shows; None if nothing was found."""
+        try:
+            schema = self._value_schema(staging, schema_registry.known_id_of)
+            deque(self._records(txn, staging, schema, 1), maxlen=0)  # it looks at each row as it goes
+        except Refused as no:
+            return None if no.code is codes.DRY_RUN_UNTOLD else no.reason
+        return None
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the marker topic now."""
