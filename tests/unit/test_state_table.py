@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import StateTable
+from airflow_epochs import DeltaSink, StateTable
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.agreement import require_marker
 from airflow_epochs.coordinator.recorded_sinks import sink_of
@@ -21,6 +21,7 @@ from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.state_table import columns_of
+from tests.support.delta_world import attempt_of, stage, transaction
 from tests.support.environment import Environment
 from tests.support.records import complete, open_record
 
@@ -230,3 +231,14 @@ def test_a_state_begins_in_a_table_whose_files_have_the_same_columns_in_spite_of
     assert pin_of(mapped_table(tmp_path / "a", "page", "day")).version is None
     DeltaTable.create(tmp_path / "b", schema=pa.schema([("page", pa.string())]))
     assert pin_of(tmp_path / "b", properties=MAPPED).version is None, "properties are those of a new table"
+
+
+@pytest.mark.parametrize(("pages", "problem"), [(["a", "b"], None), (["a", "b", "a"], "page='a'")])
+def test_a_sample_of_changes_says_which_key_changes_twice(
+    tmp_path: Path, pages: list[str], problem: str | None
+) -> None:
+    table, attempt = str(tmp_path / "open"), attempt_of(transaction(1))
+    claim = stage(DeltaSink("open", table), attempt, pa.table({"page": pages}), Environment())
+    seen = StateTable("open", table, schema="page string", keys=["page"]).sample(attempt, claim.place, 1, Environment())
+    assert (seen.rows, seen.count) == (({"page": "a"},), len(pages))
+    assert seen.problem is None if problem is None else problem in str(seen.problem)
