@@ -70,7 +70,9 @@ def test_an_application_with_settings_of_its_own_starts_with_the_archive_too(jar
     conf = Path(env["SPARK_CONF_DIR"]) / DEFAULTS_FILE
     conf.write_text(conf.read_text().replace("-Xlog:cds*=off", f"-Xlog:cds*=off -Xlog:class+load:file={log}"))
     argv = [str(home() / "bin" / "spark-submit"), "--master", "local[1]", str(application)]
-    subprocess.run(argv, env={**os.environ, **env}, check=True, capture_output=True, timeout=100)
+    # pyspark leaves variables in this process, by which an application would look for a Spark Connect server
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    subprocess.run(argv, env={**own, **env}, check=True, capture_output=True, timeout=100)
     [loaded] = [line for line in log.read_text().splitlines() if "org.apache.spark.deploy.SparkSubmit source:" in line]
     assert "shared objects file" in loaded
 
