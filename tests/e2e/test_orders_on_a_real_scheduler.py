@@ -161,6 +161,7 @@ def test_a_dag_scheduled_on_the_table_runs_with_epoch_rows_and_version(running: 
         assert event["version"] == record.receipts["orders"].version
 
 
+@pytest.mark.long
 def test_the_same_orders_go_through_spark_submit_exactly_once(running: RunningStack) -> None:
     dag, run_id = "orders_submit", "by_hand"
     assert running.trigger(dag, run_id) == "success"

@@ -82,6 +82,7 @@ def ids(numbers: Iterable[int]) -> list[str]:
     return sorted(f"o{n}" for n in numbers if n % 10)
 
 
+@pytest.mark.long
 def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: Lab, postgres: Postgres) -> None:
     db = new_postgres(postgres)
     db.run("CREATE TABLE orders (order_id text, customer text, amount numeric(12, 2), currency text, ts timestamptz)")
