@@ -76,9 +76,9 @@ LEDGER_NOT_SHARED = CONFIGURATION.code(
     Refused,
     "A task does not find the epoch in the ledger that an earlier task of its run has opened: the folder of the ledger "
     "is another one on its worker, or the ledger was lost or restored from an older copy.",
-    "Put the ledger into an object store, or on a disk that all workers share: copy its folder there from the worker that "
-    "has the newest records, and set `ledger_root` of the connection. Then clear the open task with its downstream "
-    "tasks. If no copy is left, see docs/operations.md#rebuild-a-lost-ledger.",
+    "Put the ledger into an object store, or on a disk that all workers share: copy its folder there from the worker "
+    "that has the newest records, and set `ledger_root` of the connection. Then clear the open task with its "
+    "downstream tasks. If no copy is left, see docs/operations.md#rebuild-a-lost-ledger.",
 )
 SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
     "EPOCHS-SIGNING-PASSWORD-MISSING",
