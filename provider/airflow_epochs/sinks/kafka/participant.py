@@ -241,8 +241,7 @@ class KafkaParticipant:
     def rows_staged(self, attempt: SinkAttempt, place: str) -> Iterator[Row]:
         """The records that a commit would send."""
         staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
-        schema = self._value_schema(staging, schema_registry.known_id_of)
-        return told_rows.of_records(self._records(attempt.txn, staging, schema, 1))
+        return told_rows.of_records(self._told_records(attempt.txn, staging))
 
     def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
         """The staged rows, as Spark wrote them; with the first one of which no record can be made."""
@@ -253,8 +252,7 @@ class KafkaParticipant:
     def _unfit(self, txn: TransactionId, staging: Staging) -> str | None:
         """Why no records can be made of the rows, as far as that shows; None if nothing was found."""
         try:
-            schema = self._value_schema(staging, schema_registry.known_id_of)
-            deque(self._records(txn, staging, schema, 1), maxlen=0)  # it looks at each row as it goes
+            deque(self._told_records(txn, staging), maxlen=0)  # it looks at each row as it goes
         except Refused as no:
             return None if no.code is codes.DRY_RUN_UNTOLD else no.reason
         return None
@@ -301,6 +299,10 @@ class KafkaParticipant:
 
     def _options(self, assignment: Assignment) -> dict[str, Any]:
         return producer.producer_options(assignment.transactional_id, self.sink.transaction_timeout, self.sink.options)
+
+    def _told_records(self, txn: TransactionId, staging: Staging) -> Iterator[Record]:
+        """The records of a dry run or preview: nothing is registered, and their partitions do not matter."""
+        return self._records(txn, staging, self._value_schema(staging, schema_registry.known_id_of), 1)
 
     def _records(
         self, txn: TransactionId, staging: Staging, schema: ValueSchema | None, partitions: int
