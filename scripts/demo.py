@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -49,7 +48,7 @@ def main() -> int:
     folder = PROJECT / ".stack"
     os.umask(private.UMASK)
     os.environ.update(proxy.bypass())
-    signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that everything is stopped
+    control.leave_on_signals()  # so that everything is stopped
     keep = os.environ.get("DEMO_KEEP") == "1"
     try:
         state = start(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     folder: Path = arguments.folder.resolve()
     os.environ.update(proxy.bypass())
-    signal.signal(signal.SIGTERM, control.leave)  # as Ctrl-C does, so that `up` ends what it has started
+    control.leave_on_signals()  # so that `up` ends what it has started
     try:
         return COMMANDS[arguments.command](folder)
     except StackError as problem:

@@ -285,8 +285,9 @@ LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-BEHIND",
     Corrupt,
     "A sink shows an epoch that the ledger does not have.",
-    "Restore the newest copy of the ledger. If there is none, pause the DAG and run `airflow epochs rebuild PIPELINE "
-    "--why …`: the pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
+    "Restore the newest copy of the ledger. If another worker has it, in a folder of its own, see "
+    "EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs rebuild PIPELINE --why …`: the "
+    "pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
 )
 SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",

@@ -1030,7 +1030,8 @@ def waive_command(txn: TransactionId, sink: str) -> str:
 def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-behind") -> str:
     """What to do where a ledger is behind its sinks. ``see``: the chapter to read."""
     return (
-        "Restore the newest copy of the ledger. If there is none, pause the DAG and run `airflow epochs rebuild "
+        "Restore the newest copy of the ledger. If another worker has it, in a folder of its own, see "
+        "EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs rebuild "
         f"{pipeline} --why …`: the pipeline goes on where its sinks end, in the same tables and topics. See {see}."
     )
 

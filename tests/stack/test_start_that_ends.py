@@ -60,9 +60,13 @@ def while_it_waits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
     """Do this when ``up`` first waits; the supervisors that run then."""
     found: list[psutil.Process] = []
 
+    def started() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if "supervise" in child.cmdline()]
+
     def sleep(_seconds: float) -> None:
         if not found:
-            found.extend(child for child in psutil.Process().children() if "supervise" in child.cmdline())
+            wait_until(lambda: bool(started()))  # for a moment, a process that starts has no command line
+            found.extend(started())
             act()
 
     monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
@@ -139,14 +143,19 @@ def test_a_second_start_at_the_same_time_is_refused_and_the_first_goes_on(
     assert refused
 
 
-def test_a_supervisor_that_is_told_to_end_before_the_stack_is_ready_ends_its_servers_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_supervisor_that_is_told_to_end_before_the_stack_is_ready_ends_its_servers_at_once(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     argv = [sys.executable, "-c", SLOW_STACK, str(tmp_path)]
-    with subprocess.Popen(argv, cwd=LOCAL, stdout=subprocess.PIPE, text=True) as supervisor:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=LOCAL, stdout=pipe, stderr=pipe, text=True) as supervisor:
         assert supervisor.stdout is not None
         server = psutil.Process(int(supervisor.stdout.readline()))
         try:
-            supervisor.terminate()
-            assert supervisor.wait(20) == 128 + signal.SIGTERM
+            supervisor.send_signal(number)
+            assert supervisor.wait(20) == 128 + number
+            assert supervisor.stderr is not None and "Traceback" not in supervisor.stderr.read()
         finally:
             supervisor.kill()
     wait_until(lambda: not alive(server))

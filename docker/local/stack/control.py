@@ -27,6 +27,7 @@ from stack.whole import Stack, State
 START_S = 240.0
 STOP_S = 40.0
 WATCH_S = 0.5
+ENDING = (signal.SIGTERM, signal.SIGINT)
 LOCK, LOG = "lock", "supervisor.log"
 
 
@@ -133,11 +134,10 @@ def down(folder: Path) -> bool:
 
 def supervise(folder: Path) -> None:
     """Run the stack until SIGTERM. What ``up`` runs in the background."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)  # nobody looks at an event before the stack is ready
+    leave_on_signals()  # nobody looks at an event before the stack is ready
     with Stack(folder, fetch("spark", "broker")) as stack:
         stopped = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             signal.signal(number, lambda *_: stopped.set())
         stack.state.write(folder)
         while not stopped.wait(WATCH_S):
@@ -146,9 +146,15 @@ def supervise(folder: Path) -> None:
                 print("spark connect had died; started it again", flush=True)
 
 
-def leave(number: int, _frame: object) -> None:
-    """On a signal, leave every ``with`` and ``finally``. A second one does not disturb that."""
-    signal.signal(number, signal.SIG_IGN)
+def leave_on_signals() -> None:
+    """On SIGTERM or Ctrl-C, leave every ``with`` and ``finally``. A second signal does not disturb that."""
+    for number in ENDING:
+        signal.signal(number, _leave)
+
+
+def _leave(number: int, _frame: object) -> None:
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

@@ -214,7 +214,7 @@ def _ledger_behind(seen: Disagreement) -> Corrupt:
     return Corrupt(
         f"The ledger is behind the sink: the sink shows {_describe(seen.found)}, but the ledger expects "
         f"{_describe(seen.expected)}. The newest records of the ledger are lost, or the ledger was restored from an "
-        "older copy, or it is a new ledger. Nothing was read or written.",
+        "older copy, or it is a new ledger, or each worker has a ledger of its own. Nothing was read or written.",
         code=codes.LEDGER_BEHIND,
         remedy=rebuild_remedy(seen.pipeline),
     )

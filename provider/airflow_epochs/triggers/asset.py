@@ -124,10 +124,10 @@ class RecordsWaitingTrigger(BaseEventTrigger):
             await asyncio.sleep(self.again_s)
 
     async def _events(self) -> AsyncGenerator[JsonDict, None]:
-        from airflow_epochs.sources.kafka.poller import watch
+        from airflow_epochs.sources.kafka.poller import Watch
         from airflow_epochs.triggers.lookout import access_to
 
-        watching = watch(await access_to(self.conn_id), self.topics)
+        watching = Watch(await access_to(self.conn_id), self.topics)
         try:
             async for event in self._seen_by(watching):
                 yield event

@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Awaited
-from airflow_epochs.sources.kafka.poller import Watch, watch
+from airflow_epochs.sources.kafka.poller import Watch
 from airflow_epochs.triggers.lookout import TROUBLE, Lookout, access_to
 
 log = secrecy.logger(__name__)
@@ -91,7 +91,7 @@ class RecordsTrigger(BaseTrigger):
         return why
 
     async def _first_reason(self, quiet_until: float) -> str:
-        watching = watch(await access_to(self.conn_id), list(self.begins))
+        watching = Watch(await access_to(self.conn_id), list(self.begins))
         try:
             return await self._reason(watching, quiet_until)
         finally:

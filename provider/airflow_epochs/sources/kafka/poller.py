@@ -39,7 +39,10 @@ class Seen:
 
 
 class Watch:
-    """One watcher's view of a cluster. ``close`` it: the last one ends the poller."""
+    """One watcher's view of topics. Shares the cluster's poller with all others in this event loop that reach it alike.
+
+    ``close`` it: the last one ends the poller.
+    """
 
     def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
         self.topics = frozenset(topics)
@@ -76,11 +79,6 @@ class Watch:
         """What a poll saw of all topics."""
         self._newest = replace(seen, ends={at: end for at, end in seen.ends.items() if at[0] in self.topics})
         self._news.set()
-
-
-def watch(access: KafkaAccess, topics: Sequence[str]) -> Watch:
-    """Watch topics of a cluster, with all others in this event loop that reach it in the same way."""
-    return Watch(access, topics)
 
 
 def _poller_of(access: KafkaAccess) -> _Poller:
