@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
     from airflow_epochs.triggers.asset import records_waiting as records_waiting
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _EXPORTS = {
     "Ballot": "airflow_epochs.ballot",
