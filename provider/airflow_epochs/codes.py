@@ -369,7 +369,8 @@ SINKS_DISAGREE = AGREEMENT.code(
     "The sinks of the pipeline do not all show the same epoch, so the ledger cannot be rebuilt from them. Nothing was "
     "changed.",
     "Restore the newest copy of the sink that the message names: it must show the epoch of the others. If there is "
-    "none, type the command with --without SINK, and give that sink another name in the DAG, with `backfill`: "
+    "none, type the command with --without SINK, and give that sink another name in the DAG, with the `backfill` that "
+    "the command prints. First point a state table to a new table: it begins anew there. See "
     "docs/operations.md#rebuild-a-lost-ledger.",
 )
 ENDS_UNKNOWN = AGREEMENT.code(
