@@ -1547,7 +1547,7 @@ STAGED_BY_ANOTHER = STAGED.code(
     "EPOCHS-STAGED-BY-ANOTHER",
     Refused,
     "The staged rows belong to another transaction or another sink.",
-    "Clear the stage task. It stages into a new folder.",
+    "Clear the stage task: it stages into a new folder.",
 )
 ROWS_UNFIT = STAGED.code(
     "EPOCHS-ROWS-UNFIT",
@@ -1560,13 +1560,13 @@ STAGED_INCOMPLETE = STAGED.code(
     "EPOCHS-STAGED-INCOMPLETE",
     Refused,
     "Staged rows or files are missing, incomplete or damaged.",
-    "Clear the stage task. It stages into a new folder.",
+    "Clear the stage task: it stages into a new folder.",
 )
 STAGED_STATISTICS = STAGED.code(
     "EPOCHS-STAGED-STATISTICS",
     Refused,
     "The statistics of a staged file are damaged or not strict JSON, so Delta readers could not use the file.",
-    "Clear the stage task. It stages into a new folder.",
+    "Clear the stage task: it stages into a new folder.",
 )
 STAGED_CALENDAR = STAGED.code(
     "EPOCHS-STAGED-CALENDAR",
@@ -1645,7 +1645,7 @@ DELTA_TABLE_ALTERED = DELTA.code(
     "EPOCHS-DELTA-TABLE-ALTERED",
     Refused,
     "The table was created, altered or replaced between stage and vote.",
-    "Clear the stage task. It stages the rows for the table as it is now.",
+    "Clear the stage task: it stages the rows for the table as it is now.",
 )
 DELTA_MARKER_CHANGED = DELTA.code(
     "EPOCHS-DELTA-MARKER-CHANGED",
@@ -1665,14 +1665,14 @@ DELTA_PARTITIONS = DELTA.code(
     Refused,
     "The table's partition columns do not fit the sink's `partition_by`, or the rows of mode 'overwrite_partitions'.",
     "Correct `partition_by` or `mode` of the sink, or let the transform return every partition column. Then clear the "
-    "stage task.",
+    "failed task.",
 )
 DELTA_APPEND_ONLY = DELTA.code(
     "EPOCHS-DELTA-APPEND-ONLY",
     Refused,
     "The table takes new rows only, and the sink's mode changes and deletes rows.",
     "Remove the property from the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
-    "'append'. Then clear the stage task.",
+    "'append'. Then clear the failed task.",
 )
 DELTA_NOT_RESTORABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-RESTORABLE",
@@ -1694,7 +1694,7 @@ DELTA_NEEDS_SPARK = DELTA.code(
     "EPOCHS-DELTA-NEEDS-SPARK",
     Refused,
     "The library deltalake cannot commit to the table, because it does not support features of the table.",
-    'Give the sink commit="spark", or leave `commit` out. Then clear the stage task.',
+    'Give the sink commit="spark", or leave `commit` out. Then clear the failed task.',
 )
 DELTA_TYPE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TYPE-UNREADABLE",
@@ -1707,7 +1707,7 @@ DELTA_MARKERS_EXPIRE = DELTA.code(
     Refused,
     "The table forgets transactions after a time, so its epoch marker would expire.",
     "Remove the property from the table: ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). "
-    "If the sink creates the table, remove it from `properties` of the sink. Then clear the stage task.",
+    "If the sink creates the table, remove it from `properties` of the sink. Then clear the failed task.",
 )
 DELTA_DELETIONS_GONE = DELTA.code(
     "EPOCHS-DELTA-DELETIONS-GONE",
@@ -1788,7 +1788,7 @@ TOPIC_SETTINGS = KAFKA_SINK.code(
     "EPOCHS-TOPIC-SETTINGS",
     Refused,
     "With its present settings, the topic would reject the sink's records.",
-    "Change the setting as the message says. Clear the stage task.",
+    "Change the setting as the message says. Then clear the failed task.",
 )
 TRANSACTION_TIMEOUT_SHORT = KAFKA_SINK.code(
     "EPOCHS-TRANSACTION-TIMEOUT-SHORT",
@@ -1842,7 +1842,7 @@ MARKER_TOPIC_GONE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-GONE",
     Refused,
     "The marker topic is gone, and the ledger expects a marker in it.",
-    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Clear the stage task.",
+    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Then clear the failed task.",
 )
 KAFKA_SENT_UNKNOWN = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SENT-UNKNOWN",
