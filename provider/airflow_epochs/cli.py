@@ -1,8 +1,7 @@
-"""``airflow epochs …``: show a pipeline, hand it to another DAG, waive a sink, sign or rebuild the ledger.
+"""``airflow epochs …``: all commands, and those that no other module of ``commands`` has.
 
-Another command writes the file with which a Spark server logs in to Kafka. This module only parses and prints; a
-command that changes a ledger first prints what will change, and asks. ``coordinator.admin`` and
-``coordinator.rebuilding`` do the work.
+This module only parses and prints. A command that changes a ledger first prints what will change, and asks; only
+``savepoint``, which adds a name, does not ask. ``coordinator.admin`` and ``coordinator.rebuilding`` do the work.
 """
 
 from __future__ import annotations
@@ -181,7 +180,8 @@ def _changing() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="retry",
-            help="Run the pipeline once more, now: clear the run in charge of the unfinished epoch, or start a run",
+            help="Run the pipeline once more, now: clear the run in charge of the unfinished epoch, or the newest run "
+            "if it failed; else start one",
             func=retry,
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),

@@ -60,8 +60,8 @@ LEDGER_FOLDER_MISSING = CONFIGURATION.code(
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
-    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?', or is that of a "
-    "file with two slashes in place of three.",
+    "The field `ledger_root` must be an absolute path, or a URL without '#' and '?'. A URL of a file has three "
+    "slashes: file:///srv/epochs.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(
@@ -293,8 +293,9 @@ SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",
     Corrupt,
     "A sink shows no epoch, but the ledger has epochs of this sink.",
-    "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is possible, "
-    "give the sink another name, with `backfill`.",
+    "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is "
+    "possible, take the sink as it is (`airflow epochs adopt-sink PIPELINE SINK --why …`), or give it another "
+    "name, with `backfill`.",
 )
 ADOPTION_OUTDATED = AGREEMENT.code(
     "EPOCHS-ADOPTION-OUTDATED",
@@ -329,19 +330,22 @@ TABLE_ELSEWHERE = AGREEMENT.code(
     "EPOCHS-TABLE-ELSEWHERE",
     Corrupt,
     "The sink points to another place than the place of its last epoch.",
-    "Point the sink back to the old place. To begin a new table at the new place, give the sink another name.",
+    "Point the sink back to the old place. To begin a new table at the new place, type `airflow epochs adopt-sink "
+    "PIPELINE SINK --new-table --why …`, or give the sink another name.",
 )
 TABLE_REPLACED = AGREEMENT.code(
     "EPOCHS-TABLE-REPLACED",
     Corrupt,
     "Somebody replaced the table of the sink's last epoch with another table.",
-    "Restore the old table from a backup. To go on in the new table, give the sink another name.",
+    "Restore the old table from a backup. To go on in the new table, type `airflow epochs adopt-sink PIPELINE SINK "
+    "--why …`, or give the sink another name.",
 )
 MARKERS_GONE = AGREEMENT.code(
     "EPOCHS-MARKERS-GONE",
     Corrupt,
     "The table or the topic of the sink exists, but the marker of its last epoch is gone.",
-    "Restore the table or the topic from a backup, or put the marker back as the message says.",
+    "Restore the table or the topic from a backup, or follow the message: it says how to put the marker back, or "
+    "how to go on without it.",
 )
 TOPICS_GONE = AGREEMENT.code(
     "EPOCHS-TOPICS-GONE",
@@ -369,7 +373,8 @@ SINKS_DISAGREE = AGREEMENT.code(
     "The sinks of the pipeline do not all show the same epoch, so the ledger cannot be rebuilt from them. Nothing was "
     "changed.",
     "Restore the newest copy of the sink that the message names: it must show the epoch of the others. If there is "
-    "none, type the command with --without SINK, and give that sink another name in the DAG, with `backfill`: "
+    "none, type the command with --without SINK, and give that sink another name in the DAG, with the `backfill` that "
+    "the command prints. First point a state table to a new table: it begins anew there. See "
     "docs/operations.md#rebuild-a-lost-ledger.",
 )
 ENDS_UNKNOWN = AGREEMENT.code(
@@ -393,10 +398,11 @@ STATE_COMMIT_GONE = AGREEMENT.code(
 WATERMARK_UNKNOWN = AGREEMENT.code(
     "EPOCHS-WATERMARK-UNKNOWN",
     Refused,
-    "The pipeline has an event time, and no sink knows the watermark of its last epoch. With another watermark, rows "
-    "that were late would open windows again, and take the place of right results. Nothing was changed.",
-    "Take the watermark from the log of the last run's `open`, and type `airflow epochs rebuild PIPELINE "
-    "--watermark TIME --why …`. If there is no such log, take the end of the newest window in the results.",
+    "The pipeline has an event time, and no sink knows the watermark of its last epoch. With another watermark, "
+    "rows that were late would open windows again, and take the place of right results. Nothing was changed.",
+    "Take the watermark from the line `epoch N: the watermark is …` in the log of `open`, or of the task `epochs`, "
+    "where N is the epoch that the sinks show, and type `airflow epochs rebuild PIPELINE --watermark TIME --why "
+    "…`. If there is no such log, take the end of the newest window in the results.",
 )
 LEDGER_CHANGED = AGREEMENT.code(
     "EPOCHS-LEDGER-CHANGED",
@@ -416,8 +422,8 @@ BACKFILL_UNKNOWN = AGREEMENT.code(
     "EPOCHS-BACKFILL-UNKNOWN",
     Refused,
     "`backfill` names an epoch whose input the ledger does not know, because the ledger was lost and rebuilt since.",
-    "Let `backfill` name the epoch that the message says, or a later one. Or remove the sink from `backfill`: it then "
-    "begins with the next epoch.",
+    "Let `backfill` name the epoch that the message says, or a later one. Or remove the sink from `backfill`: it "
+    "then begins with the next epoch. Then clear the failed task.",
 )
 EPOCH_BEFORE_REBUILDING = AGREEMENT.code(
     "EPOCHS-EPOCH-BEFORE-REBUILDING",
@@ -437,10 +443,10 @@ NO_NEW_DATA = STEPS.code(
 PIPELINE_PAUSED = STEPS.code(
     "EPOCHS-PIPELINE-PAUSED",
     NoNewData,
-    "An operator has paused the pipeline, so no run takes a new epoch. An epoch that an earlier run has left in doubt "
+    "Somebody has paused the pipeline, so no run takes a new epoch. An epoch that an earlier run has left in doubt "
     "is finished all the same.",
-    "Do nothing while the pipeline shall rest. To go on, type `airflow epochs unpause PIPELINE --why …`, and start a "
-    "run.",
+    "Do nothing as long as the pipeline is to stay paused. To go on, type `airflow epochs unpause PIPELINE --why "
+    "…`, and start a run.",
 )
 EPOCH_BLOCKED = STEPS.code(
     "EPOCHS-EPOCH-BLOCKED",
@@ -511,19 +517,20 @@ BACKFILL_TOO_LATE = STEPS.code(
     "EPOCHS-BACKFILL-TOO-LATE",
     Refused,
     "`backfill` names an epoch that is later than the epoch that the run is opening.",
-    "Let `backfill` name that epoch or an earlier one, or remove the sink from `backfill`.",
+    "Let `backfill` name that epoch or an earlier one, or remove the sink from `backfill`. Then clear the failed task.",
 )
 BACKFILL_GONE = STEPS.code(
     "EPOCHS-BACKFILL-GONE",
     Corrupt,
-    "Something that `backfill` asks for is gone: input of the source or, in a pipeline with state or event time, the "
-    "open record of an earlier epoch or the state that it has read.",
-    "Let `backfill` name a later epoch, of which everything is still there, or remove the sink from `backfill`.",
+    "Something that `backfill` asks for is gone: input of the source or, in a pipeline with state or event time, "
+    "the open record of an earlier epoch or the state that it has read.",
+    "Let `backfill` name a later epoch, of which everything is still there, or remove the sink from `backfill`. "
+    "Then clear the failed task.",
 )
 BACKFILL_MOVED = STEPS.code(
     "EPOCHS-BACKFILL-MOVED",
     Refused,
-    "`backfill` names an epoch from before an operator's command moved the pipeline's input.",
+    "`backfill` names an epoch from before a command moved the pipeline's input.",
     "Let `backfill` name the epoch in the message, or a later one. Then clear the failed task.",
 )
 SINKS_COLLIDE = STEPS.code(
@@ -546,7 +553,7 @@ REASON_EMPTY = COMMANDS.code(
     "EPOCHS-REASON-EMPTY",
     Refused,
     "The reason of the command (--why) is empty. Nothing was changed.",
-    "Type the command again, and write after --why what has happened. The ledger keeps this reason and no other.",
+    "Type the command again, and write after --why what has happened. The ledger keeps only this text.",
 )
 NOT_CONFIRMED = COMMANDS.code(
     "EPOCHS-NOT-CONFIRMED",
@@ -637,8 +644,8 @@ VERSION_MISSING = COMMANDS.code(
 COMMAND_OPTIONS = COMMANDS.code(
     "EPOCHS-COMMAND-OPTIONS",
     Refused,
-    "The options of the command do not fit each other. Nothing was changed.",
-    "Type the command with `--help`: it lists its options.",
+    "An option or an argument of the command is not valid, or two of them do not fit each other. Nothing was changed.",
+    "Do what the message says, and type the command again.",
 )
 EPOCH_UNFINISHED = COMMANDS.code(
     "EPOCHS-EPOCH-UNFINISHED",
@@ -659,7 +666,7 @@ COMMAND_RACE = COMMANDS.code(
 NOTHING_TO_PAUSE = COMMANDS.code(
     "EPOCHS-NOTHING-TO-PAUSE",
     Refused,
-    "The pipeline is paused already, or it is not paused and takes new epochs anyway. Nothing was changed.",
+    "Of `pause`: the pipeline is paused already. Of `unpause`: it is not paused. Nothing was changed.",
     "Do nothing: the pipeline is as you want it. `airflow epochs history PIPELINE` says who paused it, and when.",
 )
 NOTHING_TO_REWIND = COMMANDS.code(
@@ -1010,8 +1017,9 @@ FIRST_EPOCH_TOO_LARGE = DELTA_SOURCE.code(
     "EPOCHS-FIRST-EPOCH-TOO-LARGE",
     Refused,
     "An epoch that reads all rows of the table would read more than `max_files` or `max_bytes` of the source.",
-    "Set `starting` of the DeltaSource to 0: then the epochs go through the table's versions in steps. If the old "
-    "versions are gone, remove `max_files` and `max_bytes` from the DAG for this one epoch. Then clear the failed "
+    "Set `starting` of the DeltaSource to 0: then the epochs go through the table's versions in steps. After "
+    "`reset-source`, also type `airflow epochs reset-source PIPELINE --starting 0 --why …`. If the old versions "
+    "are gone, remove `max_files` and `max_bytes` from the DAG for this one epoch instead. Then clear the failed "
     "task.",
 )
 SOURCE_TABLE_REPLACED = DELTA_SOURCE.code(
@@ -1035,8 +1043,9 @@ ROWS_CHANGED = DELTA_SOURCE.code(
     "EPOCHS-ROWS-CHANGED",
     Corrupt,
     "A version of the table updates or deletes rows, and the source reads only what versions append.",
-    "Leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which prints it and asks. Or "
-    "set changes='feed' in the DAG. Then clear the failed task.",
+    "Leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which prints it and asks. "
+    "Or, if the table had delta.enableChangeDataFeed=true before this version, set changes='feed' in the DAG. Then "
+    "clear the failed task.",
 )
 CHANGE_FEED_OFF = DELTA_SOURCE.code(
     "EPOCHS-CHANGE-FEED-OFF",
@@ -1273,7 +1282,8 @@ EXPECTATION_UNMET = TRANSFORM.code(
 DEAD_LETTERS_UNFIT = TRANSFORM.code(
     "EPOCHS-DEAD-LETTERS-UNFIT",
     Refused,
-    "What the transform returned for the sink that `dead_letters` names are no dead letters. Nothing was written.",
+    "The transform returned other columns for the sink that `dead_letters` names than dead letters have. Nothing "
+    "was written.",
     "Let the transform return `topic`, `partition`, `offset` and `error` for it; it may add `timestamp`, `key`, "
     "`value`, `row` and `sink`. Leave out other columns. Then clear the stage task.",
 )
@@ -1415,9 +1425,10 @@ SPARK_CONNECTION = SPARK.code(
 SPARK_CONNECTION_TYPE = SPARK.code(
     "EPOCHS-SPARK-CONNECTION-TYPE",
     Refused,
-    "A record of the ledger names a connection as that of a Spark Connect server, and the connection has another type. "
-    "Nothing was sent there.",
-    "Find out who wrote the record, or who changed the type of the connection.",
+    "A record of the ledger says that a connection leads to a Spark Connect server, and the connection has another "
+    "type. Nothing was sent there.",
+    "Find out who wrote the record, or who changed the type of the connection, and restore the one or the other. "
+    "Then clear the failed task.",
 )
 SPARK_CLEAR_TEXT = SPARK.code(
     "EPOCHS-SPARK-CLEAR-TEXT",
@@ -1546,7 +1557,7 @@ STAGED_BY_ANOTHER = STAGED.code(
     "EPOCHS-STAGED-BY-ANOTHER",
     Refused,
     "The staged rows belong to another transaction or another sink.",
-    "Clear the stage task. It stages into a new folder.",
+    "Clear the stage task: it stages into a new folder.",
 )
 ROWS_UNFIT = STAGED.code(
     "EPOCHS-ROWS-UNFIT",
@@ -1559,13 +1570,13 @@ STAGED_INCOMPLETE = STAGED.code(
     "EPOCHS-STAGED-INCOMPLETE",
     Refused,
     "Staged rows or files are missing, incomplete or damaged.",
-    "Clear the stage task. It stages into a new folder.",
+    "Clear the stage task: it stages into a new folder.",
 )
 STAGED_STATISTICS = STAGED.code(
     "EPOCHS-STAGED-STATISTICS",
     Refused,
     "The statistics of a staged file are damaged or not strict JSON, so Delta readers could not use the file.",
-    "Clear the stage task. It stages into a new folder.",
+    "Clear the stage task: it stages into a new folder.",
 )
 STAGED_CALENDAR = STAGED.code(
     "EPOCHS-STAGED-CALENDAR",
@@ -1644,7 +1655,7 @@ DELTA_TABLE_ALTERED = DELTA.code(
     "EPOCHS-DELTA-TABLE-ALTERED",
     Refused,
     "The table was created, altered or replaced between stage and vote.",
-    "Clear the stage task. It stages the rows for the table as it is now.",
+    "Clear the stage task: it stages the rows for the table as it is now.",
 )
 DELTA_MARKER_CHANGED = DELTA.code(
     "EPOCHS-DELTA-MARKER-CHANGED",
@@ -1664,14 +1675,14 @@ DELTA_PARTITIONS = DELTA.code(
     Refused,
     "The table's partition columns do not fit the sink's `partition_by`, or the rows of mode 'overwrite_partitions'.",
     "Correct `partition_by` or `mode` of the sink, or let the transform return every partition column. Then clear the "
-    "stage task.",
+    "failed task.",
 )
 DELTA_APPEND_ONLY = DELTA.code(
     "EPOCHS-DELTA-APPEND-ONLY",
     Refused,
     "The table takes new rows only, and the sink's mode changes and deletes rows.",
     "Remove the property from the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
-    "'append'. Then clear the stage task.",
+    "'append'. Then clear the failed task.",
 )
 DELTA_NOT_RESTORABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-RESTORABLE",
@@ -1693,7 +1704,7 @@ DELTA_NEEDS_SPARK = DELTA.code(
     "EPOCHS-DELTA-NEEDS-SPARK",
     Refused,
     "The library deltalake cannot commit to the table, because it does not support features of the table.",
-    'Give the sink commit="spark", or leave `commit` out. Then clear the stage task.',
+    'Give the sink commit="spark", or leave `commit` out. Then clear the failed task.',
 )
 DELTA_TYPE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TYPE-UNREADABLE",
@@ -1706,7 +1717,7 @@ DELTA_MARKERS_EXPIRE = DELTA.code(
     Refused,
     "The table forgets transactions after a time, so its epoch marker would expire.",
     "Remove the property from the table: ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). "
-    "If the sink creates the table, remove it from `properties` of the sink. Then clear the stage task.",
+    "If the sink creates the table, remove it from `properties` of the sink. Then clear the failed task.",
 )
 DELTA_DELETIONS_GONE = DELTA.code(
     "EPOCHS-DELTA-DELETIONS-GONE",
@@ -1787,14 +1798,15 @@ TOPIC_SETTINGS = KAFKA_SINK.code(
     "EPOCHS-TOPIC-SETTINGS",
     Refused,
     "With its present settings, the topic would reject the sink's records.",
-    "Change the setting as the message says. Clear the stage task.",
+    "Change the setting as the message says. Then clear the failed task.",
 )
 TRANSACTION_TIMEOUT_SHORT = KAFKA_SINK.code(
     "EPOCHS-TRANSACTION-TIMEOUT-SHORT",
     Refused,
     "The sink cannot send the epoch within its transaction_timeout.",
-    "Raise `transaction_timeout` of the sink, and transaction.max.timeout.ms of the brokers if it is lower. Clear the "
-    "stage task. A lower `max_records` of the source makes later epochs smaller, but not this one.",
+    "Raise `transaction_timeout` of the sink, and transaction.max.timeout.ms of the brokers if it is lower. Or set "
+    "a lower `max_records` of the source, and type `airflow epochs replan PIPELINE --why …`: then this epoch is "
+    "cut, too. Clear the stage task.",
 )
 TRANSACTION_TIMEOUT_LONG = KAFKA_SINK.code(
     "EPOCHS-TRANSACTION-TIMEOUT-LONG",
@@ -1841,7 +1853,7 @@ MARKER_TOPIC_GONE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-GONE",
     Refused,
     "The marker topic is gone, and the ledger expects a marker in it.",
-    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Clear the stage task.",
+    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Then clear the failed task.",
 )
 KAFKA_SENT_UNKNOWN = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SENT-UNKNOWN",

@@ -13,7 +13,7 @@ _FIELDS = {
     },
     "storage_conn_id": {
         "label": "Storage connection id",
-        "description": "The connection with the object store's credentials (aws, wasb, "
+        "description": "The connection with the object store's credentials (aws, wasb, adls, "
         "google_cloud_platform). Not needed for a path.",
         "schema": {"type": ["string", "null"]},
     },
@@ -64,7 +64,8 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-epochs",
         "name": "Epochs",
-        "description": "Batch-epoch exactly-once pipelines: Kafka to Spark to Delta and Kafka, by two-phase commit.",
+        "description": "Batch-epoch exactly-once pipelines: Kafka or Delta to Spark to Delta, Kafka and SQL, by "
+        "two-phase commit.",
         "integrations": [
             {
                 "integration-name": "Epochs",

@@ -82,8 +82,8 @@ _PARAMS = {
     "starting": Param(
         None,
         type=["null", "string", "object"],
-        description="Where the pipeline's first epoch starts: earliest, latest, an ISO timestamp, or offsets "
-        '{"topic": {"0": 42}}. Empty: as the pipeline says. Without effect once an epoch is open.',
+        description="Where a topic or a table begins that no epoch has read yet: earliest, latest, an ISO timestamp, "
+        'or offsets {"topic": {"0": 42}}. Empty: as the pipeline says. Without effect on an epoch that is open.',
     ),
     "savepoint": Param(
         None,

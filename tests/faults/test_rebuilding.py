@@ -12,7 +12,7 @@ import pytest
 
 from airflow_epochs import EventTime, KafkaSource, StateTable, codes
 from airflow_epochs.commands import asking
-from airflow_epochs.contracts import Move, Position
+from airflow_epochs.contracts import LastEpoch, Move, Position
 from airflow_epochs.coordinator import orders, rebuilding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import TaskTry
@@ -20,7 +20,7 @@ from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import rebuilt_key
 from airflow_epochs.ledger.queries import newest_epochs
-from airflow_epochs.model import RebuiltRecord
+from airflow_epochs.model import Marker, RebuiltRecord, TransactionId
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
 from tests.support.environment import Action
@@ -338,7 +338,7 @@ def test_a_sink_that_lacks_the_epoch_in_doubt_gets_it_under_another_name(torn: D
     with pytest.raises(Refused) as error:
         rebuild(torn)
     assert "Sink audit shows epoch 1, and lacks epoch 2." in error.value.what
-    assert "--without audit" in error.value.remedy and 'backfill={"<the new name>": 2}' in error.value.remedy
+    assert "--without audit" in error.value.remedy and "The command prints from which epoch" in error.value.remedy
     rebuild(torn, "audit")
     world = replace(torn, sinks=("orders", "audit_2"), tables={"audit_2": "audit"}, backfill={"audit_2": 2})
     world.one_more_epoch(81)
@@ -405,19 +405,42 @@ def test_sinks_that_cannot_be_left_out_are_refused(lost: DiskWorld, without: lis
     assert not lost.records.exists()
 
 
-def test_a_state_table_may_be_left_out_if_it_has_no_rows(lost: DiskWorld) -> None:
-    """It begins anew, and the plan says so. The input of the newest epoch is known as before."""
+@pytest.fixture
+def with_state(lost: DiskWorld) -> TaskTry:
+    """As ``lost``, with a state table in the DAG that has no rows."""
     totals = StateTable("totals", table=str(lost.folder / "totals"), schema="page string, n bigint", keys=["page"])
     here = task(lost)
     here.pipeline = replace(here.pipeline, sinks=(*here.pipeline.sinks, totals))
-    with pytest.raises(Refused, match="Sink totals shows no epoch"):
-        rebuilding.plan(here)
-    plan, without_state = rebuilding.plan(here, ["totals"]), rebuilding.plan(task(lost))
+    return here
+
+
+def test_a_state_table_may_be_left_out_if_it_has_no_rows(lost: DiskWorld, with_state: TaskTry) -> None:
+    """It begins anew, and the plan says so. The input of the newest epoch is known as before."""
+    with pytest.raises(Refused, match="Sink totals shows no epoch") as error:
+        rebuilding.plan(with_state)
+    assert "If there is none, type it with --without totals: the state begins anew" in error.value.remedy
+    plan, without_state = rebuilding.plan(with_state, ["totals"]), rebuilding.plan(task(lost))
     assert plan and without_state and plan.ranges == without_state.ranges
     told = [line for line in rebuilding.announced(plan) if "totals" in line]
     assert told[0] == "  left out: sink totals: no epoch"
     assert told[1].startswith("The state totals begins anew, in an empty table: it has seen no record before epoch 4.")
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("without", [[], ["totals"]])
+def test_the_way_out_for_a_state_that_lacks_the_last_epoch_is_a_new_table(
+    with_state: TaskTry, without: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows, it cannot be left out. Under another name, it would begin anew too, and no `backfill` fills it."""
+    behind = LastEpoch(marker=Marker.of(TransactionId(with_state.pipeline.name, 2, 1, "b" * 32)))
+    monkeypatch.setattr(StateTable, "last_epoch", lambda *_: behind)
+    with pytest.raises(Refused) as error:
+        rebuilding.plan(with_state, without)
+    assert error.value.sink == (None if without else "totals")
+    assert "point the state to a new table in the DAG, and type" in error.value.remedy
+    assert "name" not in error.value.remedy and "backfill" not in error.value.remedy
+    monkeypatch.setattr(StateTable, "last_epoch", lambda *_: None)  # as of a new table
+    assert rebuilding.plan(with_state, ["totals"])
 
 
 # -- ledgers that cannot be rebuilt -----------------------------------------------------------------------------------

@@ -342,10 +342,11 @@ def test_all_pipelines_of_a_dag_are_checked_whatever_is_wrong_with_one_of_them(w
         ("empty_dag", "DAG 'empty_dag' has no epoch pipeline; these DAGs have a pipeline: orders_dag."),
     ],
 )
-def test_an_unknown_dag_or_one_without_a_pipeline_is_one_sentence_and_exit_code_2(
+def test_an_unknown_dag_or_one_without_a_pipeline_ends_with_what_to_do_and_exit_code_2(
     world: World, dag_id: str, sentence: str
 ) -> None:
-    assert world.said(dag_id=dag_id) == (2, f"EPOCHS-DAG-UNKNOWN: {sentence}\n")
+    told = f"EPOCHS-DAG-UNKNOWN: {sentence}\nWhat to do: {codes.DAG_UNKNOWN.remedy}\n"
+    assert world.said(dag_id=dag_id) == (2, told)
 
 
 def test_the_import_error_of_the_dags_file_is_told_with_exit_code_2(world: World) -> None:

@@ -390,18 +390,20 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["list_epochs", "show_epoch", "show_in_doubt", "waive"])
-def test_an_unknown_pipeline_or_connection_ends_with_one_sentence_and_exit_code_2(
+def test_an_unknown_pipeline_or_connection_ends_with_what_to_do_and_exit_code_2(
     world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     more = {"epoch": 3, "sink": "orders", "why": "so"}
     with pytest.raises(SystemExit, match="2"):
         getattr(cli, command)(_args(pipeline="orderz", **more))
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.endswith("The ledger of connection epochs_default has no pipeline 'orderz'. It has: orders.")
+    cause, remedy = capsys.readouterr().err.splitlines()
+    assert cause.endswith("The ledger of connection epochs_default has no pipeline 'orderz'. It has: orders.")
+    assert remedy.startswith("What to do: ") and remedy.endswith("--ledger-conn-id.")
     with pytest.raises(SystemExit, match="2"):
         getattr(cli, command)(_args(ledger_conn_id="nowhere", **more))
-    [line] = capsys.readouterr().err.splitlines()
-    assert line == "EPOCHS-CONNECTION-MISSING: Airflow has no connection 'nowhere'."
+    cause, remedy = capsys.readouterr().err.splitlines()
+    assert cause == "EPOCHS-CONNECTION-MISSING: Airflow has no connection 'nowhere'."
+    assert "AIRFLOW_CONN_NOWHERE" in remedy and remedy.endswith("Then run the command again."), "no task has failed"
 
 
 def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(

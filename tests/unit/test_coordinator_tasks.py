@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -230,6 +231,47 @@ def test_an_abort_tells_every_sinks_reason_and_each_remedy_once() -> None:
     ]
     aborted = scenario.coordinator().abort(run(1), "a task failed")
     assert (type(aborted), str(aborted)) == (Refused, str(error))
+
+
+AGAIN = "lear the failed tasks of the run, or let the next run take the same offsets."
+"""How the remedy of an abort ends, after its first letter."""
+
+
+@pytest.mark.parametrize(
+    ("of_the_vote", "of_the_abort"),
+    [
+        (codes.BAD_RECORD.remedy, f"'Records that no table takes'. Then c{AGAIN}"),
+        (codes.STATE_KEYS.remedy, f"let it return each changed key once. Then c{AGAIN}"),
+        (codes.MARKER_TOPIC_SETTINGS.remedy, f"as the message says. Never delete the marker topic. Then c{AGAIN}"),
+        (codes.MARKER_CHANGED.remedy, f"'The marker topic'. Then c{AGAIN}"),
+        (codes.DELTA_DELETIONS_GONE.remedy, f"'upsert', has the command. Then c{AGAIN}"),
+        (codes.STAGED_INCOMPLETE.remedy, f"What to do: C{AGAIN}"),
+        (codes.DELTA_TABLE_ALTERED.remedy, f"What to do: C{AGAIN}"),
+        (
+            "Put it back, and clear the failed task. Else see docs/a.md.",
+            f"Put it back. Else see docs/a.md. Then c{AGAIN}",
+        ),
+        (codes.SQL_MARKER_CHANGED.remedy, codes.SQL_MARKER_CHANGED.remedy),
+        (codes.DELTA_MARKER_CHANGED.remedy, codes.DELTA_MARKER_CHANGED.remedy),
+    ],
+    ids=range(10),
+)
+def test_the_remedy_of_an_abort_says_once_what_to_clear(of_the_vote: str, of_the_abort: str) -> None:
+    scenario = Scenario()
+    scenario.world.refusals["orders"] = f"X. What to do: {of_the_vote}"
+    error = str(scenario.airflow_run(run(1)))
+    assert error.endswith(of_the_abort)
+    assert len(re.findall("clear the", error, re.I)) == 1
+
+
+def test_the_remedy_of_an_abort_names_open_last_if_a_sink_asks_for_it() -> None:
+    """Whoever clears `open` with its downstream tasks clears those that failed too."""
+    scenario = Scenario(BOTH)
+    scenario.world.refusals["audit"] = f"X. What to do: {codes.DELTA_MARKER_CHANGED.remedy}"
+    scenario.world.refusals["orders"] = "Y. What to do: Correct the transform. Then clear the stage task."
+    error = scenario.airflow_run(run(1))
+    assert isinstance(error, Refused)
+    assert error.remedy == f"Correct the transform. {codes.DELTA_MARKER_CHANGED.remedy}"
 
 
 def test_an_error_that_names_a_run_names_its_process_too() -> None:

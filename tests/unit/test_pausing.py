@@ -197,6 +197,11 @@ def test_before_a_pause_it_is_told_what_becomes_of_the_epoch_at_work(scenario: S
     scenario.coordinator().open(run(2))
     lines = Pause.of(scenario.ledger, "orders").told(scenario.ledger)
     assert "takes no new epoch" in lines[0] and "Its run goes on with it" in lines[1]
+    abort(scenario.coordinator(), run(2))
+    assert "only its own run opens it again" in Pause.of(scenario.ledger, "orders").told(scenario.ledger)[1]
+    replanned(scenario)
+    told = Pause.of(scenario.ledger, "orders").told(scenario.ledger)[1]
+    assert told.endswith("It waits for the end of the pause.") and "run opens it" not in told, "no run has a command"
 
 
 # -- the record -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.operators.wording import in_dry_run
 from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
 
@@ -36,7 +37,7 @@ OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yam
 
 
 _UNKNOWN = (codes.PIPELINE_UNKNOWN, codes.CONNECTION_MISSING, codes.DAG_UNKNOWN, codes.DAG_NOT_IMPORTED)
-"""The command names something that is not there: the cause says it all."""
+"""The command names something that is not there: the cause says where."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 Command = Callable[[Namespace], None]
 T = TypeVar("T")
@@ -89,7 +90,7 @@ def end_with(failed: Sequence[EpochError]) -> None:
 def _ending(error: EpochError) -> SystemExit:
     """Python prints the text of an exit only if its code is the text, and then exits with 1."""
     if error.code in _UNKNOWN:
-        return _misspelled(error.cause)
+        return _misspelled(with_remedy(error.cause, in_dry_run(error.filled_remedy)))
     return _misspelled(str(error)) if error.code is codes.SOURCE_NOT_MOVABLE else SystemExit(str(error))
 
 

@@ -1,4 +1,4 @@
-"""``airflow epochs history``: what operators have done to a pipeline."""
+"""``airflow epochs history``: what people have done to a pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def history_command() -> ActionCommand:
     limit = Arg(("--limit",), type=int, default=100, help="How many of the newest epochs to look for commands in")
     return ActionCommand(
         name="history",
-        help="What operators have done to a pipeline: who, why and when, also of epochs that were pruned",
+        help="What people have done to a pipeline, but for `abort`: who, why and when, also of epochs that were pruned",
         func=show_history,
         args=(PIPELINE, limit, CONN, OUTPUT),
     )

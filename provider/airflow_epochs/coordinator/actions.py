@@ -206,7 +206,7 @@ class Pause:
         view = unfinished(ledger)
         return [
             f"Pipeline {self.pipeline} takes no new epoch: its runs are skipped, and say who paused it and why.",
-            f"{in_words(view)} {_AFTER_PAUSE[view.state]}" if view else "No epoch is unfinished.",
+            f"{in_words(view)} {_after_pause(view)}" if view else "No epoch is unfinished.",
             f"To go on: airflow epochs unpause {self.pipeline} --why …",
         ]
 
@@ -219,8 +219,13 @@ class Pause:
 _AFTER_PAUSE = {
     State.OPEN: "Its run goes on with it; if that run has ended, the next one aborts it.",
     State.IN_DOUBT: "A run finishes it all the same.",
-    State.ABORTED: "No other run opens it again.",
+    State.ABORTED: "During the pause only its own run opens it again, if it is cleared.",
 }
+
+
+def _after_pause(view: EpochView) -> str:
+    """What becomes of an unfinished epoch. A command is an aborted attempt too, but of no run."""
+    return "It waits for the end of the pause." if view.opened.command else _AFTER_PAUSE[view.state]
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
             f"`backfill` lets sink {sink!r} begin with epoch {first}, but the run is opening epoch {epoch}.",
             code=codes.BACKFILL_TOO_LATE,
             remedy=f"Let `backfill` name epoch {epoch} or an earlier one, or remove the sink from `backfill`: the sink "
-            f"then begins with epoch {epoch}.",
+            f"then begins with epoch {epoch}. Then clear the failed task.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
@@ -80,7 +80,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
             code=codes.BACKFILL_GONE,
             remedy="Let `backfill` name a later epoch, of which everything is still there, or remove the sink from "
-            f"`backfill`: the sink then begins with epoch {epoch}.",
+            f"`backfill`: the sink then begins with epoch {epoch}. Then clear the failed task.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
@@ -95,7 +95,7 @@ def _require_contiguous(task: TaskTry, sink: str, first: int, epoch: int, moved:
     since = epoch if moved else before.moved_in if before else 0
     if first < since:
         raise Refused(
-            f"`backfill` lets sink {sink!r} begin with epoch {first}. A command of an operator moved the input in "
+            f"`backfill` lets sink {sink!r} begin with epoch {first}. A command moved the input in "
             f"epoch {since}, so the offsets of the epochs before do not lead up to it.",
             code=codes.BACKFILL_MOVED,
             remedy=f"Let `backfill` name epoch {since} or a later one. Then clear the failed task.",
@@ -114,7 +114,7 @@ def _require_known(task: TaskTry, sink: str, first: int, epoch: int) -> None:
             f"{rebuilt.epoch}, and does not know the input of epochs before {rebuilt.backfill_from}.",
             code=codes.BACKFILL_UNKNOWN,
             remedy=f"Let `backfill` name epoch {rebuilt.backfill_from} or a later one, or remove the sink from "
-            f"`backfill`: the sink then begins with epoch {epoch}.",
+            f"`backfill`: the sink then begins with epoch {epoch}. Then clear the failed task.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,

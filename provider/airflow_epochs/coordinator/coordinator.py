@@ -557,12 +557,9 @@ def _aborted(opened: OpenRecord, decision: DecisionRecord) -> Refused:
     return Refused(
         f"The attempt was aborted (GLOBAL_ABORT), and no sink shows its rows. {what}",
         code=codes.GLOBAL_ABORT,
-        remedy=f"{remedy} {_AGAIN}" if remedy else None,
+        remedy=remedy or None,
         **attempt_fields(opened.txn),
     )
-
-
-_AGAIN = "Then clear the failed tasks of the run, or let the next run take the same offsets."
 
 
 def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> EpochError:

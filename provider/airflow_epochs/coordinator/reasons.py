@@ -8,22 +8,35 @@ from airflow_epochs.ballot import FUNCTION
 from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.model import DecisionRecord, Vote, VoteKind
 
-_CLEAR = re.compile(r"( Then|, and|,? then)? [Cc]lear the stage task\.$")
+_CLEAR = re.compile(
+    r"(?:(?:^|(?<=[.)])\s+)(?:Then )?clear the (?:stage task|failed tasks?)\b.*?\.(?=\s|$))"  # a sentence
+    r"|(?:,? (?:and|then) clear the (?:stage task|failed tasks?)\b.*?(?=\.(?:\s|$)))",  # the end of one
+    re.IGNORECASE,
+)
 """What a vote asks for after its correction. After an abort, ``stage`` is one of several tasks to clear."""
+_OPEN = re.compile(r"[Cc]lear the (?:open task|task `open`)")
+"""Clears all that failed as well."""
+_AGAIN = "lear the failed tasks of the run, or let the next run take the same offsets."
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
-    """Sentences: every sink's reason, and each remedy once, however many sinks ask for it; empty if none names one."""
+    """Sentences: every sink's reason, and what to do about all of them; empty if no reason has a remedy."""
     against = {f"Sink {sink}": vote.reason or "" for sink, vote in _against(decision)}
     if decision.reason.startswith(FUNCTION):
         against["The function of `vote=`"] = decision.reason.removeprefix(FUNCTION).lstrip(": ")
-    whats, remedies = [], dict[str, None]()
-    for voter, reason in against.items():
-        what, remedy = cause_and_remedy(reason)
-        whats.append(f"{voter} voted against it: {_sentence(what)}")
-        if remedy := _CLEAR.sub("", remedy):
-            remedies[_sentence(remedy)] = None
-    return " ".join(whats) or f"The reason: {_sentence(decision.reason)}", " ".join(remedies)
+    told = {voter: cause_and_remedy(reason) for voter, reason in against.items()}
+    whats = [f"{voter} voted against it: {_sentence(what)}" for voter, (what, _) in told.items()]
+    reason = " ".join(whats) or f"The reason: {_sentence(decision.reason)}"
+    return reason, _remedy([remedy for _, remedy in told.values() if remedy])
+
+
+def _remedy(remedies: list[str]) -> str:
+    """Each remedy once, however many sinks ask for it, and at the end the tasks to clear."""
+    corrections = dict.fromkeys(_sentence(rest) for each in remedies if (rest := _CLEAR.sub("", each).strip()))
+    ordered = sorted(corrections, key=lambda each: bool(_OPEN.search(each)))
+    if not remedies or (ordered and _OPEN.search(ordered[-1])):
+        return " ".join(ordered)
+    return " ".join([*ordered, f"Then c{_AGAIN}" if ordered else f"C{_AGAIN}"])
 
 
 def _against(decision: DecisionRecord) -> list[tuple[str, Vote]]:

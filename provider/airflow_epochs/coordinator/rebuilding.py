@@ -126,7 +126,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
         return None
     _require_names(task, without, everything)
     shown = {name: each for name, each in everything.items() if name not in without and each}
-    txn = _transaction(task.pipeline.name, everything, without)
+    txn = _transaction(task.pipeline, everything, without)
     _require_whole_id(task.pipeline.sinks, shown)
     told = _needed(told, shown)
     _require_read(task.pipeline.source, told.ends)
@@ -198,7 +198,7 @@ def _is_in_doubt(ledger: Ledger, number: int, marker: Marker) -> bool:
 
 def _require_names(task: TaskTry, without: frozenset[str], everything: Mapping[str, LastEpoch | None]) -> None:
     """Raise Refused unless the sinks left out are sinks of the DAG, no state that has rows, and not all."""
-    states = {sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful) and everything[sink.name]}
+    states = {name for name in _states(task.pipeline) if everything[name]}
     wrong = {
         "no sinks of the DAG": without - everything.keys(),
         "state tables with rows, without which later results would lack rows": without & states,
@@ -206,22 +206,38 @@ def _require_names(task: TaskTry, without: frozenset[str], everything: Mapping[s
     }
     for what, names in wrong.items():
         if names:
+            leave_out = f"Leave them out of --without. The DAG's sinks are: {', '.join(everything)}."
             raise Refused(
                 f"--without names {', '.join(sorted(names))}: {what}. Nothing was changed.",
                 code=codes.SINKS_DISAGREE,
-                remedy=f"Leave them out of --without. The DAG's sinks are: {', '.join(everything)}.",
+                remedy=_kept_states(everything) if names <= states else leave_out,
             )
+
+
+def _states(pipeline: Pipeline) -> frozenset[str]:
+    return frozenset(sink.name for sink in pipeline.sinks if isinstance(sink, Stateful))
+
+
+def _kept_states(everything: Mapping[str, LastEpoch | None]) -> str:
+    newest = _newest(everything)
+    return (
+        f"Take a state that shows epoch {newest} out of --without. Of one that shows an earlier epoch, restore a copy "
+        f"that shows epoch {newest}. If there is none, point the state to a new table in the DAG, and type the command "
+        f"again: the state begins anew there. The sinks show: {_listed(everything)}."
+    )
 
 
 # -- do the sinks agree -----------------------------------------------------------------------------------------------
 
 
-def _transaction(pipeline: str, everything: Mapping[str, LastEpoch | None], without: frozenset[str]) -> TransactionId:
+def _transaction(
+    pipeline: Pipeline, everything: Mapping[str, LastEpoch | None], without: frozenset[str]
+) -> TransactionId:
     """The transaction that all sinks but those left out show. Raises Refused if there is none."""
-    newest = max(each.marker.epoch for each in everything.values() if each)
+    newest = _newest(everything)
     behind = {name: each for name, each in everything.items() if not each or each.marker.epoch < newest}
     if missing := sorted(behind.keys() - without):
-        raise _disagree(missing[0], behind[missing[0]], newest, everything)
+        raise _disagree(missing[0], everything, is_state=missing[0] in _states(pipeline))
     if needless := sorted(without - behind.keys()):
         raise Refused(
             f"--without names {', '.join(needless)}, which shows epoch {newest}, the newest one. Left out, it would "
@@ -231,10 +247,15 @@ def _transaction(pipeline: str, everything: Mapping[str, LastEpoch | None], with
             f"{_listed(everything)}.",
         )
     shown = {name: each for name, each in everything.items() if each and name not in without}
-    return _only_transaction(pipeline, shown)
+    return _only_transaction(pipeline.name, shown)
 
 
-def _disagree(name: str, shows: LastEpoch | None, newest: int, everything: Mapping[str, LastEpoch | None]) -> Refused:
+def _newest(everything: Mapping[str, LastEpoch | None]) -> int:
+    return max(each.marker.epoch for each in everything.values() if each)
+
+
+def _disagree(name: str, everything: Mapping[str, LastEpoch | None], *, is_state: bool) -> Refused:
+    shows, newest = everything[name], _newest(everything)
     has = f"epoch {shows.marker.epoch}" if shows else "no epoch of this pipeline"
     since = shows.marker.epoch + 1 if shows else 1
     lacks = described_epochs(since, newest)
@@ -244,11 +265,22 @@ def _disagree(name: str, shows: LastEpoch | None, newest: int, everything: Mappi
         "changed.",
         code=codes.SINKS_DISAGREE,
         remedy=f"Restore a copy of sink {name} that shows epoch {newest}, and type the command again. If there is "
-        f"none, type it with --without {name}; then give that sink another name in the DAG, with "
-        f'backfill={{"<the new name>": {newest}}}: it reads what it lacks from the source again. See '
-        "docs/operations.md#rebuild-a-lost-ledger.",
+        f"none, {_without_state(name, shows) if is_state else _without_sink(name)} "
+        "See docs/operations.md#rebuild-a-lost-ledger.",
         sink=name,
     )
+
+
+def _without_sink(name: str) -> str:
+    return (
+        f"type it with --without {name}; then give that sink another name in the DAG. The command prints from which "
+        "epoch `backfill` can fill it, or that it lacks its earlier rows."
+    )
+
+
+def _without_state(name: str, shows: LastEpoch | None) -> str:
+    new_table = "point the state to a new table in the DAG, and " if shows else ""
+    return f"{new_table}type it with --without {name}: the state begins anew, in an empty table."
 
 
 def _listed(everything: Mapping[str, LastEpoch | None]) -> str:

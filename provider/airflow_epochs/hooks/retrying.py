@@ -129,7 +129,7 @@ class Retry:
 
     def _race(self) -> Refused:
         return Refused(
-            "The pipeline has moved on, or another operator has retried it, while this command waited for a "
+            "The pipeline has moved on, or somebody else has retried it, while this command waited for a "
             "confirmation. Nothing was changed.",
             code=codes.COMMAND_RACE,
             pipeline=self.pipeline,

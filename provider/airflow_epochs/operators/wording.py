@@ -21,7 +21,7 @@ def in_one_task(remedy: str) -> str:
 
 
 def in_dry_run(remedy: str) -> str:
-    """``remedy`` for a dry run: no task has failed, so the command is run again."""
+    """``remedy`` for a dry run, or for a misspelled command: no task has failed, so the command is run again."""
     again = _CLEARED.sub("run the command again", remedy)
     alone = re.sub(r"let Airflow retry,? or (?=run the command)", "", again, flags=re.I)
     return re.sub(r"(^|\. )run the command", r"\1Run the command", alone)

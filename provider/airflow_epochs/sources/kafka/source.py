@@ -63,7 +63,8 @@ class KafkaSource:
             isolation level, ``failOnDataLoss`` and the connection's settings cannot be set.
         allow_loop: Whether a sink of the pipeline may write to one of the topics, so that its rows are read again.
         bounds: "available": an epoch has what can be read now. "data_interval": it has the records with timestamps in
-            the data interval, or the partition, of its DAG run. Then ``starting`` may only be a time.
+            the data interval, or the partition, of its DAG run. Then ``starting`` is a time, or the pipeline begins
+            with the interval of its first run.
         grace: With "data_interval": how long after the interval ``open`` waits for late records, in seconds, or a text.
         missed: With "data_interval", if earlier intervals were left out. "read": the epoch has their records, too.
             "refuse": the run fails, until each of them has an epoch of its own.
