@@ -388,6 +388,10 @@ class Ledger:
             return None
         return index.epoch if index else None
 
+    def has_index(self, run: Run) -> bool:
+        """Whether the run has an index, also one that ``epoch_of`` ignores or does not believe."""
+        return self._records.has(run_key(run))
+
     def tries(self, number: int) -> list[TryRecord]:
         """The records of all tries of ``stage``, of every attempt of the epoch, sorted by key."""
         keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]
