@@ -40,10 +40,11 @@ CONFIGURATION = Chapter("Connections and configuration")
 
 CONNECTION_MISSING = CONFIGURATION.code(
     "EPOCHS-CONNECTION-MISSING",
-    Refused,
-    "Airflow has no connection with this name.",
-    "Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_<NAME>. Then clear the failed "
-    "task.",
+    NotApplied,
+    "Airflow has no connection with this name, or its secrets backend or API server did not answer. Airflow does not "
+    "tell the provider which, so a task tries again.",
+    "Add the connection if it is missing: under Admin > Connections, or as the variable AIRFLOW_CONN_<NAME>. If it is "
+    "there, look at Airflow's secrets backend and API server. Then let Airflow retry, or clear the failed task.",
 )
 LEDGER_ROOT_MISSING = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-MISSING",

@@ -179,7 +179,7 @@ class Environment(Protocol):
         """The connection with this id.
 
         Raises:
-            Refused: There is none.
+            NotApplied: There is none, or nobody who could tell has answered.
         """
         ...
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs import secrecy
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks import epochs
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.store import LocalStore
@@ -22,7 +22,7 @@ def given(monkeypatch: pytest.MonkeyPatch, conn_id: str, conn_type: str = "epoch
 
 
 def test_a_connection_that_is_not_there_is_named() -> None:
-    with pytest.raises(Refused, match="Airflow has no connection 'nowhere'"):
+    with pytest.raises(NotApplied, match="Airflow has no connection 'nowhere'"):
         EpochsHook("nowhere").get_conn()
 
 

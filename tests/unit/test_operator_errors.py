@@ -18,6 +18,7 @@ from airflow_epochs.commands.asking import tells_refusals
 from airflow_epochs.contracts import Connection, Limits
 from airflow_epochs.errors import EpochError, Fenced, NotApplied, Refused
 from airflow_epochs.hooks import packages
+from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.operators import causes
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -97,6 +98,20 @@ def test_an_error_that_knows_its_place_keeps_it(monkeypatch: pytest.MonkeyPatch)
     error = NotApplied("It broke.", remedy="Mend it.", pipeline="others", epoch=3, sink="silver")
     told = str(raised_by(operator(CommitSinkOperator, sink="gold"), error, monkeypatch))
     assert "Where: pipeline others, epoch 3, sink silver\n" in told
+
+
+@pytest.mark.parametrize(
+    "kind", [OpenEpochOperator, StageEpochOperator, CommitSinkOperator, AbortEpochOperator], ids=lambda kind: kind.step
+)
+def test_airflow_retries_a_step_that_gets_no_connection_since_a_backend_without_an_answer_looks_like_a_missing_one(
+    kind: type[EpochOperator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EpochError, match=codes.CONNECTION_MISSING.name) as missing:
+        connection("nowhere")
+    step = operator(kind, **({"sink": "gold"} if kind is CommitSinkOperator else {}))
+    told = raised_by(step, missing.value, monkeypatch)
+    assert not isinstance(told, AirflowFailException)
+    assert "secrets backend or API server did not answer" in str(told) and "AIRFLOW_CONN_NOWHERE" in str(told)
 
 
 def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_epochs.coordinator import series
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger import trust
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, key_of, run_key, signing_key
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.run_ids import nth
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind, DryRunRecord, PipelineRecord, Run, RunIndex, SigningRecord, TryRecord
 from airflow_epochs.names import DRY_RUN
@@ -503,6 +506,39 @@ def test_of_history_nothing_is_decided(old: DictStore) -> None:
 
 def test_a_run_of_the_epoch_in_flight_still_has_it_when_signing_begins(old: DictStore) -> None:
     assert begun(old).epoch_of(RUN) == 2
+
+
+@pytest.mark.parametrize("passwords", [("", KEY), (KEY, f"{NEWER},{KEY}", NEWER)], ids=["first key", "other key"])
+def test_a_run_of_several_epochs_finishes_its_last_one_after_a_change_of_the_key(passwords: tuple[str, ...]) -> None:
+    world, store, its, later = MemoryWorld(), DictStore(), Run("dag", "its"), Run("dag", "later")
+    pipeline = replace(memory_pipeline(world), on_failed_epoch="block")
+
+    def task(password: str) -> Coordinator:
+        coordinator = memory_coordinator(world, pipeline, store=store)
+        coordinator.task.ledger = Ledger(store, "orders", Keys.parse(password))
+        return coordinator
+
+    for number in (1, 2, 3):
+        world.produce("orders", 0, [f"row {number}"])
+        dying, which = task(passwords[0]), nth(its, number)
+        if number < 3:
+            run_epoch(dying, which)
+    dying.open(which)
+    dying.vote(which, dying.stage(which).stage)
+    for password in passwords[1:]:
+        with pytest.raises(Refused, match="in doubt, and belongs to run its of DAG dag"):
+            task(password).open(later)
+    cleared = task(passwords[-1])
+    assert cleared.task.ledger.epoch_of(its) is None  # it is history by now
+    assert run_epoch(cleared, nth(its, series.newest(cleared.task.ledger, its))).epoch == 3
+    assert world.table("orders").values() == ["row 1", "row 2", "row 3"]
+
+
+def test_a_run_that_had_ended_before_the_first_key_may_take_new_data(old: DictStore) -> None:
+    ended = Run("dag", "ended")
+    series.put_end(Ledger(old, "p"), ended, 1, Ledger(old, "p").put_run(ended, 1).epoch)
+    for ledger, has_ended in ((Ledger(old, "p"), True), (begun(old), False)):
+        assert series.has_ended(ledger, ended, series.newest(ledger, ended)) == has_ended
 
 
 def test_an_epoch_that_was_complete_when_the_key_changed_is_not_opened_again_though_what_is_left_is_signed(

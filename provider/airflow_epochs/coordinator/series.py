@@ -16,13 +16,17 @@ from airflow_epochs.model import Run
 
 
 def newest(ledger: Ledger, run: Run) -> int:
-    """How many epochs have an index: the newest of them may be unfinished. 1 if there is none."""
-    return max(1, last_of(lambda number: ledger.epoch_of(nth(run, number)) is not None))
+    """How many epochs have an index: the newest of them may be unfinished. 1 if there is none.
+
+    An index that is ignored counts too: behind those of complete epochs, the newest one may be of an unfinished epoch.
+    """
+    return max(1, last_of(lambda number: ledger.has_index(nth(run, number))))
 
 
 def has_ended(ledger: Ledger, run: Run, number: int) -> bool:
     """Whether the run had ended by itself, given the number that ``newest`` returned."""
-    return number > 1 and ledger.epoch_of(nth(run, number)) == ledger.epoch_of(nth(run, number - 1))
+    epoch = ledger.epoch_of(nth(run, number))
+    return number > 1 and epoch is not None and epoch == ledger.epoch_of(nth(run, number - 1))
 
 
 def put_end(ledger: Ledger, run: Run, number: int, epoch: int) -> None:

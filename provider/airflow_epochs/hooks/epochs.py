@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import EpochError, OutcomeUnknown, Refused, with_remedy
+from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown, Refused, with_remedy
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 
 if TYPE_CHECKING:
@@ -30,17 +30,23 @@ _SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the
 
 
 def connection(conn_id: str) -> Connection:
-    """The Airflow connection with this id, as plain values. Raises Refused if there is none."""
+    """The Airflow connection with this id, as plain values.
+
+    Raises:
+        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
+            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+    """
     from airflow_epochs.contracts import Connection
 
     try:
         found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as missing:
-        raise Refused(
-            f"Airflow has no connection {conn_id!r}.",
+        raise NotApplied(
+            f"Airflow has no connection {conn_id!r}, or its secrets backend or API server did not answer.",
             code=codes.CONNECTION_MISSING,
-            remedy=f"Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_{conn_id.upper()}. "
-            "Then clear the failed task.",
+            remedy="Add the connection if it is missing: under Admin > Connections, or as the variable "
+            f"AIRFLOW_CONN_{conn_id.upper()}. If it is there, look at Airflow's secrets backend and API server. Then "
+            "let Airflow retry, or clear the failed task.",
         ) from missing
     described = Connection(
         conn_id=conn_id,
@@ -248,7 +254,7 @@ class AirflowEnvironment:
         return self._spark.runner(self)
 
     def connection(self, conn_id: str) -> Connection:
-        """The Airflow connection with this id. Raises Refused if there is none."""
+        """The Airflow connection with this id. Raises as ``connection`` of this module."""
         return connection(conn_id)
 
     def reached(self, phase: str) -> None:

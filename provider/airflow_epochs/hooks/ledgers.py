@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import NotApplied
 from airflow_epochs.hooks.epochs import EpochsHook, connection
 
 _ENVIRONMENT = "AIRFLOW_CONN_"
@@ -40,5 +40,5 @@ def _in_environment() -> list[str]:
 def _is_ledger(conn_id: str) -> bool:
     try:
         return connection(conn_id).conn_type == EpochsHook.conn_type
-    except Refused:
+    except NotApplied:
         return False

@@ -379,14 +379,20 @@ class Ledger:
     def epoch_of(self, run: Run) -> int | None:
         """The epoch that the run opened or rolled forward, by its index; None if it has no index.
 
-        A run that died before it wrote its index has none. The index of a run from before the ledger was signed is
-        ignored: it may be forged, and would let a run pass on an old epoch. The run then counts as a new one.
+        A run that died before it wrote its index has none. The index of a run from before the ledger was signed, or
+        before its key changed, is ignored unless one of today's keys has signed it: it may be forged, and would let a
+        run pass on an old epoch. The run then counts as a new one.
         """
         index = self._records.get(run_key(run), RunIndex)
         if index and index.format == FORMAT_UNSIGNED and self._records.trust.is_history(index.epoch):
-            log.warning("%s is not signed and is ignored: %s counts as a new run", self._records.key(run_key(run)), run)
+            key = self._records.key(run_key(run))
+            log.warning("%s is signed with no key of today and is ignored: %s counts as a new run", key, run)
             return None
         return index.epoch if index else None
+
+    def has_index(self, run: Run) -> bool:
+        """Whether the run has an index, also one that ``epoch_of`` ignores or does not believe."""
+        return self._records.has(run_key(run))
 
     def tries(self, number: int) -> list[TryRecord]:
         """The records of all tries of ``stage``, of every attempt of the epoch, sorted by key."""
