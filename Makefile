@@ -104,7 +104,9 @@ stack-up: venv check-java
 stack-down: venv
 	$(BIN)/python docker/local down
 
-# Before everything is installed, nothing can have been started.
+# Without .venv nothing can end a stack that runs, and without .stack nobody finds its processes.
 clean:
+	@[ -e $(READY) ] || [ ! -e .stack/state.json ] || \
+	  { echo "A stack may run, and .venv cannot end it. What to do: type \`make venv\`, then \`make clean\`." >&2; exit 1; }
 	[ ! -e $(READY) ] || $(BIN)/python docker/local down
 	rm -rf $(VENV) .stack .pytest_cache .mypy_cache .ruff_cache

@@ -38,7 +38,6 @@ AT_ONCE = 60_000
 PER_S = 12_000
 EPOCH_RECORDS_MAX = 60_000
 CONSUMED_S = 240.0
-MARKER = "of-the-demo"
 STEPS = ("open", "stage", "vote", "commit", "complete")
 
 console = Console(width=max(130, Console().width), highlight=False)
@@ -49,7 +48,7 @@ def main() -> int:
     os.umask(private.UMASK)
     os.environ.update(proxy.bypass())
     control.leave_on_signals()  # so that everything is stopped
-    keep = os.environ.get("DEMO_KEEP") == "1"
+    keep, own = os.environ.get("DEMO_KEEP") == "1", is_own(folder)
     try:
         state = start(folder)
         verdict = run(state, folder)
@@ -57,7 +56,7 @@ def main() -> int:
         console.print(f"[red]The demo failed:[/red] {problem}")
         return 1
     finally:
-        if not keep and is_own(folder):
+        if not keep and own:
             with timed("stopping everything"):
                 control.down(folder)
     console.print(f"\n[bold {'green' if verdict.exactly_once else 'red'}]{verdict}[/]")
@@ -73,7 +72,7 @@ def start(folder: Path) -> State:
     Raises:
         StackError: The folder is not a demo's, and stays; or something did not start.
     """
-    if folder.exists() and not is_own(folder):
+    if not is_own(folder):
         raise StackError(
             f"{folder} has the data of `make stack-up`. "
             "What to do: type `make stack-down`; then move or delete the folder."
@@ -83,7 +82,7 @@ def start(folder: Path) -> State:
     if folder.exists():
         control.down(folder)
         shutil.rmtree(folder)
-    private.write(private.make_folder(folder) / MARKER, "make demo deletes this folder\n")
+    private.write(private.make_folder(folder) / control.OF_THE_DEMO, "make demo deletes this folder\n")
     os.environ["ORDERS_MAX_RECORDS"] = str(EPOCH_RECORDS_MAX)
     with timed("starting Kafka, Spark Connect and Airflow"):
         state = control.up(folder)
@@ -93,8 +92,8 @@ def start(folder: Path) -> State:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether a demo has made the folder."""
-    return (folder / MARKER).exists()
+    """Whether the folder may be deleted: there is none, or only demos have used it."""
+    return not folder.exists() or (folder / control.OF_THE_DEMO).exists()
 
 
 def run(state: State, folder: Path) -> Verdict:

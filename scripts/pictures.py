@@ -6,6 +6,7 @@ A history is played in memory, with its ledger on disk, and Airflow's API server
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from airflow_epochs.testing import (
     memory_pipeline,
 )
 from airflow_epochs.testing.environment import MemoryEpoch
+from stack import proxy
 from stack.airflow import USER, AirflowStack, connection, password_in
 from tests.support.browser import SCREENSHOTS, Browser, browser
 
@@ -140,6 +142,7 @@ class History:
 
 
 def main() -> int:
+    os.environ.update(proxy.bypass())
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for empty in ("ledger", "dags"):

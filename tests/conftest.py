@@ -13,7 +13,7 @@ from hypothesis import settings
 
 import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 from airflow_epochs import secrecy
-from stack import class_archive
+from stack import class_archive, proxy
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import REGISTRY, Jars, fetch
@@ -25,6 +25,7 @@ from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
 from tests.support.spark_world import FEW_ROWS
 
+os.environ.update(proxy.bypass())
 os.environ["SPARK_HOME"] = str(home())  # inherited by what tests submit
 # An example has no time limit of its own, as a busy machine may be slow: the test has one.
 settings.register_profile("tests", deadline=None)

@@ -47,9 +47,11 @@ def _digests(_folder: Path) -> int:
 
 
 def _up(folder: Path) -> int:
-    """Shows the password once: when it is new."""
+    """Shows the password once: when it is new. What is in the folder from now on is nothing that a demo may delete."""
     new = not (folder / AIRFLOW / PASSWORDS).exists()
-    _show(folder, control.up(folder))
+    state = control.up(folder)
+    (folder / control.OF_THE_DEMO).unlink(missing_ok=True)
+    _show(folder, state)
     if new:
         print(f"password       {password_in(folder / AIRFLOW)}")
     return 0

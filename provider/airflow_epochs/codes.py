@@ -593,8 +593,10 @@ DRY_RUN_UNFINISHED = COMMANDS.code(
     Refused,
     "The epoch is open, aborted or in doubt. A dry run compares with what an epoch has published, so the epoch must be "
     "complete. A preview shows records that no run has taken yet, so no epoch may be open or in doubt.",
-    "Type `airflow epochs retry PIPELINE --why …`, or start a run: the epoch is then completed. Or choose a complete "
-    "epoch that `airflow epochs list PIPELINE` prints.",
+    "Choose a complete epoch that `airflow epochs list PIPELINE` prints. Or complete the epoch, as the preview of one "
+    "in doubt needs: type `airflow epochs retry PIPELINE --why …`, or start a run. To preview the records of an open "
+    "epoch before they are published, type `airflow epochs abort PIPELINE --why …` if no run is at work. If one is, "
+    "type `airflow epochs pause PIPELINE --why …`, and wait until it has ended. Unpause the pipeline after that.",
 )
 DRY_RUN_GONE = COMMANDS.code(
     "EPOCHS-DRY-RUN-GONE",

@@ -6,6 +6,7 @@ Exit code 0 only for PASS. ``--markdown FILE`` leaves what is printed there.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from airflow_epochs.testing.checkers import Verdict
+from stack import proxy
 from stack.jars import fetch
 from stack.whole import PROJECT
 from tests.chaos.canaries import Canaries
@@ -37,6 +39,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--folder", type=Path, help="leave data and logs there")
     options = parser.parse_args()
+    os.environ.update(proxy.bypass())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     print(f"chaos: {options.minutes:g} minutes, seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from stack import proxy
 from tests.perf.figures import Figure
 
 BENCHMARKS = (
@@ -44,6 +46,7 @@ FETCHING = ("flink_figures",)
 
 def main() -> int:
     options = _options()
+    os.environ.update(proxy.bypass())
     figures: list[Figure] = []
     failed: list[str] = []
     for name in options.only or BENCHMARKS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import demo
-from stack import control
+from stack import control, proxy
 from stack.processes import StackError
 
 SCRIPTS = Path(demo.__file__).parent
@@ -29,15 +30,56 @@ sys.exit(demo.main())
 def up(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the servers."""
     monkeypatch.setattr(demo, "fetch", lambda *_: None)
-    monkeypatch.setattr(control, "up", lambda folder: SimpleNamespace(airflow="http://127.0.0.1:1"))
+    places = dict.fromkeys(("airflow", "bootstrap", "connect", "lake", "ledger"), "http://127.0.0.1:1")
+    monkeypatch.setattr(control, "up", lambda folder: SimpleNamespace(**places))
     monkeypatch.setattr(demo, "password_in", lambda _folder: "secret")
-    monkeypatch.setenv("ORDERS_MAX_RECORDS", "")
+    monkeypatch.setattr(os, "umask", lambda _mask: 0)
+    for name in ("ORDERS_MAX_RECORDS", *proxy.NAMES):
+        monkeypatch.setenv(name, "")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / ".stack" / "lake").mkdir(parents=True)
     return tmp_path / ".stack"
+
+
+def stack_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "airflow").mkdir(exist_ok=True)
+    (folder / "airflow" / "passwords.json").touch()
+    monkeypatch.setattr(sys, "argv", ["docker/local", "up", "--folder", str(folder)])
+    monkeypatch.setattr(control, "leave_on_signals", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPTS.parent / "docker" / "local" / "__main__.py"), run_name="__main__")
+    assert ended.value.code == 0
+
+
+@pytest.mark.usefixtures("up")
+def test_the_data_of_a_demo_are_those_of_stack_up_once_it_has_started_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.start(folder := tmp_path / ".stack")
+    stack_up(folder, monkeypatch)
+    with pytest.raises(StackError, match="has the data of `make stack-up`"):
+        demo.start(folder)
+
+
+@pytest.mark.usefixtures("up")
+def test_a_demo_ends_the_stack_that_it_started_whatever_stack_up_does_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Path] = []
+    monkeypatch.setattr(control, "down", ended.append)
+    monkeypatch.setattr(control, "leave_on_signals", lambda: None)
+    monkeypatch.setattr(demo, "PROJECT", tmp_path)
+
+    def broken(_state: object, folder: Path) -> None:
+        stack_up(folder, monkeypatch)
+        raise RuntimeError("Not everything was consumed")
+
+    monkeypatch.setattr(demo, "run", broken)
+    assert demo.main() == 1
+    assert ended == [tmp_path / ".stack"]
 
 
 @pytest.mark.usefixtures("up")

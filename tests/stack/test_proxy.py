@@ -42,9 +42,15 @@ def test_airflow_and_its_tasks_ask_the_stack_itself_and_the_users_exceptions_sta
     assert bypassed(env, "127.0.0.1:1", "localhost:2", "git.corp", "pypi.org") == [True, True, True, False]
 
 
-@pytest.mark.parametrize("program", ["docker/local/__main__.py", "scripts/demo.py"])
-def test_the_programs_that_start_the_stack_ask_it_themselves(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "    os.environ.update(proxy.bypass())\n" in (LOCAL.parents[1] / program).read_text()
+@pytest.mark.parametrize(
+    "program",
+    [
+        *("docker/local/__main__.py", "scripts/demo.py", "scripts/pictures.py"),
+        *("tests/conftest.py", "tests/chaos/chaos.py", "tests/perf/bench.py"),
+    ],
+)
+def test_the_programs_that_start_servers_ask_them_themselves(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "os.environ.update(proxy.bypass())" in (LOCAL.parents[1] / program).read_text()
     assert not urllib.request.proxy_bypass("127.0.0.1:1")
     for name, value in proxy.bypass().items():
         monkeypatch.setenv(name, value)

@@ -24,6 +24,13 @@ from airflow_epochs.triggers.records import RecordsTrigger
 HOME = "home:9092"
 
 
+class WithoutPackage:
+    """Takes the place of ``Brokers`` in a process that lacks kafka-python."""
+
+    def __init__(self, access: KafkaAccess) -> None:
+        raise ModuleNotFoundError("No module named 'kafka'", name="kafka")
+
+
 class Played:
     """Brokers at ``HOME``, which have three records of ``orders``, and a login. Elsewhere, nobody answers."""
 
@@ -137,3 +144,16 @@ def test_a_connection_that_is_gone_is_told_of_if_its_brokers_do_not_answer(
     connect("gone:9092")
     monkeypatch.setattr(Played, "after_poll", lambda: monkeypatch.delenv("AIRFLOW_CONN_KAFKA", raising=False))
     assert reasons(records()) == ["trouble"]
+
+
+@pytest.mark.parametrize("trigger", [records, waiting])
+def test_a_triggerer_that_cannot_ask_the_brokers_leaves_it_to_a_task(
+    trigger: Callable[[], BaseTrigger],
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connect(HOME)
+    monkeypatch.setattr(poller, "Brokers", WithoutPackage)
+    assert reasons(trigger()) == ["trouble"]
+    assert "cannot ask the brokers from here: No module named 'kafka'" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,10 +17,13 @@ import pytest
 import yaml
 
 from airflow_epochs import DeltaSink, codes
+from airflow_epochs.commands import preview as command
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.coordinator import unpublished
+from airflow_epochs.coordinator.actions import Abort
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.dry_run import dry_run
-from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import OpenRecord
@@ -101,10 +105,22 @@ def test_a_preview_is_refused_while_an_epoch_is_open_or_in_doubt(world: DiskWorl
     with pytest.raises(Refused, match="Epoch 2 is in doubt") as in_doubt:
         preview(world.coordinator().task, 100, 1)
     assert {open_yet.value.code, in_doubt.value.code} == {codes.DRY_RUN_UNFINISHED}
-    assert "`airflow epochs retry orders --why …`" in in_doubt.value.remedy
+    assert commands(open_yet.value) == ["abort", "pause", "unpause"]
+    assert commands(in_doubt.value) == ["retry"]
     assert world.run(3) is None
     world.produce(1)
     assert preview(world.coordinator().task, 100, 1).epoch == 3
+
+
+def commands(refused: Refused) -> list[str]:
+    return re.findall(r"`airflow epochs (\w+) orders --why …`", refused.filled_remedy)
+
+
+def test_after_an_open_attempt_of_a_dead_run_was_aborted_its_records_can_be_previewed(world: DiskWorld) -> None:
+    opened = world.coordinator().open(world.run_of(2))
+    assert isinstance(opened, OpenRecord)
+    Abort.of(world.ledger, "orders").do(world.ledger, Account(who="ada", why="to look first"))
+    assert preview(world.coordinator().task, 100, 1).ranges == opened.ranges
 
 
 def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(world: DiskWorld) -> None:
@@ -214,7 +230,26 @@ def test_the_command_prints_a_document_with_real_types(
     sink = next(each for each in told["sinks"] if each["sink"] == "orders")
     assert isinstance(sink["rows"], int) and sink["problem"] is None and sink["creates"] is None
     assert {"name", "type"} == set(sink["columns"][0])
+    assert sink["fit"] == "yes"
     assert len(sink["sample"]) == 1
+
+
+@pytest.mark.parametrize(("problem", "fit"), [(None, "unknown"), ("It has no column day.", "no")])
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_of_a_sink_that_shows_no_rows_the_command_says_whether_anything_is_known(
+    found: TaskTry,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    problem: str | None,
+    fit: str,
+    output: str,
+) -> None:
+    shown = SinkPreview(sink="own", rows=7, sample=None, problem=problem)
+    told = Preview(pipeline="orders", epoch=2, ranges={}, sinks=(shown,), warnings=())
+    monkeypatch.setattr(command, "preview", lambda *_: told)
+    monkeypatch.setenv("COLUMNS", "200")
+    printed = typed(capsys, output=output)
+    assert (json.loads(printed)["sinks"][0]["fit"] == fit) if output == "json" else (f"| {fit}" in printed)
 
 
 def test_the_command_ends_with_the_error_where_there_is_nothing_to_show(world: DiskWorld, found: TaskTry) -> None:

@@ -69,6 +69,15 @@ def test_make_clean_removes_a_virtual_environment_that_is_half_made(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
 
+def test_make_clean_leaves_a_stack_that_it_cannot_end(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / ".stack").mkdir()
+    (state := tmp_path / ".stack" / "state.json").touch()
+    done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and state.exists()
+    assert "What to do: type `make venv`, then `make clean`." in done.stderr
+
+
 # -- the workflow ------------------------------------------------------------------------------------------------------
 
 

@@ -58,11 +58,11 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen"
 
 
-def submit(seen: Path, ends: str, job: SparkJob = JOB, **arguments: Any) -> object:
-    script = seen.parent / "bin" / "spark-submit"
+def submit(seen: Path, ends: str, job: SparkJob = JOB, binary: str = "spark-submit", **arguments: Any) -> object:
+    script = seen.parent / "bin" / binary
     script.write_text(SCRIPT % ends)
     script.chmod(0o755)
-    env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
+    env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]", extra={"spark-binary": binary}))
     return SparkSubmit("spark", **arguments).runner(env).run(job)
 
 
@@ -125,18 +125,48 @@ SITE = "# ours\nspark.redaction.regex  (?i)secret|account\\\\.\\\n    key\nspark
 
 
 @pytest.mark.parametrize("prefix", ["spark.kafka.orders.", "spark.secret."])
-@pytest.mark.parametrize("place", ["file", "SPARK_CONF_DIR", "SPARK_HOME", "PATH"])
+@pytest.mark.parametrize("place", ["file", "SPARK_CONF_DIR", "SPARK_HOME", "PATH", "pip"])
 def test_what_the_site_hides_stays_hidden_beside_the_credentials(
-    seen: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, place: str
+    seen: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, prefix: str, place: str
 ) -> None:
-    homes = {"SPARK_HOME": seen / "home", "PATH": seen.parent}
+    homes = {"SPARK_HOME": seen / "home", "PATH": seen.parent, "pip": seen / "pyspark"}
     (folder := homes[place] / "conf" if place in homes else seen / "site").mkdir(parents=True)
     (folder / "spark-defaults.conf").write_text(SITE)
     if place in ("SPARK_CONF_DIR", "SPARK_HOME"):
         monkeypatch.setenv(place, str(folder if place == "SPARK_CONF_DIR" else homes[place]))
+    if place == "pip":
+        (seen.parent / "bin" / "find_spark_home.py").write_text(f"print({str(homes[place])!r})")
     given: dict[str, Any] = {"properties_file": str(folder / "spark-defaults.conf")} if place == "file" else {}
     submit_to_cluster(seen, secrets_conf=prefix, **given)
     assert hidden(seen) == [rf"(?i)secret|account\.key|{re.escape(prefix)}"]
+    assert "spark-defaults.conf" not in caplog.text
+
+
+@pytest.mark.parametrize("binary", ["spark-submit", "spark3-submit"])
+def test_of_a_program_outside_sparks_folder_it_is_told_once_that_what_the_site_hides_is_not_known(
+    seen: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, binary: str
+) -> None:
+    """A distribution's own script leads to Spark, or find_spark_home.py beside pip's finds no Spark."""
+    if binary == "spark3-submit":
+        extra = {"spark-binary": binary}
+        connection = {"conn_type": "spark", "host": "local[1]", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(connection))
+        (seen.parent / "bin" / "find_spark_home.py").write_text("raise SystemExit(255)")
+    for _ in range(2):
+        submit_to_cluster(seen, secrets_conf="spark.kafka.orders.", binary=binary)
+    told = [each.getMessage() for each in caplog.records if "spark-defaults.conf" in each.getMessage()]
+    assert len(told) == 1 and f"bin/{binary} " in told[0] and 'conf={"spark.redaction.regex": …}' in told[0]
+    assert hidden(seen) == [rf"{SPARKS_OWN}|spark\.kafka\.orders\."]
+
+
+def test_nothing_is_told_where_spark_has_no_file_of_the_site_or_the_dag_says_what_is_hidden(
+    seen: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit_to_cluster(seen, secrets_conf="spark.kafka.orders.", conf={"spark.redaction.regex": "orders"})
+    (seen.parent / "jars").mkdir()
+    (seen.parent / "bin" / "spark-class").touch()
+    submit_to_cluster(seen, secrets_conf="spark.kafka.orders.")
+    assert "spark-defaults.conf" not in caplog.text
 
 
 def test_nothing_is_said_of_what_is_hidden_where_no_setting_has_credentials(seen: Path) -> None:

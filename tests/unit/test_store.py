@@ -164,10 +164,12 @@ def test_a_writer_killed_in_the_midst_of_a_put_leaves_no_half_written_record(kil
         assert store.get(key) == bytes([number % 251]) * SIZE
 
 
-def test_a_file_url_with_two_slashes_is_refused_and_told_where_its_ledger_has_been() -> None:
+@pytest.mark.parametrize("login", ["", "me:hunter2@", "hunter2@", "me:hunter2/x@"])
+def test_a_file_url_with_two_slashes_is_refused_and_told_where_its_ledger_has_been(login: str) -> None:
     with pytest.raises(Refused, match="names the host 'lake'") as refused:
-        open_store("file://lake/ledger")
+        open_store(f"file://{login}lake/ledger")
     assert refused.value.code is codes.LEDGER_ROOT_UNUSABLE
+    assert "hunter2" not in str(refused.value)
     assert "to 'file:///ledger' to go on" in refused.value.remedy
     assert "write 'file:///lake/ledger'" in refused.value.remedy
 

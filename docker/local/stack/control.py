@@ -29,6 +29,8 @@ STOP_S = 40.0
 WATCH_S = 0.5
 ENDING = (signal.SIGTERM, signal.SIGINT)
 LOCK, LOG = "lock", "supervisor.log"
+OF_THE_DEMO = "of-the-demo"
+"""A file with this name says that `make demo` may delete the folder: `make stack-up` has not used it."""
 
 
 def up(folder: Path) -> State:

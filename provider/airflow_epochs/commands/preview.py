@@ -72,8 +72,12 @@ def _row(each: SinkPreview) -> dict[str, object]:
         "rows": "-" if each.rows is None else each.rows,
         "columns": ", ".join(f"{name} {kind}" for name, kind in columns) or "-",
         "dead letters": each.dead_letters,
-        "fit": "no" if each.problem else "yes" if each.sample else "unknown",
+        "fit": _fit(each),
     }
+
+
+def _fit(each: SinkPreview) -> str:
+    return "no" if each.problem else "yes" if each.sample else "unknown"
 
 
 def _details(each: SinkPreview) -> list[str]:
@@ -110,5 +114,6 @@ def _sink_as_json(each: SinkPreview) -> dict[str, object]:
         "creates": sample.creates if sample else None,
         "broken": dict(each.broken),
         "dead_letters": each.dead_letters,
+        "fit": _fit(each),
         "problem": each.problem,
     }

@@ -119,6 +119,8 @@ def _complete(ledger: Ledger, pipeline: str, epoch: int) -> CompleteRecord:
     raise Refused(
         f"The epoch is {state.value}.{waits} There is nothing to compare with before it is complete.",
         code=codes.DRY_RUN_UNFINISHED,
+        remedy="Choose a complete epoch that `airflow epochs list PIPELINE` prints. Or type `airflow epochs retry "
+        "PIPELINE --why …`, or start a run: the epoch is then completed.",
         pipeline=pipeline,
         epoch=epoch,
     )

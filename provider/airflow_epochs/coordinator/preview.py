@@ -172,13 +172,23 @@ def _require_to_come(task: TaskTry, view: EpochView) -> None:
         raise _brings_back(view.open)
 
 
+_TO_FINISH = (
+    "Type `airflow epochs retry PIPELINE --why …`, or start a run: the epoch is then completed. Then type the command "
+    "again."
+)
+_TO_LOOK_FIRST = (  # a run would publish what the user wants to see before
+    "Type `airflow epochs abort PIPELINE --why …` if no run is at work: the next attempt takes the same records. If a "
+    "run is at work, type `airflow epochs pause PIPELINE --why …`, and wait until it has ended. Then type the command "
+    "again. `airflow epochs unpause PIPELINE --why …` ends the pause."
+)
+
+
 def _not_to_come(task: TaskTry, view: EpochView) -> Refused:
     return Refused(
         f"Epoch {view.number} is {view.state.value}: {view.opened.run} has taken its records. A preview shows records "
         "that no run has taken.",
         code=codes.DRY_RUN_UNFINISHED,
-        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`, or start a run: the epoch is then "
-        "completed. Then type the command again.",
+        remedy=_TO_FINISH if view.state is State.IN_DOUBT else _TO_LOOK_FIRST,
         pipeline=task.pipeline.name,
         epoch=view.number,
     )

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import host_of_file, normalised
-from airflow_epochs.secrecy import shown
+from airflow_epochs.secrecy import has_login, shown
 from airflow_epochs.storage import fsync
 from airflow_epochs.storage.blobs import Blobs
 from airflow_epochs.storage.local import Disk
@@ -81,13 +81,14 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
             "that is there. For a new ledger, set it to another place without these characters.",
         )
-    if host := host_of_file(url):
+    if host_of_file(url):
+        bare = shown(url) if has_login(url) else url
         raise Refused(
-            f"The ledger root {shown(url)!r} names the host {host!r}: a URL of a file has three slashes. So far it "
-            f"meant {normalised(url)!r}, and a ledger may be there.",
+            f"The ledger root {shown(url)!r} names the host {urlsplit(bare).netloc!r}: a URL of a file has three "
+            f"slashes. So far it meant {normalised(bare)!r}, and a ledger may be there.",
             code=codes.LEDGER_ROOT_UNUSABLE,
-            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{normalised(url)}' to go on with a "
-            f"ledger that is there. For a new ledger, write 'file:///{url.partition('://')[2]}'. Then clear the "
+            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{normalised(bare)}' to go on with a "
+            f"ledger that is there. For a new ledger, write 'file:///{bare.partition('://')[2]}'. Then clear the "
             "failed task.",
         )
     parts = urlsplit(url)

@@ -4,36 +4,64 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+_FILE = "spark-defaults.conf"
+_HOME_S = 30.0
+"""For so many seconds, the program of pip's Spark that says where Spark is may run."""
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def of_site(key: str, properties_file: str | None, environment: Mapping[str, str]) -> str | None:
-    """The value of ``key`` in the file that spark-submit reads; None if there is no file, or no value in it.
+def file_of_site(properties_file: str | None, environment: Mapping[str, str], binary: str) -> Path | None:
+    """The file that the program ``binary`` takes settings from, if it exists; None: it is not known which.
+
+    Spark's own scripts find it so. A script of another maker may lead to a Spark anywhere.
+    """
+    if properties_file:
+        return Path(properties_file)
+    if folder := environment.get("SPARK_CONF_DIR"):
+        return Path(folder, _FILE)
+    if home := environment.get("SPARK_HOME"):
+        return Path(home, "conf", _FILE)
+    found = _home_of(shutil.which(binary, path=environment.get("PATH")), environment)
+    file = Path(found, "conf", _FILE) if found else None
+    return file if found and file and (file.is_file() or _is_home(found)) else None
+
+
+def value_in(file: Path, key: str) -> str | None:
+    """The value of ``key`` in the file; None if there is no file, or no value in it.
 
     Raises:
         OSError: The file cannot be read.
     """
-    path = Path(properties_file) if properties_file else _defaults(environment)
-    if path is None or not path.is_file():
+    return _value(key, file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+
+
+def _home_of(program: str | None, environment: Mapping[str, str]) -> Path | None:
+    if program is None:
         return None
-    return _value(key, path.read_text(encoding="utf-8", errors="replace"))
+    asked = Path(program).parent / "find_spark_home.py"
+    return _home_of_pip(asked, environment) if asked.is_file() else Path(program).resolve().parent.parent
 
 
-def _defaults(environment: Mapping[str, str]) -> Path | None:
-    """Spark's scripts find it so."""
-    if folder := environment.get("SPARK_CONF_DIR"):
-        return Path(folder, "spark-defaults.conf")
-    home = environment.get("SPARK_HOME") or _home_of(shutil.which("spark-submit", path=environment.get("PATH")))
-    return Path(home, "conf", "spark-defaults.conf") if home else None
+def _home_of_pip(asked: Path, environment: Mapping[str, str]) -> Path | None:
+    """What pip's spark-submit learns from the program beside it."""
+    python = environment.get("PYSPARK_DRIVER_PYTHON") or environment.get("PYSPARK_PYTHON") or "python3"
+    try:
+        said = subprocess.run(
+            [*python.split(), str(asked)], env=environment, capture_output=True, check=True, text=True, timeout=_HOME_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Path(said.stdout.strip()) if said.stdout.strip() else None
 
 
-def _home_of(program: str | None) -> Path | None:
-    return Path(program).resolve().parents[1] if program else None
+def _is_home(folder: Path) -> bool:
+    return (folder / "jars").is_dir() and (folder / "bin" / "spark-class").is_file()
 
 
 def _value(key: str, text: str) -> str | None:

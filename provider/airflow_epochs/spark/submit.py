@@ -16,12 +16,14 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,18 +108,20 @@ class SubmitRunner:
         mode = _deploy_mode(self._config, connection)
         self._refuse_what_cannot_work(job, connection, mode)
         if job.kind == StagePlan.JOB and self.outlives() and (manager := self._yarn.manager(connection)):
-            return self._run_on_yarn(manager, job, session)
+            return self._run_on_yarn(manager, connection, job, session)
         with work_folder() as folder:
-            submit = _Submit(folder, job, session, self._config, mode)
+            submit = _Submit(folder, job, session, self._config, connection)
             failure = self._submit(submit, session)
             return self._outcome(submit, job, failure)
 
-    def _run_on_yarn(self, manager: ResourceManager, job: SparkJob, session: JsonDict) -> JsonDict:
+    def _run_on_yarn(
+        self, manager: ResourceManager, connection: Connection, job: SparkJob, session: JsonDict
+    ) -> JsonDict:
         """Submit, and wait for the application, not for spark-submit."""
         conf = on_yarn.settings(self._config.conf, session["session_id"])
         with self._yarn.followed(manager, session):  # without a gap: a kill there would leave the application running
             with work_folder() as folder:
-                submit = _Submit(folder, job, session, self._config, CLUSTER, conf)
+                submit = _Submit(folder, job, session, self._config, connection, conf)
                 if failure := self._submit(submit, session):
                     return self._outcome(submit, job, failure)
             return self._yarn.result(manager, session)
@@ -281,10 +285,11 @@ class _Submit:
         job: SparkJob,
         session: JsonDict,
         config: SparkSubmit,
-        mode: str,
+        connection: Connection,
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        self._config, self._mode, self._token = config, mode, session["session_id"]
+        self._config, self._mode, self._token = config, _deploy_mode(config, connection), session["session_id"]
+        self._binary = connection.extra.get("spark-binary") or "spark-submit"
         self._conf = dict(conf or {})
         self.application = _write(folder / "airflow_epochs_main.py", (Path(main.__file__)).read_bytes())
         self._packed = self._pack(folder, job)
@@ -295,7 +300,7 @@ class _Submit:
         self.report = reports.place_of(work_url, self._token) if work_url else str(folder / "report.json")
         self._needs_secrets = bool(job.secrets)
         self._secrets = None
-        if job.secrets and mode == CLIENT:
+        if job.secrets and self._mode == CLIENT:
             self._secrets = _write(folder / "secrets.json", json.dumps(job.secrets).encode())
 
     def hook(self) -> SparkSubmitHook:
@@ -334,9 +339,12 @@ class _Submit:
     def _hidden(self) -> dict[str, str]:
         """The setting by which Spark shows neither the credentials nor what the site hides; none if it does anyway."""
         prefix = self._config.secrets_conf
-        if not prefix or self._mode == CLIENT:
+        if not prefix or self._mode == CLIENT or NAMES_CONF in self._config.conf:
             return {}
-        site = site_settings.of_site(NAMES_CONF, self._config.properties_file, _environment())
+        file = site_settings.file_of_site(self._config.properties_file, _environment(), self._binary)
+        if file is None:
+            _tell_unknown(shutil.which(self._binary, path=_environment()["PATH"]) or self._binary, prefix)
+        site = site_settings.value_in(file, NAMES_CONF) if file else None
         if not site and re.search(_SECRET_TO_SPARK, prefix):
             return {}
         return {NAMES_CONF: f"{site or _SECRET_TO_SPARK}|{re.escape(prefix)}"}
@@ -346,6 +354,18 @@ class _Submit:
         if job.files and (siblings := user_files.siblings_of(job.files[0], job.files[1:])):
             archives.append(user_files.archive(siblings))
         return [_write(folder / user_files.archive_name(content), content) for content in archives]
+
+
+@cache  # once in a process: a task submits several jobs
+def _tell_unknown(program: str, prefix: str) -> None:
+    log.warning(
+        "It is not known which Spark %s starts, and so whether its spark-defaults.conf sets %s. If it does, give "
+        'SparkSubmit(conf={"%s": …}) a pattern for what it hides and for %s…, or set SPARK_HOME.',
+        program,
+        NAMES_CONF,
+        NAMES_CONF,
+        prefix,
+    )
 
 
 def driver_code() -> bytes:

@@ -47,18 +47,20 @@ class Lookout:
         self._age_pause_s = min(max((max_delay_s or 0) / 20, AGE_S_MIN), AGE_S_MAX)
 
     async def answers(self) -> AsyncIterator[Ends | None]:
-        """What each poll sees; None if the brokers refuse to answer. While none answers, it waits, and says so once."""
+        """What each poll sees; None if this process cannot ask, or the brokers refuse to answer.
+
+        While none answers, it waits, and says so once.
+        """
         while True:
             seen = await self._watch.next()
             if await self._has_moved(seen.error):
                 continue
             if isinstance(seen.error, Refused):
                 yield None
-            elif seen.error:
-                self._tell(seen.error)
-            else:
-                self._tell(None)
-                yield seen.ends
+                continue
+            self._tell(seen.error)
+            if not isinstance(seen.error, NotApplied):  # such as a missing package, which no wait brings
+                yield None if seen.error else seen.ends
 
     async def _has_moved(self, error: Exception | None) -> bool:
         """Whether the connection has changed: from now on, what it leads to is watched."""
@@ -84,7 +86,8 @@ class Lookout:
 
     def _tell(self, error: Exception | None) -> None:
         if error and not self._silent:
-            log.warning("the brokers do not answer; the wait goes on, and asks them again and again: %s", error)
+            away = "the brokers do not answer; the wait goes on, and asks them again and again"
+            log.warning("%s: %s", away if isinstance(error, NotApplied) else "cannot ask the brokers from here", error)
         if self._silent and not error:
             log.info("the brokers answer again")
         self._silent = error is not None
