@@ -289,6 +289,14 @@ LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs rebuild PIPELINE --why …`: the "
     "pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
 )
+BACKFILL_OVERTAKEN = AGREEMENT.code(
+    "EPOCHS-BACKFILL-OVERTAKEN",
+    Corrupt,
+    "A waived commit of a new sink landed late, and an epoch that is decided has its rows among its own.",
+    "Type `airflow epochs waive PIPELINE EPOCH SINK --why …`, so that the epoch is completed without this sink's rows. "
+    "Then clear the failed task. To have all rows, also give the sink another name and a new target, and `backfill` "
+    "its epochs.",
+)
 SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",
     Corrupt,
