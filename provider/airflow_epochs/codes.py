@@ -61,7 +61,7 @@ LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
     "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?', or is that of a "
-    "file with two slashes in place of three.",
+    "file with two slashes in place of three; or it has blanks around it, and so has the name of a folder.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(
