@@ -1344,7 +1344,8 @@ STATE_NOT_EMPTY = STATE.code(
 STATE_INITIAL_MISSING = STATE.code(
     "EPOCHS-STATE-INITIAL-MISSING",
     Refused,
-    "There is no Delta table at the place that `initial` of a state table names. Nothing was opened.",
+    "There is no Delta table at the place that `initial` of a state table names, or its URL of a file has two slashes "
+    "in place of three. Nothing was opened.",
     "Correct `initial`. Then clear the failed task.",
 )
 STATE_INITIAL_LOG = STATE.code(
