@@ -62,7 +62,7 @@ LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
     "The field `ledger_root` must be an absolute path, or a URL without '#' and '?'. A URL of a file has three "
-    "slashes: file:///srv/epochs.",
+    "slashes: file:///srv/epochs. If it has blanks around it, no folder may have them in its name.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(
@@ -289,6 +289,14 @@ LEDGER_BEHIND = AGREEMENT.code(
     "Restore the newest copy of the ledger. If another worker has it, in a folder of its own, see "
     "EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs rebuild PIPELINE --why …`: the "
     "pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
+)
+BACKFILL_OVERTAKEN = AGREEMENT.code(
+    "EPOCHS-BACKFILL-OVERTAKEN",
+    Corrupt,
+    "A waived commit of a new sink landed late, and an epoch that is decided has its rows among its own.",
+    "Type `airflow epochs waive PIPELINE EPOCH SINK --why …`, so that the epoch is completed without this sink's rows. "
+    "Then clear the failed task. To have all rows, also give the sink another name and a new target, and `backfill` "
+    "its epochs.",
 )
 SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",
@@ -1349,7 +1357,8 @@ STATE_NOT_EMPTY = STATE.code(
 STATE_INITIAL_MISSING = STATE.code(
     "EPOCHS-STATE-INITIAL-MISSING",
     Refused,
-    "There is no Delta table at the place that `initial` of a state table names. Nothing was opened.",
+    "There is no Delta table at the place that `initial` of a state table names, or its URL of a file has two slashes "
+    "in place of three. Nothing was opened.",
     "Correct `initial`. Then clear the failed task.",
 )
 STATE_INITIAL_LOG = STATE.code(

@@ -1037,6 +1037,18 @@ def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-beh
 
 
 @runtime_checkable
+class Vacating(Protocol):
+    """A sink that an operator can make empty again after its first epoch, without loss of what others wrote."""
+
+    def how_to_vacate(self, first: TransactionId, env: Environment) -> str | None:
+        """What the operator does, whole sentences; the commit task is then cleared. None if more came than ``first``.
+
+        Changes nothing.
+        """
+        ...
+
+
+@runtime_checkable
 class Diagnosing(Protocol):
     """A sink that can explain an unexpected marker: a table dropped, moved or restored, or a lost ledger."""
 

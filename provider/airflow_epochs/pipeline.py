@@ -125,7 +125,8 @@ class EpochPipeline(TaskGroup):
 
     Args:
         name: The name of the pipeline and of the TaskGroup. Two pipelines of one DAG need different names, or different
-            ledgers: an outer TaskGroup does not tell them apart.
+            ledgers: an outer TaskGroup does not tell them apart. One pipeline may stand twice, in branches of a DAG, if
+            ``source``, ``transform``, ``sinks`` and what else changes rows are the same.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
             event_time, expectations, dead_letters, vote, on_code_change, on_failed_epoch: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.

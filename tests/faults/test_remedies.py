@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode, encode
-from airflow_epochs.model import JsonDict
+from airflow_epochs.model import JsonDict, WaivedRecord
 from tests.support.faults_history import require_exactly_once
 from tests.support.faults_world import DiskWorld, begin, start
 from tests.support.rebuilt import typed_rebuild
@@ -274,6 +275,59 @@ def test_a_backfill_that_begins_too_late_is_corrected_as_the_error_says(world: D
     assert added.run(81) is None
     assert seen_by_duckdb(added.table("gold")) == of_epochs(added, 2)
     assert_all_rows(added, "orders", "audit")
+
+
+def overtaken_backfill(world: DiskWorld, first: int = 1) -> DiskWorld:
+    """The waived commit of a new sink landed after the decision of the next epoch, which fills the sink again.
+
+    ``first``: from which epoch on. The waived commit has the rows from epoch 1 on.
+    """
+    world = replace(world, sinks=("orders", "audit", "gold"), backfill={"gold": 1})
+    then, task, run = replace(world, backfill={"gold": first}), world.coordinator(), world.run_of(2)
+    txn_id = task.open(run).txn_id
+    task.vote(run, task.stage(run).stage)
+
+    def meanwhile() -> None:
+        world.ledger.put_waived(WaivedRecord(txn_id=txn_id, sink="gold", who="me", why="it hangs", at="now"))
+        assert world.run(2) is None
+        world.produce(3)
+        then.crash_at("decision.landed", number=3)
+
+    world.coordinator({"delta.commit.before": meanwhile}).commit(run, "gold")
+    return then
+
+
+def test_a_table_that_a_late_waived_commit_filled_is_emptied_and_has_each_row_once(
+    world: DiskWorld, tmp_path: Path
+) -> None:
+    world = overtaken_backfill(world)
+    error = refused(world, 3)
+    assert error.code is codes.BACKFILL_OVERTAKEN and error.epoch == 3 and error.sink == "gold"
+    named = re.search(r"Take the folder (\S+) out of the table: move it", error.remedy)
+    assert named
+    shutil.move(named[1], tmp_path / "moved")
+    assert world.run(3) is None, "the failed task, cleared"
+    world.one_more_epoch()
+    assert_all_rows(world, "orders", "audit", "gold")
+
+
+@pytest.mark.parametrize("first", [1, 2], ids=["the table went on", "the backfill lacks rows of the late commit"])
+def test_a_table_that_a_late_waived_commit_filled_goes_on_without_the_epoch_or_is_filled_under_another_name(
+    world: DiskWorld, first: int
+) -> None:
+    world = overtaken_backfill(world, first)
+    if first == 1:
+        DeltaTable(str(world.table("gold"))).alter.set_table_properties({"delta.appendOnly": "false"})
+    error = refused(world, 3)
+    assert error.code is codes.BACKFILL_OVERTAKEN and "Take the folder" not in error.remedy
+    typed(world.ledger_root, error, "waive")
+    assert world.run(3) is None, "the failed task, cleared"
+    world.one_more_epoch()
+    assert seen_by_duckdb(world.table("gold")) == of_epochs(world, 1, 2, 4)
+    world = replace(world, sinks=("orders", "audit", "gold_2"), backfill={"gold_2": backfill_in(error)})
+    world.one_more_epoch(91)
+    assert seen_by_duckdb(world.table("gold_2")) == of_epochs(world, *range(first, 6))
+    assert_all_rows(world, "orders", "audit")
 
 
 # -- a table that is gone, replaced or older while an epoch is under way --------------------------------------------

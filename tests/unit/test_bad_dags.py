@@ -13,10 +13,11 @@ from airflow.sdk import DAG, Context, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, expect
-from airflow_epochs.config import require_distinct
+from airflow_epochs.config import Transform, require_distinct
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.operators.epoch import OpenEpochOperator
+from airflow_epochs.testing import MemorySink
 
 
 def define(
@@ -252,8 +253,8 @@ def per_region(names: Sequence[str], ledgers: Sequence[str], layouts: Sequence[s
 
 ONE_LEDGER = ["epochs_default", "epochs_default"]
 ONLY_ONE_GETS_A_NEW_NAME = (
-    "Let the one whose epochs the ledger has keep its name (`airflow epochs show orders` tells). Give only the other "
-    "one a new name, and a `starting` after the rows that its tables already have."
+    "Else let the one whose epochs the ledger has keep its name (`airflow epochs show orders` tells). Give only the "
+    "other one a new name, and a `starting` after the rows that its tables already have."
 )
 
 
@@ -268,6 +269,48 @@ def test_two_pipelines_of_one_name_in_two_groups_of_a_dag_are_refused(layouts: l
 def test_two_pipelines_of_a_dag_pass_with_different_names_or_ledgers() -> None:
     per_region(["orders_eu", "orders_us"], ONE_LEDGER, ["tasks", "single"])
     per_region(["orders", "orders"], ["epochs_eu", "epochs_us"], ["tasks", "tasks"])
+
+
+own_sink = MemorySink(name="own", world="branches")
+
+
+def in_branches(**differs: list[Any]) -> DAG:
+    """A DAG whose runs take one of two ways through one pipeline."""
+    with DAG("branches", schedule=None, max_active_runs=1) as dag:
+        for number, size in enumerate(("small", "big")):
+            options: dict[str, Any] = {
+                "source": KafkaSource(topics=["orders"], conn_id="{{ var.value.brokers }}"),
+                "sinks": [DeltaSink("orders", "/lake/orders", properties={"a": "b"}), own_sink],
+                "spark": SparkConnect(f"spark_{size}"),
+                "operator_args": {"pool": size},
+                **{name: values[number] for name, values in differs.items()},
+            }
+            with TaskGroup(size):
+                EpochPipeline("orders", transform=f"{__file__}:define", **options)
+    return dag
+
+
+def test_one_pipeline_may_stand_in_two_branches_of_a_dag_and_run_in_each() -> None:
+    dag = in_branches()
+    ran = cast(OpenEpochOperator, dag.get_task("small.orders.open"))
+    ran.render_template_fields(cast(Context, {"var": {"value": {"brokers": "kafka"}}}))
+    ran.definition(dag, Transform.parse(ran.transform))
+    in_branches(layout=["single", "tasks"])
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"source": [KafkaSource(topics=["orders"]), KafkaSource(topics=["orders"], starting="latest")]},
+        {"sinks": [[DeltaSink("orders", "/a", properties={"a": value})] for value in ("b", "c")]},
+        {"backfill": [{}, {"orders": 1}]},
+        {"vote": [lambda ballot: None, lambda ballot: "no"]},
+    ],
+    ids=lambda differs: next(iter(differs)),
+)
+def test_two_pipelines_of_one_name_are_refused_if_they_differ_in_what_changes_rows(differs: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match="If they are one pipeline, give them the same arguments"):
+        in_branches(**differs)
 
 
 def test_operators_used_one_by_one_refuse_to_run_beside_those_of_a_pipeline_of_the_same_name() -> None:

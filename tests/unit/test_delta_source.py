@@ -119,6 +119,21 @@ def test_the_ledgers_description_makes_the_same_source_also_with_another_connect
     assert other.storage_conn_id == "s3_other"
 
 
+@pytest.mark.parametrize("rendered", [False, True], ids=["when the DAG is parsed", "when it is rendered"])
+def test_a_file_url_with_two_slashes_is_refused_and_told_what_it_has_meant(rendered: bool) -> None:
+    with pytest.raises((BadArgument, Refused), match=r"names the host 'lake'.* So far it meant /orders") as refused:
+        source = DeltaSource("file://{{ var.value.lake }}/orders" if rendered else " file://lake/orders")
+        source.table = "file://lake/orders"
+        source.prepare("p", set(), None, Environment())
+    assert isinstance(refused.value, Refused if rendered else BadArgument)
+    assert "write file:///orders." in str(refused.value) and "write file:///lake/orders." in str(refused.value)
+
+
+def test_a_source_on_record_with_a_file_url_with_two_slashes_means_what_it_has_meant() -> None:
+    recorded = {**DeltaSource("/orders").spec(), "table": "file://lake/orders"}
+    assert DeltaSource.from_spec(recorded) == DeltaSource("/orders")
+
+
 def test_options_may_be_templates() -> None:
     source = DeltaSource("{{ var.value.table }}", starting="{{ params.at }}", max_versions="{{ params.n }}")
     assert source.reads() == set()

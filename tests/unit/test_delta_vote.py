@@ -13,6 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt, SparkJob
+from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused, cause_and_remedy
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
@@ -414,6 +415,18 @@ def test_the_schema_of_a_table_that_deltalake_cannot_open_is_sought_back_to_the_
     plan = DeltaSink("bronze", path, commit="spark").plan_stage(attempt, "n", world)
     assert [field["name"] for field in plan["schema"]["fields"]] == ["id"]
     assert len(entries_read) == 4
+
+
+@pytest.mark.parametrize(("searched", "found"), [(5, ["id", "added"]), (4, None)])
+def test_the_schema_of_such_a_table_is_unknown_if_entries_after_the_checkpoint_are_too_many_to_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: int, found: list[str] | None
+) -> None:
+    monkeypatch.setattr("airflow_epochs.delta.replay._ENTRIES_SEARCHED_MAX", searched)
+    path = with_long_log(tmp_path, checkpoint=3, entries=5)
+    altered = json.dumps({"type": "struct", "fields": [{"name": "id"}, {"name": "added"}]})
+    Path(path, "_delta_log", f"{4:020}.json").write_text(json.dumps({"metaData": {"schemaString": altered}}))
+    schema = newest_schema(LocalFiles(Path(path)))
+    assert (schema and [field["name"] for field in schema["fields"]]) == found
 
 
 def test_the_schema_of_such_a_table_is_sought_below_a_checkpoint_whose_part_with_the_schema_is_missing(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks import epochs
 from airflow_epochs.hooks.epochs import EpochsHook
@@ -167,5 +168,21 @@ def test_what_is_neither_true_nor_false_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_blanks_around_the_root_of_a_ledger_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, "epochs_default", extra={"ledger_root": f" {tmp_path}\n"})
-    assert EpochsHook().ledger("orders").root == str(tmp_path)
+    for blanks in (" {}\n", "{} ", "file://{} "):
+        given(monkeypatch, "epochs_default", extra={"ledger_root": blanks.format(tmp_path)})
+        assert EpochsHook().ledger("orders").root == str(tmp_path)
+
+
+@pytest.mark.parametrize("given_as", ["{} ", "file://{} "])
+def test_a_ledger_in_a_folder_with_a_blank_at_its_end_is_found_as_the_error_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_as: str
+) -> None:
+    plain, blank = tmp_path / "ledger", tmp_path / "ledger "
+    blank.mkdir()
+    given(monkeypatch, "epochs_default", extra={"ledger_root": given_as.format(plain)})
+    with pytest.raises(Refused, match="a ledger may be there") as refused:
+        EpochsHook().ledger("orders")
+    assert refused.value.code is codes.LEDGER_ROOT_UNUSABLE
+    for name, root in zip(re.findall(r"'(\S+)'", refused.value.remedy), [blank, plain], strict=True):
+        given(monkeypatch, "epochs_default", extra={"ledger_root": name})
+        assert EpochsHook().ledger("orders").root == str(root)

@@ -18,7 +18,13 @@ RULES = {
 }
 
 
-def pipeline(name: str, *, default_args: dict[str, Any] | None = None, **options: Any) -> DAG:
+def pipeline(
+    name: str,
+    *,
+    default_args: dict[str, Any] | None = None,
+    group_args: dict[str, Any] | None = None,
+    **options: Any,
+) -> DAG:
     with DAG("tasks", schedule=None, max_active_runs=1, default_args=default_args or {}) as dag:
         EpochPipeline(
             name,
@@ -27,6 +33,7 @@ def pipeline(name: str, *, default_args: dict[str, Any] | None = None, **options
             sinks=[DeltaSink("one", f"/lake/{name}")],
             spark=SparkConnect(),
             **options,
+            **(group_args or {}),
         )
     return dag
 
@@ -49,12 +56,16 @@ def test_one_task_takes_the_trigger_rule_for_all_tasks(where: str) -> None:
     assert attribute(dag, "trigger_rule") == {"epochs": "all_done"}
 
 
+@pytest.mark.parametrize("where", ["default_args", "operator_args", "default_args of the group"])
 @pytest.mark.parametrize("layout", ["tasks", "single"])
-def test_outlets_for_all_tasks_do_not_take_the_tables_of_another_pipeline(layout: str) -> None:
+def test_outlets_for_all_tasks_do_not_take_the_tables_of_another_pipeline(layout: str, where: str) -> None:
     mine = Asset("mine")
     shared = {"outlets": [mine]}
-    pipeline("others", layout=layout, operator_args=shared)
-    outlets = attribute(pipeline("orders", layout=layout, operator_args=shared), "outlets")
+    for_group = where == "default_args of the group"
+    options: dict[str, Any] = {"group_args": {"default_args": shared}} if for_group else {where: shared}
+    options["layout"] = layout
+    pipeline("others", **options)
+    outlets = attribute(pipeline("orders", **options), "outlets")
     assert shared == {"outlets": [mine]}
     last = "epochs" if layout == "single" else "complete"
     assert [asset.name for asset in outlets.pop(last)] == ["mine", "file:///lake/orders"]

@@ -160,6 +160,18 @@ def test_an_attempt_that_is_staged_again_begins_its_state_as_its_own_record_says
     assert (read.initial, read.initial_version) == ("/lake/old", 3)
 
 
+def test_a_state_begins_with_no_table_of_a_file_url_with_two_slashes_but_is_read_as_its_record_says(
+    tmp_path: Path,
+) -> None:
+    state = StateTable("open", **{**WINDOWS, "table": str(tmp_path / "open")}, initial="file://lake/old")
+    with pytest.raises(Refused, match=r"names file://lake/old, with the host 'lake'.* So far it meant /old") as refused:
+        state.pin(None, "orders", Environment())
+    assert "Set `initial` to file:///old" in refused.value.remedy and "file:///lake/old" in refused.value.remedy
+    recorded = from_spec(state.spec())
+    assert isinstance(recorded, StateTable)
+    assert recorded.plan_read(StatePin(version=None, initial=7, fold=True), (), Environment())["initial"] == "/old"
+
+
 @pytest.mark.parametrize("initial", ["/lake/corrected", None], ids=["names another table", "is no longer there"])
 def test_an_epoch_that_is_replayed_begins_its_state_with_the_table_that_initial_named_then(
     tmp_path: Path, initial: str | None

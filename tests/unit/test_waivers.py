@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run, WaivedRecord
@@ -91,8 +92,10 @@ def test_a_waived_backfill_that_lands_after_the_decision_of_the_next_backfill_co
     lab.task().vote(run, lab.task().stage(run).stage)
     lab.task()._commit_sink(lab.view, "audit")
     lab.task().commit(run, "orders")
-    with pytest.raises(Corrupt, match="The table audit shows orders/2/1"):
+    with pytest.raises(Corrupt, match="commit of epoch 2 landed in the sink late") as told:
         lab.task().commit(run, "audit")
+    assert told.value.code is codes.BACKFILL_OVERTAKEN
+    assert told.value.remedy.startswith("Type `airflow epochs waive orders 3 audit --why …`")
     assert lab.world.table("audit").values() == ["one", "two"]
     lab.waive(3)
     lab.task().complete(run)

@@ -22,7 +22,7 @@ from functools import cached_property
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt, Stateful
-from airflow_epochs.coordinator import agreement, code_changes, joint_sinks
+from airflow_epochs.coordinator import agreement, code_changes, joint_sinks, late_backfills
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry
@@ -114,10 +114,12 @@ class Promise:
     def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
         try:
             return self._committed(group, staged, {})
-        except Corrupt:
+        except Corrupt as error:
             late = {promise.name: txn for promise in group if (txn := promise._late_commit())}
             if not late:
                 raise
+            if doubled := next((p for p in group if p.name in late and p._is_backfill), None):
+                raise late_backfills.found(doubled.task, doubled._opened, doubled._sink, late[doubled.name]) from error
             return self._committed(group, staged, late)
 
     def _committed(self, group: list[Promise], staged: dict[str, Staged], late: dict[str, TransactionId]) -> Receipt:
@@ -132,13 +134,10 @@ class Promise:
     def _late_commit(self) -> TransactionId | None:
         """A waived transaction of the sink that landed after this epoch was opened.
 
-        None for a state table: this epoch's changes were computed without those. None for a backfill: this epoch's
-        rows may have those of that transaction among them.
+        None for a state table: this epoch's changes were computed without those.
         """
-        if isinstance(self._sink, Stateful) or self._opened.sinks[self.name].ranges is not None:
-            return None
         before = self.task.ledger.complete_record(self.view.number - 1)
-        return agreement.late_commit(self._sink, before, self._env)
+        return None if isinstance(self._sink, Stateful) else agreement.late_commit(self._sink, before, self._env)
 
     def _event_times(self) -> EventTimes:
         """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""
@@ -290,6 +289,11 @@ class Promise:
 
     def _sinks(self, names: Collection[str]) -> dict[str, Sink]:
         return self.task.sinks_of(self._opened, names)
+
+    @property
+    def _is_backfill(self) -> bool:
+        """Whether this epoch's rows may have those of earlier epochs among them."""
+        return self._opened.sinks[self.name].ranges is not None
 
     @property
     def _opened(self) -> OpenRecord:

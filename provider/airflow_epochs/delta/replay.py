@@ -97,7 +97,7 @@ def _changes(files: Files, version: int) -> Iterator[tuple[str, JsonDict]]:
 
 
 def newest_schema(files: Files) -> JsonDict | None:
-    """The schema as the log has it, for a table that deltalake cannot open; None if nothing left contains it.
+    """The schema as the log has it, for a table that deltalake cannot open; None if nothing that is searched has it.
 
     The newest checkpoint has it if no entry after it does; older ones, if a part of that checkpoint is missing.
     """
@@ -107,7 +107,8 @@ def newest_schema(files: Files) -> JsonDict | None:
 def _schemas(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
     """What entries and checkpoints tell of the schema, the newest first."""
     numbers = (entry_version(name) for name in names)
-    left = sorted((number for number in numbers if number is not None), reverse=True)[:_ENTRIES_SEARCHED_MAX]
+    known = sorted((number for number in numbers if number is not None), reverse=True)
+    left, skipped = known[:_ENTRIES_SEARCHED_MAX], known[_ENTRIES_SEARCHED_MAX:]
     checkpoints: dict[int, list[str]] = {-1: []}  # below all entries
     for name in sorted(names):
         if found := _ANY_CHECKPOINT.fullmatch(name):
@@ -115,6 +116,8 @@ def _schemas(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
     for version in sorted(checkpoints, reverse=True):
         later = [number for number in left if number > version]
         yield from (_schema_in(entry or b"") for entry in entries(files, later))
+        if skipped and skipped[0] > version:  # one of these may have changed the schema of the checkpoint
+            return
         yield from (_schema_in_checkpoint(files, part) for part in checkpoints[version])
         left = left[len(later) :]
 

@@ -104,7 +104,7 @@ class EpochsHook(BaseHook):
 
     def get_conn(self) -> Store:
         """The byte store at the ledger's root. Raises Refused if the connection has no ``ledger_root``."""
-        from airflow_epochs.ledger.store import open_store
+        from airflow_epochs.ledger.store import open_store, without_blanks
 
         described = self._described
         root = described.extra.get("ledger_root")
@@ -113,7 +113,7 @@ class EpochsHook(BaseHook):
                 f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
                 code=codes.LEDGER_ROOT_MISSING,
             )
-        return open_store(str(root).strip(), _storage_options(described))
+        return open_store(without_blanks(str(root)), _storage_options(described))
 
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's ledger. Raises Refused if the connection requires signatures but has no key."""

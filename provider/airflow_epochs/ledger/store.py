@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
@@ -99,6 +99,23 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
 
         return BlobStore(Objects(MemoryStore()), "")
     return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)))
+
+
+def without_blanks(root: str) -> str:
+    """The root of a connection without blanks around it. Raises Refused if a folder has them in its name."""
+    meant = root.strip()
+    now, before = urlsplit(meant), urlsplit(root)
+    folder = unquote(before.path)
+    if before.scheme in ("", "file") and before.path != now.path and Path(folder).is_dir():
+        raise Refused(
+            f"The ledger root {shown(root)!r} has blanks around it. They do not count any more, but there is a folder "
+            f"{folder!r}. So far the root meant this folder, and a ledger may be there.",
+            code=codes.LEDGER_ROOT_UNUSABLE,
+            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{quote(folder)}' to go on "
+            f"with a ledger that is there, or to '{shown(meant)}' for the folder without blanks. Then clear the "
+            "failed task.",
+        )
+    return meant
 
 
 class BlobStore:

@@ -32,6 +32,7 @@ from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNe
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.operators import documentation
+from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.intervals import interval_of
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
@@ -151,6 +152,15 @@ class EpochOperator(BaseOperator):
         self.on_code_change = on_code_change
         self.on_failed_epoch = on_failed_epoch
         self.checkpoint = checkpoint
+        self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
+
+    def _told_apart_by(self) -> str:
+        """What makes the epochs. Two openers of a DAG with the same are two ways to run one pipeline.
+
+        Asked for before Airflow renders templates, which it does in place.
+        """
+        parts = (self.source, self.transform, self.sinks, self.backfill, self.event_time)
+        return contents((*parts, self.expectations, self.dead_letters, self.vote))
 
     def execute(self, context: Context) -> JsonDict:
         """Run the step. Skip if there is nothing to do; fail without retry if a retry cannot help."""
@@ -399,13 +409,18 @@ def run_of(context: Context) -> Run:
 
 
 def require_name_of_its_own(dag: DAG, pipeline: str) -> None:
-    """Raise BadArgument if several pipelines of the DAG have this name and one ledger: a run has one epoch there."""
+    """Raise BadArgument if several pipelines of the DAG have this name and one ledger: a run has one epoch there.
+
+    The same pipeline may be there twice, as in the branches of a DAG: the second one finds the epoch of the first.
+    """
     openers = [task for task in dag.tasks if isinstance(task, EpochOperator) and task.step in _OPENING]
-    ledgers = [task.ledger_conn_id for task in openers if task.pipeline == pipeline]
-    if len(ledgers) > len(set(ledgers)):
+    mine = [task for task in openers if task.pipeline == pipeline]
+    if len({(task.ledger_conn_id, task.told_apart_by) for task in mine}) > len({task.ledger_conn_id for task in mine}):
         raise BadArgument(
-            f"DAG {dag.dag_id!r} has {len(ledgers)} pipelines {pipeline!r} with the same ledger. A TaskGroup around "
-            "them does not tell them apart: they would share their epochs, and mix up their rows. Let the one whose "
+            f"DAG {dag.dag_id!r} has {len(mine)} pipelines {pipeline!r} with the same ledger, which differ in their "
+            "source, transform, sinks or rules for rows. A TaskGroup around them does not tell them apart: they "
+            "would share their epochs, and mix up their rows. If they are one pipeline, give them the same arguments; "
+            "only `spark` and what does not change rows may differ. Else let the one whose "
             f"epochs the ledger has keep its name (`airflow epochs show {pipeline}` tells). Give only the other one "
             "a new name, and a `starting` after the rows that its tables already have. See "
             "docs/operations.md#a-renamed-pipeline-is-a-new-pipeline.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -305,7 +306,13 @@ class AbortEpochOperator(EpochOperator):
 
 
 def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
-    """An asset for each sink, also entered as an outlet into the operator's arguments ``kwargs``."""
+    """An asset for each sink, also entered as an outlet into the operator's arguments ``kwargs``.
+
+    ``default_args`` in ``kwargs`` are those of the DAG and of its groups, which Airflow has merged. It uses them only
+    for arguments that are not given.
+    """
     assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
-    kwargs["outlets"] = [*(kwargs.get("outlets") or ()), *assets.values()]  # the user's list may serve other tasks
+    given = kwargs.get("outlets", (kwargs.get("default_args") or {}).get("outlets")) or []
+    users = given if isinstance(given, Collection) else [given]
+    kwargs["outlets"] = [*users, *assets.values()]  # the user's list may serve other tasks
     return assets

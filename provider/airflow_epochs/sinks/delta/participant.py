@@ -117,6 +117,19 @@ class DeltaParticipant(Whereabouts):
         recorded = seen.receipt.detail if seen.receipt else {}
         return Suspect(target=self._seen(seen.pipeline), seen=seen, recorded=recorded).diagnosis()
 
+    def how_to_vacate(self, first: TransactionId) -> str | None:
+        """None for a table of a catalog too, which knows its tables itself, and for one that only Spark opens."""
+        if self.sink.in_catalog:
+            return None
+        target = self.look(self.location(), first.pipeline)
+        commit = target.commit_of(first) if target.problem is None and target.version == 0 else None
+        if commit is None or commit.version != 0:
+            return None
+        return (
+            f"Take the folder {target.location.name}/_delta_log out of the table: move it to another place. It has "
+            "nothing but that commit, and this epoch brings all its rows again. Then clear the failed task."
+        )
+
     def _seen(self, pipeline: str) -> Target:
         """The table as it is; one that the catalog does not have any more is none."""
         try:

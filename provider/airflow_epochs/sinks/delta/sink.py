@@ -333,6 +333,10 @@ class DeltaSink:
         """Explain the marker from the table's identity, history and log."""
         return self._participant(env).diagnose(disagreement)
 
+    def how_to_vacate(self, first: TransactionId, env: Environment) -> str | None:
+        """Move the log away, if it has nothing but the commit of ``first``."""
+        return self._participant(env).how_to_vacate(first)
+
     def has_lost_rows(self, receipt: Receipt, env: Environment) -> bool:
         """Whether Parquet files of that commit are missing. Always False for a catalog table."""
         return self._participant(env).has_lost_rows(receipt)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.names import CLEAR_RULE, normalised, unclear_in
+from airflow_epochs.names import CLEAR_RULE, host_of_file, is_template, normalised, unclear_in
 from airflow_epochs.sources.delta.bounds import Bounds
 from airflow_epochs.sources.sizes import FORMS, bytes_in
 
@@ -109,6 +109,19 @@ def _from_json(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def require_no_host(table: object) -> None:
+    """Raise BadArgument if a URL of a file names a host. Not asked of a record, which has the path that it has meant.
+
+    A template may be rendered to anything.
+    """
+    if isinstance(table, str) and not is_template(table) and (host := host_of_file(url := table.strip())):
+        raise bad(
+            f"`table` is {table!r}, which names the host {host!r}: a URL of a file has three slashes. So far it meant "
+            f"{normalised(url)}. To go on there, write file://{normalised(url)}. If the source is new, write "
+            f"file:///{url.partition('://')[2]}."
+        )
 
 
 def _table(value: object) -> str:

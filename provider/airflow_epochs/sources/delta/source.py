@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused, without_code
 from airflow_epochs.names import is_template, normalised, resolved
-from airflow_epochs.sources.delta.config import DEFAULTS, DeltaConfig, read_config
+from airflow_epochs.sources.delta.config import DEFAULTS, DeltaConfig, read_config, require_no_host
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Dataset, Environment, Limits, Move, PlannedEpoch, Position, SparkRead
@@ -71,6 +72,7 @@ class DeltaSource:
 
     def __post_init__(self) -> None:
         read_config(self._raw_given())
+        require_no_host(self.table)
 
     def spec(self) -> JsonDict:
         """The source as JSON, for the ledger: connection ids, no secrets."""
@@ -79,7 +81,9 @@ class DeltaSource:
     @classmethod
     def from_spec(cls, spec: JsonDict) -> DeltaSource:
         """Rebuild the source from its ``spec``. Ignores fields that this version does not know."""
-        return cls(**{field.name: spec[field.name] for field in fields(cls) if field.name in spec})
+        known = {field.name: spec[field.name] for field in fields(cls) if field.name in spec}
+        table = known.get("table")
+        return cls(**(known | {"table": normalised(table)} if isinstance(table, str) else known))
 
     def reads(self) -> set[str]:
         """The table, spelled like ``Sink.destination``; nothing while it is a template."""
@@ -90,9 +94,11 @@ class DeltaSource:
         return topic != read_config(self._raw_given()).table
 
     def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
-        """Raise Refused if a sink writes to the table: while it was a template, the DAG file could not tell."""
+        """Raise Refused if `table` names a host, or a sink writes to it: of a template, the DAG file could not tell."""
         from airflow_epochs.sources.delta.reader import require_no_loop
 
+        with _told():
+            require_no_host(self.table)
         require_no_loop(self._config().table, writes)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
@@ -166,16 +172,23 @@ class DeltaSource:
 
     def _config(self, limits: Limits | None = None) -> DeltaConfig:
         """Today's rendered options, with a run's own limits in place of theirs."""
-        try:
+        with _told():
             config = read_config({**self._raw(), **(_own(limits) if limits else {})})
-            if limits and limits.wait_at_most is not None:
-                return replace(config, max_wait_s=min(config.max_wait_s, limits.wait_at_most))
-            return config
-        except ValueError as error:
-            raise Refused(
-                f"An argument of the DeltaSource is not valid. {without_code(error)}",
-                code=codes.SOURCE_MISCONFIGURED,
-            ) from error
+        if limits and limits.wait_at_most is not None:
+            return replace(config, max_wait_s=min(config.max_wait_s, limits.wait_at_most))
+        return config
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Of arguments that a task has rendered."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(
+            f"An argument of the DeltaSource is not valid. {without_code(error)}",
+            code=codes.SOURCE_MISCONFIGURED,
+        ) from error
 
 
 _OF_THE_TASK = ("defers", "wait_at_most")
