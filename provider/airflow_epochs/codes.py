@@ -1640,8 +1640,9 @@ DELTA_UNREACHABLE = DELTA.code(
     "EPOCHS-DELTA-UNREACHABLE",
     NotApplied,
     "The provider cannot reach the table.",
-    "Check that the table's store is up, and that the storage connection of the sink or source is correct. Then clear "
-    "the failed task.",
+    "Check that the table's store is up, and that the storage connection of the sink or source is correct. It needs "
+    "the right to read every file in the table's `_delta_log`, also checkpoints that Spark encrypts with a key of its "
+    "own. Then clear the failed task.",
 )
 DELTA_NOT_A_TABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-A-TABLE",

@@ -28,7 +28,7 @@ from tests.support.delta_world import (
 )
 from tests.support.environment import Environment
 from tests.support.s3_access import connection
-from tests.support.s3_proxy import LossyProxy
+from tests.support.s3_proxy import DenyingProxy, LossyProxy
 
 
 @pytest.fixture
@@ -123,6 +123,25 @@ def test_a_log_entry_whose_acknowledgement_is_lost_is_committed_once(
     assert receipt.version == (1 if exists else 0)
     assert ids_in(sink, world) == ([0, 1, 2] if exists else [1, 2])
     assert DeltaTable(sink.target, storage_options=storage_options(connection(s3))).version() == receipt.version
+
+
+def test_a_checkpoint_that_cannot_be_read_once_leads_no_commit_to_spark(
+    sink: DeltaSink, world: Environment, s3: Any
+) -> None:
+    write_deltalake(sink.target, rows(0), storage_options=storage_options(connection(s3)))
+    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1, 2))
+    table = DeltaTable(sink.target, storage_options=storage_options(connection(s3)))
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    table.create_checkpoint()
+    with DenyingProxy(s3.endpoint) as proxy:
+        world.connections["s3"] = connection(s3, proxy.endpoint)
+        proxy.left = 1
+        assert sink.commit(attempt, staged, world).version == 2
+        assert proxy.left == 0
+        proxy.left = 100
+        with pytest.raises(NotApplied, match=r"lacked the necessary privileges .*checkpoint\.parquet") as raised:
+            sink.plan_stage(attempt_of(transaction(2), transaction(1)), "n", world)
+        assert "the right to read" in raised.value.remedy
 
 
 @pytest.mark.proof

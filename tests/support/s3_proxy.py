@@ -110,6 +110,20 @@ class WriteOnceProxy(S3Proxy):
         return ask()
 
 
+class DenyingProxy(S3Proxy):
+    """Refuses to give ``left`` times a checkpoint of a table's log."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.left = 0
+
+    def answer(self, command: str, path: str, ask: Ask) -> Answer:
+        if command != "PUT" and self.left and ".checkpoint.parquet" in path:
+            self.left -= 1
+            return Answer(403, _DENIED, [("Content-Type", "application/xml")])
+        return ask()
+
+
 class AgeingProxy(S3Proxy):
     """Lists what was written up to ``until`` as older by ``by`` than it is."""
 

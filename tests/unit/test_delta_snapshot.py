@@ -7,17 +7,25 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from airflow_epochs import codes
 from airflow_epochs.delta import snapshot as delta_snapshot
+from airflow_epochs.delta import table as delta_table
 from airflow_epochs.delta.snapshot import LogPosition, Snapshot, position_at, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation
-from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.errors import Corrupt, NotApplied
+from airflow_epochs.model import Marker, RestorePoint, TransactionId
+from airflow_epochs.sinks.delta import state_log
+from airflow_epochs.sinks.delta.restore import _require_same_columns as require_same_columns
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.delta.state_view import ReadableState
+from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.sources.delta.table_now import TableNow, look
 from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 from tests.support.environment import Environment
@@ -230,3 +238,77 @@ def test_a_log_that_stays_broken_is_told_after_a_few_looks_and_another_trouble_a
     with pytest.raises(CannotOpen, match=message):
         read_snapshot(location, OURS)
     assert vanishing.left == 100 - asked
+
+
+FAILED = "Kernel error: Arrow error: External: "
+CHECKPOINT = "orders/_delta_log/00000000000000000002.checkpoint.parquet"
+GET = f"Error performing GET http://s3/lake/{CHECKPOINT} in 2.66ms"
+STORE_FAILED = (
+    f"{FAILED}Generic S3 error: {GET}, after 10 retries, max_retries: 10, retry_timeout: 180s  - Server returned "
+    "non-2xx status code: 503 Service Unavailable: ",
+    f"{FAILED}The operation lacked the necessary privileges to complete for path {CHECKPOINT}: {GET} - Server returned "
+    "non-2xx status code: 403 Forbidden: ",
+    f"{FAILED}The operation lacked valid authentication credentials for path {CHECKPOINT}: {GET} - Server returned "
+    "non-2xx status code: 401 Unauthorized: ",
+)
+"""What deltalake 1.6.6 says if it cannot read a checkpoint: as a DeltaError, not an OSError."""
+GONE = (
+    f"{FAILED}Object at location {CHECKPOINT} not found: {GET} - Server returned non-2xx status code: 404 Not Found: ",
+    "Kernel error: Generic delta kernel error: LogSegment end version 3 not the same as the specified end version 17",
+    "Generic DeltaTable error: the log is damaged",
+)
+
+
+LOOKS: dict[str, Callable[[TableLocation, TableNow], object]] = {
+    "target": lambda location, now: Target.seen(location, OURS, Environment()),
+    "snapshot": lambda location, now: read_snapshot(location, OURS),
+    "source": lambda location, now: look(location, feed=False),
+    "version of a source": lambda location, now: now.at(0),
+    "columns of a source": lambda location, now: now.known_shape_at(0),
+    "state": lambda location, now: state_log.files_at(location, 0),
+    "state, to read": lambda location, now: readable_state(location).to_arrow(),
+    "restore": lambda location, now: require_same_columns(location, now.shape, RestorePoint(epoch=0, version=0)),
+}
+"""Every way to open a table, or a version of it."""
+
+
+def readable_state(location: TableLocation) -> ReadableState:
+    facts: dict[str, Any] = {"columns": ("id",), "keys": ("id",), "expires": None, "hidden_to": None, "options": {}}
+    return ReadableState(name="s", table=location.url, version=0, epoch=1, files=1, bytes=1, **facts)
+
+
+@pytest.mark.parametrize("said", STORE_FAILED, ids=["503", "403", "401"])
+@pytest.mark.parametrize("way", LOOKS)
+def test_a_checkpoint_that_the_store_does_not_give_says_nothing_of_the_table(
+    location: TableLocation, monkeypatch: pytest.MonkeyPatch, way: str, said: str
+) -> None:
+    now = look(location, feed=False)
+    monkeypatch.setattr("deltalake.DeltaTable", Vanishing(100, said))
+    with pytest.raises(NotApplied) as raised:
+        LOOKS[way](location, now)
+    assert raised.value.code is codes.DELTA_UNREACHABLE and "Error performing GET" in raised.value.what
+
+
+@pytest.mark.parametrize("said", GONE)
+def test_a_checkpoint_that_is_gone_or_damaged_is_no_store_that_fails(
+    location: TableLocation, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    now = look(location, feed=False)
+    monkeypatch.setattr(delta_table, "_LISTED_AGAIN_S", ())
+    monkeypatch.setattr("deltalake.DeltaTable", Vanishing(100, said))
+    target = Target.seen(location, OURS, Environment())
+    assert target.problem is not None and target.problem in said
+    assert now.known_shape_at(0) is None
+    with pytest.raises(Corrupt) as raised:
+        state_log.files_at(location, 0)
+    assert raised.value.code is codes.STATE_GONE
+
+
+def test_a_marker_that_the_store_does_not_give_says_nothing_of_the_table(location: TableLocation) -> None:
+    class Opened:
+        def transaction_version(self, app: str) -> int:
+            raise DeltaError(STORE_FAILED[0])
+
+    target = Target(location, OURS, cast(DeltaTable, Opened()), None, Environment())
+    with pytest.raises(NotApplied, match=r"cannot reach the table .*503"):
+        target.marker  # noqa: B018

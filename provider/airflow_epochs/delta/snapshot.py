@@ -81,7 +81,7 @@ def read_snapshot(location: TableLocation, app: App) -> Snapshot:
     table, files = open_table(location), location.files
     if table is None:
         return Snapshot(-1, None, None, None, None)
-    version, marker = table.version(), read_marker(table, app, files)
+    version, marker = table.version(), read_marker(table, app, location)
     return Snapshot(version, marker, TableShape.of_table(table), position_at(version, marker, files), None)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ PUTS_BACK = "puts_back"
 RESTORED = "restored"
 """A key of the user metadata, in an entry that brings an earlier version back: that version."""
 _VANISHED = re.compile(r"not found|no such file", re.IGNORECASE)
+_STORE_FAILED = re.compile(r"Generic (?!DeltaTable )\w+ error: |The operation lacked ")
+"""Of a store's error, inside an error of deltalake's: that of a store by its name, or of missing rights."""
 _LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000
 
@@ -96,17 +100,56 @@ def open_table(location: TableLocation) -> DeltaTable | None:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return _opened(location)
+        with _store_answers(location):
+            return _opened(location)
     except TableNotFoundError:
         _require_nothing(location)
         return None
-    except OSError as error:
-        raise NotApplied(
-            f"The provider cannot reach the table {location.name}: {first_line(error)}",
-            code=codes.DELTA_UNREACHABLE,
-        ) from error
     except DeltaError as error:
         raise CannotOpen(first_line(error)) from error
+
+
+def open_version(location: TableLocation, version: int) -> DeltaTable:
+    """A handle on a version.
+
+    Raises:
+        NotApplied: The store does not answer.
+        CannotOpen: The log no longer tells what the version was, or deltalake does not understand it.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        with _store_answers(location):
+            return DeltaTable(location.url, version=version, storage_options=location.options or None)
+    except DeltaError as error:
+        raise CannotOpen(first_line(error)) from error
+
+
+@contextmanager
+def _store_answers(location: TableLocation) -> Iterator[None]:
+    """Around a call of deltalake: raise NotApplied if the store fails. Any other error goes on as it is."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        if store_failed(error):
+            raise unreachable(location.name, error) from error
+        raise
+
+
+def store_failed(error: BaseException) -> bool:
+    """Whether an error of deltalake's is about the store, and so says nothing of the table.
+
+    deltalake raises ``OSError`` for a log entry that it cannot read, but ``DeltaError`` for a checkpoint.
+    """
+    return isinstance(error, OSError) or _STORE_FAILED.search(str(error)) is not None
+
+
+def unreachable(table: str, error: BaseException) -> NotApplied:
+    """The error for a store that fails."""
+    return NotApplied(f"The provider cannot reach the table {table}: {first_line(error)}", code=codes.DELTA_UNREACHABLE)
 
 
 def _opened(location: TableLocation) -> DeltaTable:
@@ -143,14 +186,19 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
-    """The marker as of the handle's version; None if the sink has none."""
-    epoch = table.transaction_version(app.epoch)
-    if epoch is None:
-        return None
-    if table.transaction_version(app.token_epoch) == epoch:
-        return Marker(epoch, table.transaction_version(app.token))
-    found = find_commit(files, app, epoch, table.version())
+def read_marker(table: DeltaTable, app: App, location: TableLocation) -> Marker | None:
+    """The marker as of the handle's version; None if the sink has none.
+
+    Raises:
+        NotApplied: The store does not answer: deltalake reads the log once more.
+    """
+    with _store_answers(location):
+        epoch = table.transaction_version(app.epoch)
+        if epoch is None:
+            return None
+        if table.transaction_version(app.token_epoch) == epoch:
+            return Marker(epoch, table.transaction_version(app.token))
+    found = find_commit(location.files, app, epoch, table.version())
     return Marker(epoch, found.token if found else None)
 
 

@@ -11,7 +11,7 @@ from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.replay import LogGone, live_files
 from airflow_epochs.delta.shape import TableShape
-from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.delta.table import CannotOpen, TableLocation, open_version
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
@@ -39,14 +39,10 @@ def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> 
 
 
 def _require_same_columns(location: TableLocation, today: TableShape, point: RestorePoint) -> None:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
-        table = DeltaTable(location.url, version=point.version, storage_options=location.options or None)
-    except DeltaError as error:
-        raise _refused(location, point, str(error).splitlines()[0]) from error
-    then = TableShape.of_table(table)
+        then = TableShape.of_table(open_version(location, point.version))
+    except CannotOpen as error:
+        raise _refused(location, point, str(error)) from error
     if then.id != today.id:
         raise _refused(location, point, "another table had this version")
     if difference := today.difference_for(then):

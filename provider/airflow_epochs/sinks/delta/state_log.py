@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
-from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.delta.table import CannotOpen, TableLocation, open_version
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import JsonDict, RestorePoint
@@ -74,15 +74,13 @@ def table_at(location: TableLocation, version: int) -> DeltaTable:
     """The table at a version.
 
     Raises:
+        NotApplied: The store does not answer.
         Corrupt: The version cannot be read any more.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
-        return DeltaTable(location.url, version=version, storage_options=location.options or None)
-    except DeltaError as error:
-        raise gone(location, version, str(error).splitlines()[0]) from error
+        return open_version(location, version)
+    except CannotOpen as error:
+        raise gone(location, version, str(error)) from error
 
 
 def files_of(table: DeltaTable) -> list[JsonDict]:

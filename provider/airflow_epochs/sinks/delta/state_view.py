@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
-from airflow_epochs.delta.table import TableLocation, first_line
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.delta.table import TableLocation, first_line, store_failed, unreachable
+from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.delta import state_sql
 from airflow_epochs.sinks.delta.state_pin import expired_to
 from airflow_epochs.sinks.delta.state_sql import DATAFUSION, DUCKDB, SPARK, StateQuery
@@ -182,10 +182,10 @@ def _readable(table: str, version: int) -> Iterator[None]:
     try:
         yield
     except (DeltaError, ArrowException, OSError) as error:
-        why = first_line(error)
-        if isinstance(error, DeltaError) or "not found" in str(error).lower():
-            raise _gone(table, version, why) from error
-        raise NotApplied(f"The provider cannot reach the table {table}: {why}", code=codes.DELTA_UNREACHABLE) from error
+        broken = isinstance(error, DeltaError) and not store_failed(error)
+        if broken or "not found" in str(error).lower():
+            raise _gone(table, version, first_line(error)) from error
+        raise unreachable(table, error) from error
 
 
 def _gone(table: str, version: int | None, why: str) -> Refused:

@@ -106,7 +106,7 @@ class Target:
     def marker(self) -> Marker | None:
         if self.problem is not None:
             return spark_commit.marker_in(self._told)
-        return None if self.table is None else read_marker(self.table, self.app, self.location.files)
+        return None if self.table is None else read_marker(self.table, self.app, self.location)
 
     def log_position(self) -> JsonDict | None:
         """From where a commit can look on."""

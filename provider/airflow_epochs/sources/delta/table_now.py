@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.shape import TableShape
-from airflow_epochs.delta.table import CannotOpen, TableLocation, first_line, open_table
+from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table, open_version
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.delta.bounds import Size
@@ -35,16 +35,14 @@ class TableNow:
         """The table at a version.
 
         Raises:
+            NotApplied: The store does not answer.
             Corrupt: The log no longer tells what it was.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         try:
-            return DeltaTable(self.location.url, version=version, storage_options=self.location.options or None)
-        except DeltaError as error:
+            return open_version(self.location, version)
+        except CannotOpen as error:
             raise Corrupt(
-                f"Version {version} of the table {self.location.name} cannot be read any more: {first_line(error)}",
+                f"Version {version} of the table {self.location.name} cannot be read any more: {error}",
                 code=codes.VERSIONS_GONE,
                 remedy=remedy,
             ) from error
