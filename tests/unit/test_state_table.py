@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,10 +85,13 @@ def test_nobody_is_told_to_begin_a_lost_state_anew_under_another_name(tmp_path: 
     assert "If the table cannot come back" in first and "adopt-sink PIPELINE SINK --new-table" in then
 
 
-def pinned(folder: Path, known: JsonDict, version: int | None = 0) -> JsonDict:
-    """What epoch 8 reads, when the receipt of epoch 7 knows so much."""
+def pinned(
+    folder: Path, known: JsonDict, version: int | None = 0, since: Callable[[str], None] = lambda table: None
+) -> JsonDict:
+    """What epoch 8 reads, when the receipt of epoch 7 knows so much. ``since``: what others do to the table then."""
     table = str(folder / "open")
     write_deltalake(table, pa.table({"page": ["a"]}))
+    since(table)
     receipt = Receipt(
         txn_id=f"clicks/7/1/{'0' * 32}",
         sink="open",
@@ -116,6 +120,27 @@ def test_a_state_whose_last_receipt_names_no_version_is_begun_anew(tmp_path: Pat
     with pytest.raises(Corrupt, match=r"EPOCHS-STATE-GONE: The version of the state table .* cannot be read") as gone:
         pinned(tmp_path, {}, version=None)
     assert "`airflow epochs adopt-sink PIPELINE open --new-table --why …`" in gone.value.remedy
+
+
+def rearranged_and_cleaned_up(table: str) -> None:
+    """As a nightly OPTIMIZE leaves it, in a standstill longer than the log is kept: no row changes."""
+    DeltaTable(table).optimize.z_order(["page"])
+    DeltaTable(table).create_checkpoint()
+    Path(table, log_entry(0)).unlink()
+
+
+def test_a_state_whose_version_the_log_has_lost_keeps_its_rows_by_initial(tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match=r"EPOCHS-STATE-GONE: Version 0 of the state table .* cannot be read") as gone:
+        pinned(tmp_path, {}, since=rearranged_and_cleaned_up)
+    assert "write the newest state of the old table to another Delta table" in gone.value.remedy
+    assert "`initial`" in gone.value.remedy and "--new-table" in gone.value.remedy
+    assert "what other programs have changed in the table since version 0" in gone.value.remedy
+
+
+def test_a_state_whose_table_has_gone_back_is_not_copied(tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match="EPOCHS-STATE-GONE: Version 7") as gone:
+        pinned(tmp_path, {}, version=7)
+    assert "write the newest state" not in gone.value.remedy
 
 
 def test_a_state_that_was_waived_in_its_first_epoch_does_not_begin_unseen_and_one_that_was_adopted_does(

@@ -19,7 +19,6 @@ from airflow_epochs.event_time import micros
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.spark.driver.delta.spelling import identifier
-from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -128,7 +127,7 @@ def _live(location: TableLocation, since: int, newest: int, start: set[_File]) -
     """The files of the newest version, which has the rows of version ``since``. Raises as ``require_unchanged``."""
     live, good = set(start), set(start)
     first_change = 0
-    for version, actions in _entries(location.files, since, newest):
+    for version, actions in _entries(location, since, newest):
         adds = [action["add"] for action in actions if "add" in action]
         removes = [action["remove"] for action in actions if "remove" in action]
         was_good = live == good
@@ -154,11 +153,15 @@ def _changed(location: TableLocation, version: int) -> Corrupt:
     )
 
 
-def _entries(files: Files, since: int, newest: int) -> Iterator[tuple[int, list[JsonDict]]]:
+def _entries(location: TableLocation, since: int, newest: int) -> Iterator[tuple[int, list[JsonDict]]]:
     for version in range(since + 1, newest + 1):
-        entry = files.read(log_entry(version))
+        entry = location.files.read(log_entry(version))
         if entry is None:
-            raise Corrupt(f"Entry {version} of the log of a state table is gone.", code=codes.STATE_GONE)
+            raise Corrupt(
+                f"Entry {version} of the log of the state table {location.name} is gone. Nobody can tell any more "
+                f"whether other programs have changed rows since version {since}.",
+                code=codes.STATE_GONE,
+            )
         yield version, list(actions_of(entry))
 
 

@@ -42,7 +42,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
         return StatePin(version=None, initial=initial, fold=initial is not None)
     if receipt.version is None:
         raise _unknown(state, location)
-    state_log.require_unchanged(location, receipt.version, target.version)
+    _require_unchanged(state, location, receipt.version, target.version)
     known = receipt.detail.get("state", {})
     _require_same_rules(state, known)
     if "epochs" not in known:  # the commit's log entry is gone: only a fold tells again what the rows are
@@ -98,15 +98,39 @@ def _not_empty(state: StateTable, location: TableLocation) -> Refused:
     )
 
 
+def _require_unchanged(state: StateTable, location: TableLocation, since: int, newest: int) -> None:
+    """Raise Corrupt unless the table has the rows of the epoch before.
+
+    A clean-up of the log takes the version of that epoch if others commit after a pipeline that stands still for long,
+    as OPTIMIZE does. The rows are all there then; only nobody can tell any more that no other program has changed some.
+    """
+    try:
+        state_log.require_unchanged(location, since, newest)
+    except Corrupt as error:
+        if error.code is codes.STATE_GONE and since < newest:
+            error.remedy = (
+                f"If its files or log entries are in a backup, restore them, and clear the failed task. "
+                f"{_anew_with_its_rows(state)} This accepts what other programs have changed in the table since "
+                f"version {since}."
+            )
+        raise
+
+
 def _unknown(state: StateTable, location: TableLocation) -> Corrupt:
     return state_log.gone(
         location,
         None,
         "the log had lost the entry of the epoch before when its receipt was written, so nobody knows the version",
+        _anew_with_its_rows(state),
+    )
+
+
+def _anew_with_its_rows(state: StateTable) -> str:
+    return (
         f"Point `table` of the state to a new table, and run `airflow epochs adopt-sink PIPELINE {state.name} "
         "--new-table --why …`: the state begins anew there. To keep its rows, write the newest state of the old table "
         "to another Delta table first (docs/state-how-it-works.md, 'The change log'), and name that in `initial`. Then "
-        "clear the failed task.",
+        "clear the failed task."
     )
 
 
