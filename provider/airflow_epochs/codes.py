@@ -1776,6 +1776,16 @@ DELTA_COMMIT_UNKNOWN = DELTA.code(
     "The outcome of the commit is unknown. Nothing is lost.",
     "Clear the commit task: it looks at the table before it writes.",
 )
+DELTA_COMMIT_FORGOTTEN = DELTA.code(
+    "EPOCHS-DELTA-COMMIT-FORGOTTEN",
+    Corrupt,
+    "The table shows the epoch that waits for its receipt, but a clean-up of the table's log has removed the commit. "
+    "So the table no longer tells whether it has this transaction's rows, or those of another ledger.",
+    "Find out whether the table has the rows that are staged at the place in the message. If it has them, run `airflow "
+    "epochs waive PIPELINE EPOCH SINK --why …`, and clear the failed task: the sink goes on with the next epoch. Do "
+    "not rename the sink, and do not backfill it. If it does not have them, another ledger wrote the epoch: see "
+    "docs/failures.md#the-ledger-is-behind.",
+)
 DELTA_COMMIT_REFUSED = DELTA.code(
     "EPOCHS-DELTA-COMMIT-REFUSED",
     Corrupt,

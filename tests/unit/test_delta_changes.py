@@ -187,7 +187,7 @@ def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(m
     ("answer", "why"),
     [
         ({"txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
-        ({"txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
+        ({"txn": None, "epoch": 1}, "has epoch 1, but a clean-up of its log has removed the commit"),
         ({"refused": "the table is gone"}, "cannot insert the rows of .*: the table is gone"),
     ],
 )

@@ -16,7 +16,7 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknow
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.spark_commit import Insertion, insert
 from airflow_epochs.spark.driver.delta.layout import DEFAULT
-from airflow_epochs.spark.driver.delta.plans import Seen
+from airflow_epochs.spark.driver.delta.plans import Committed, Seen
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged.staging import Staging
 from tests.support.delta_world import seen, transaction
@@ -74,6 +74,17 @@ def test_a_refusal_after_the_commit_does_not_say_that_nothing_was_written() -> N
 def test_a_refusal_of_which_the_table_cannot_be_asked_leaves_the_outcome_open() -> None:
     error = refusal(unreachable)
     assert isinstance(error, OutcomeUnknown) and "start it." in error.remedy
+
+
+def test_an_epoch_of_which_the_log_has_lost_the_commit_is_no_second_ledgers() -> None:
+    def answered(txn: str | None) -> Callable[[], JsonDict]:
+        return lambda: as_json(Committed(**vars(seen(epoch=7, txn=txn))))
+
+    forgotten = refusal(unreachable, answered(None))
+    assert forgotten.code is codes.DELTA_COMMIT_FORGOTTEN and "removed the commit" in forgotten.what
+    assert "the rows that are staged at /t/p" in forgotten.remedy and "do not backfill it" in forgotten.remedy
+    another = refusal(unreachable, answered(str(transaction(7, attempt=2))))
+    assert another.code is codes.TWO_LEDGERS
 
 
 def test_a_report_of_a_commit_that_cannot_be_read_leaves_the_outcome_open_unless_the_table_tells() -> None:

@@ -25,6 +25,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     Committed,
     Described,
     DescribePlan,
+    FoundMarker,
     MarkerPlan,
     Optimized,
     OptimizePlan,
@@ -137,6 +138,8 @@ def _require_ours(this: Insertion, report: Committed) -> None:
             sink=this.app.sink,
         )
     found = report.marker
+    if found == FoundMarker(epoch=this.txn.epoch):
+        raise _forgotten(this)
     if found.txn != str(this.txn):
         raise Corrupt(
             f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}. Two ledgers "
@@ -150,6 +153,22 @@ def _require_ours(this: Insertion, report: Committed) -> None:
             **attempt_fields(this.txn),
             sink=this.app.sink,
         )
+
+
+def _forgotten(this: Insertion) -> Corrupt:
+    """The error for a table that shows the epoch, and no longer tells whose."""
+    return Corrupt(
+        f"{this.target} has epoch {this.txn.epoch}, but a clean-up of its log has removed the commit, so the table no "
+        f"longer tells whether the epoch is that of {this.txn}. Nothing was written now.",
+        code=codes.DELTA_COMMIT_FORGOTTEN,
+        remedy=f"Find out whether the table has the rows that are staged at {this.place}. If it has them, an earlier "
+        f"try of the commit landed: run `{waive_command(this.txn, this.app.sink)}`, and clear the failed task. The "
+        "sink then goes on with the next epoch. Do not rename the sink, and do not backfill it: its rows would come "
+        "twice. If the table does not have them, another ledger with this pipeline's name has written the epoch: see "
+        "docs/failures.md#the-ledger-is-behind.",
+        **attempt_fields(this.txn),
+        sink=this.app.sink,
+    )
 
 
 def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment) -> None:

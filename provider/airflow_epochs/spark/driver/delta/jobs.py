@@ -216,7 +216,7 @@ def _found(spark: SparkSession, target: str, app: str, location: str) -> FoundMa
     for depth in HISTORY_DEPTHS:
         if found := _in_history(spark, target, app, depth):
             return found
-    return FoundMarker(epoch=_in_log(spark, location, app))
+    return _in_log(spark, location, app)
 
 
 def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> FoundMarker | None:
@@ -228,30 +228,47 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> Found
     if not found:
         return None
     newest = max(found, key=lambda commit: int(commit["version"]))  # here, since Spark would start a job to sort them
-    note = json.loads(newest["userMetadata"])["airflow_epochs"]
+    return _noted(newest["userMetadata"], newest["version"], newest["timestamp_ms"])
+
+
+def _noted(user_metadata: str, version: int, timestamp_ms: int) -> FoundMarker:
+    """The marker of a commit with this note."""
+    note = json.loads(user_metadata)["airflow_epochs"]
     return FoundMarker(
         epoch=int(note["txn"].split("/")[1]),
         txn=note["txn"],
         committer=note.get("committer"),
         place=note.get("place"),
         deletions=note.get("deletions"),
-        version=newest["version"],
-        timestamp_ms=newest["timestamp_ms"],
+        version=version,
+        timestamp_ms=timestamp_ms,
         ends=note.get("ends"),
         event_time=note.get("event_time"),
     )
 
 
-def _in_log(spark: SparkSession, location: str, app: str) -> int | None:
-    """The epoch from the log's ``txn`` actions. Epochs only grow, so the highest is the newest."""
+def _in_log(spark: SparkSession, location: str, app: str) -> FoundMarker:
+    """The marker from the whole log. Its commit is unknown only if a clean-up of the log has taken the entry.
+
+    Epochs only grow, so the highest of the ``txn`` actions is the newest.
+    """
     from pyspark.sql import functions as F
 
-    schema = "txn struct<appId: string, version: bigint>"
-    frames = [spark.read.schema(schema).json(entries(location, "*.json"))]
+    signed = "txn struct<appId: string, version: bigint>"
+    epoch = F.max(F.when(F.col("txn.appId") == app, F.col("txn.version")))
+    name, note = F.col("_metadata.file_name"), F.col("commitInfo.userMetadata")
+    time = F.unix_millis("_metadata.file_modification_time")
+    newest = F.max(F.when(note.contains(f'"app":"{app}"'), F.struct(name, time, note)))
+    log = spark.read.schema(f"{signed}, commitInfo struct<userMetadata: string>").json(entries(location, "*.json"))
+    found, noted = log.agg(epoch, newest).collect()[0]
     if exists(spark, checkpoints := entries(location, "*.checkpoint*.parquet")):
-        frames.append(spark.read.schema(schema).parquet(checkpoints))
-    epochs = [frame.where(F.col("txn.appId") == app).agg(F.max("txn.version")).collect()[0][0] for frame in frames]
-    return max((epoch for epoch in epochs if epoch is not None), default=None)
+        in_checkpoints = spark.read.schema(signed).parquet(checkpoints).agg(epoch).collect()[0][0]
+        found = max((known for known in (found, in_checkpoints) if known is not None), default=None)
+    if noted is None:
+        return FoundMarker(epoch=found)
+    entry, timestamp_ms, user_metadata = noted
+    marker = _noted(user_metadata, int(entry.partition(".")[0]), timestamp_ms)
+    return marker if marker.epoch == found else FoundMarker(epoch=found)
 
 
 def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
