@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
@@ -9,14 +10,15 @@ import pytest
 
 from airflow_epochs.config import BLOCK, TAKE_OVER
 from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position
-from airflow_epochs.coordinator import orders, rereading
+from airflow_epochs.coordinator import orders, rereading, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData
+from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, Run, ends_of
+from airflow_epochs.operators import phases
 from airflow_epochs.sources.kafka import interval as by_interval
 from airflow_epochs.testing import (
     MemoryEnvironment,
@@ -28,6 +30,7 @@ from airflow_epochs.testing import (
 )
 from tests.support.scenario import abort
 
+ME = Account(who="me", why="a mistake", host="here")
 MIDNIGHT, HOUR = datetime(2026, 1, 31, tzinfo=timezone.utc), timedelta(hours=1)
 
 
@@ -82,14 +85,16 @@ class Hours:
         env = MemoryEnvironment()
         return Coordinator(TaskTry(pipeline=self.pipeline, ledger=self.ledger, env=env, interval=lambda: at))
 
-    def run(self, name: str, at: Interval) -> tuple[str, int, range] | None:
+    def run(self, name: str, at: Interval, params: Mapping[str, str] | None = None) -> tuple[str, int, range] | None:
         """Drive a run: its id in the ledger, its epoch, and the hours that this has read; None if it is skipped."""
         coordinator = self.coordinator(at)
         known = rereading.as_known(coordinator.task, Run("dag", name))
+        phases.require_free_name(coordinator, known, params or {})
         try:
             done = run_epoch(coordinator, known)
         except NoNewData:
             return None
+        phases.name_epoch(coordinator, known, params or {}, done.epoch)
         (read,) = done.ranges["orders"]
         assert rereading.as_known(coordinator.task, Run("dag", name)) == known, "in the tasks behind, too"
         return known.run_id, done.epoch, range(read.start, read.end)
@@ -108,7 +113,7 @@ class Hours:
         again: Ranges = {"orders": (OffsetRange(0, to, was),)}
         back_to = (MIDNIGHT + to * HOUR).isoformat()
         move = Move(position=Position(ranges=there, state={}), again=again, ahead=again, back_to=back_to)
-        orders.put(self.ledger, at, "rewind", Account(who="me", why="a mistake", host="here"), move)
+        orders.put(self.ledger, at, "rewind", ME, move)
 
 
 @pytest.mark.parametrize("on_failed_epoch", [BLOCK, TAKE_OVER])
@@ -125,6 +130,20 @@ def test_a_run_whose_failed_epoch_a_rewind_gave_to_another_interval_reads_its_ow
     known = Run("dag", "11~3")
     assert run_ids.read_again(world.ledger, Run("dag", "11")) == [known]
     assert run_ids.airflow_run(world.ledger, known) == Run("dag", "11")
+
+
+@pytest.mark.parametrize("disposed", [False, True])
+def test_a_run_that_is_read_again_is_not_refused_for_the_name_that_it_gave_its_first_epoch(disposed: bool) -> None:
+    world, named = Hours(), {"savepoint": "before-upgrade"}
+    world.run("9", hours(9), named)
+    world.rewind(9)
+    if disposed:
+        savepoints.dispose(world.ledger, "orders", "before-upgrade", ME)
+    assert world.run("9", hours(9), named) == ("9~2", 2, range(9, 10))
+    standing = world.ledger.savepoint("before-upgrade")
+    assert (standing and standing.epoch) == (None if disposed else 1)
+    with pytest.raises(Refused, match="is taken"):
+        world.run("10", hours(10), named)
 
 
 def test_such_a_run_is_read_again_once_more_after_another_rewind() -> None:
