@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
@@ -29,6 +29,11 @@ def asked_limits(params: Mapping[str, Any]) -> Limits:
     return Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
 
 
+def limits_again(params: Mapping[str, Any]) -> Limits:
+    """The same for a task behind ``open`` that plans a further attempt: for more data, it waits as the source says."""
+    return replace(asked_limits(params), min_records=None, max_delay=None)
+
+
 def require_free_name(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> None:
     """Raise Refused if a run that has no epoch yet wants a savepoint's name that is taken.
 
@@ -39,9 +44,9 @@ def require_free_name(coordinator: Coordinator, run: Run, params: Mapping[str, A
         savepoints.require_free(ledger, coordinator.task.pipeline.name, name)
 
 
-def stage(coordinator: Coordinator, run: Run) -> Checkpoint:
+def stage(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Checkpoint:
     """Stage all sinks, and log Spark's warnings."""
-    checkpoint = coordinator.stage(run)
+    checkpoint = coordinator.stage(run, limits_again(params))
     for warning in checkpoint.stage.warnings if checkpoint.stage else ():
         log.warning("%s", warning)
     return checkpoint
