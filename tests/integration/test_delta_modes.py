@@ -120,7 +120,9 @@ def test_a_key_twice_without_a_sequence_is_a_vote_abort(
     assert "more than one row" in (vote.reason or "") and "id=1." in (vote.reason or "")
 
 
-def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: Environment, table: str) -> None:
+def test_deleted_keys_stay_deleted_until_a_newer_row_comes_also_for_a_sink_that_deletes_none(
+    session: Any, world: Environment, table: str
+) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING NOT NULL")
     epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name IS NULL"), world)
     epochs.run(values(session, "id, v, name", "(1L, 1L, 'a')", "(2L, 1L, 'b')", "(3L, 1L, 'c')"))
@@ -131,6 +133,9 @@ def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: 
     session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
     epochs.run(values(session, "id, v, name", "(1L, 6L, 'again')", "(4L, 8L, 'too late')"))
     assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C")]
+    other = Epochs(DeltaSink("gold", table, **UPSERT), world, pipeline="deletes-none")
+    other.run(values(session, "id, v, name", "(4L, 8L, 'too late')", "(5L, 1L, 'e')"))
+    assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C"), (5, 1, "e")]
 
 
 @pytest.mark.long
@@ -186,10 +191,13 @@ def test_notes_of_another_type_that_no_cast_turns_into_the_new_one_stop_the_comm
     with pytest.raises(Corrupt, match="cannot be cast: v is bigint now") as caught:
         epochs.run(late)
     assert caught.value.code == codes.DELTA_COMMIT_REFUSED
+    other = Epochs(DeltaSink("gold", table, **UPSERT), world, pipeline="deletes-none")
+    other.run(values(session, "id, v, name", "(4, 4L, 'd')"))
+    assert shown(session, table) == [(3, 7, "c"), (4, 4, "d")]
     place = str(caught.value).split("deleted keys in ")[1].split(" have ")[0]
     session.sql(f"DELETE FROM delta.`{place}`").collect()
     epochs.run(late)
-    assert shown(session, table) == [(1, 4, "late"), (3, 8, "C")]
+    assert shown(session, table) == [(1, 4, "late"), (3, 8, "C"), (4, 4, "d")]
 
 
 def test_a_key_with_blanks_in_its_name_can_be_deleted(session: Any, world: Environment, table: str) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
+from airflow_epochs.coordinator import series
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.ledger.run_ids import nth
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import MemorySink, MemoryWorld, Observed
+from airflow_epochs.testing import Crash, MemorySink, MemoryWorld, Observed
 from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
@@ -357,6 +360,33 @@ def test_a_pipeline_that_blocks_lets_runs_of_the_dag_that_took_it_over_finish_th
     assert scenario.airflow_run(Run("other", "run 3"), coordinator) is None
     assert scenario.ledger.newest_complete() == 1
     scenario.check_every_row()
+
+
+@pytest.mark.parametrize("then", ["a late try ends the run", "the task dies", "the task goes on"])
+def test_where_pipelines_block_the_next_run_takes_an_epoch_that_its_own_run_cannot_find_any_more(then: str) -> None:
+    scenario, second = Scenario(), nth(run(1), 2)
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+
+    def meanwhile(phase: str) -> None:
+        """What happens between the open record and the index of the run's second epoch."""
+        if phase == "open.landed" and then == "a late try ends the run":
+            series.put_end(scenario.ledger, run(1), 1, 1)
+        elif phase == "open.landed" and then == "the task dies":
+            raise Crash(phase)
+
+    with suppress(Crash):
+        scenario.coordinator(observer=meanwhile).open(second)
+    following = scenario.coordinator()
+    following.task.pipeline = replace(following.task.pipeline, on_failed_epoch="block")
+    if then == "a late try ends the run":
+        assert series.has_ended(scenario.ledger, run(1), 2), "cleared, it is green without the epoch"
+        assert scenario.airflow_run(run(2), following) is None
+        assert scenario.ledger.newest_complete() == 2
+        scenario.check_every_row()
+    else:
+        with pytest.raises(Refused, match="belongs to run run 1 of DAG dag"):
+            following.open(run(2))
 
 
 def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anything_is_staged(

@@ -6,7 +6,7 @@ Spark is played by deltalake's writer here, which leaves in the log what the sin
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,21 @@ def test_lost_notes_about_deleted_keys_are_a_vote_abort_until_they_are_back(
     assert "notes about keys" in vote.reason and str(notes) in vote.reason
     (table.parent / "aside").rename(notes)
     assert voted(sink, attempt, world, 2).vote is VoteKind.VOTE_COMMIT
+
+
+def test_notes_of_a_ledger_that_was_rebuilt_since_are_found_and_missed_where_they_were_made(
+    table: Path, world: Environment, spark: LikeSpark
+) -> None:
+    sink = DeltaSink("silver", str(table), **DELETING)
+    spark.deletions = "deleted-1"
+    first, _ = epoch(sink, world, None, 1)
+    attempt = replace(attempt_of(transaction(2), first.txn), ledger_id="rebuilt")
+    sink.commit(attempt, promised(voted(sink, attempt, world, 2)), world)
+    notes_of(table, first).rename(table.parent / "aside")
+    later = replace(attempt_of(transaction(3), attempt.txn), ledger_id="rebuilt")
+    assert voted(sink, later, world, 3).vote is VoteKind.VOTE_COMMIT, "its own notes are there"
+    notes_of(table, attempt).rename(table.parent / "aside too")
+    assert str(notes_of(table, attempt)) in voted(sink, later, world, 3).reason
 
 
 def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: Environment, spark: LikeSpark) -> None:

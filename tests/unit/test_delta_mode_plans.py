@@ -232,12 +232,19 @@ class CommitOnly:
 
 @pytest.mark.parametrize(
     ("options", "kind"),
-    [({"commit": "spark"}, "delta_commit"), ({"mode": "upsert", "keys": ["id"]}, "delta_change")],
+    [
+        ({"commit": "spark"}, "delta_commit"),
+        ({"mode": "upsert", "keys": ["id"]}, "delta_change"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "v"}, "delta_change"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}, "delta_change"),
+    ],
 )
-def test_the_commit_tells_spark_what_to_do_with_which_rows(
+def test_the_commit_tells_spark_what_to_do_with_which_rows_and_with_which_notes(
     table: Path, world: Environment, options: JsonDict, kind: str
 ) -> None:
     sink = DeltaSink("silver", str(table), **options)
+    others = table / "_epochs/other.gold/deleted-1"
+    others.mkdir(parents=True)
     attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))
     staged = promised(sink.vote(attempt, claim, world))
     world.spark = CommitOnly()
@@ -246,7 +253,8 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
     [job] = world.spark.jobs
     assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)
     notes = f"{table}/_epochs/{attempt.ledger_id}.silver"
-    change = Change(how=sink.how.plan(), rows=2, notes=notes, all_notes=())
+    all_notes = (str(others),) if "sequence_by" in options else ()
+    change = Change(how=sink.how.plan(), rows=2, notes=notes, all_notes=all_notes)
     assert kind == "delta_commit" or job.args["change"] == as_json(change)
 
 

@@ -33,7 +33,7 @@ from tests.support.environment import connected
 from tests.support.pyproject import PROJECT
 from tests.support.scenario import Scenario, run
 
-CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1"})
+CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1", "params": {}})
 
 
 def operator(kind: type[EpochOperator], **arguments: Any) -> EpochOperator:

@@ -9,9 +9,10 @@ from typing import cast
 from unittest.mock import Mock
 
 import pytest
+from airflow.sdk import Context
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Before, Movable, Move, Position
+from airflow_epochs.contracts import Before, Environment, Limits, Movable, Move, PlannedEpoch, Position
 from airflow_epochs.coordinator import admin, order_wording, orders, rewinding, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
@@ -31,9 +32,11 @@ from airflow_epochs.model import (
     TransactionId,
     ends_of,
 )
+from airflow_epochs.operators.epoch import EpochOperator, StageEpochOperator, VoteEpochOperator
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, MemoryEnvironment, MemorySource, Observed, memory_coordinator
 from tests.support.scenario import BOTH, Scenario, abort, crashes, in_doubt, moments, observed_run, run
+from tests.unit.test_operator_errors import operator
 
 ME = Account(who="me", why="the cluster is too small", host="here")
 
@@ -383,6 +386,28 @@ def test_a_run_dies_at_every_moment_beside_a_command_and_every_record_is_shown_o
     replanned(aborted_one)
     aborted_one.settle()
     aborted_one.check_every_row()
+
+
+@pytest.mark.parametrize("kind", [StageEpochOperator, VoteEpochOperator])
+def test_a_cleared_stage_or_vote_that_obeys_a_command_heeds_the_params_of_its_run_but_waits_for_no_more_data(
+    scenario: Scenario, kind: type[EpochOperator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted(scenario, 2)
+    replanned(scenario)
+    asked: list[Limits] = []
+    plan = MemorySource.plan
+
+    def noted(source: MemorySource, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        asked.append(limits)
+        return plan(source, position, limits, env)
+
+    monkeypatch.setattr(MemorySource, "plan", noted)
+    step = operator(kind)
+    monkeypatch.setattr(step, "_coordinator", lambda context: scenario.coordinator())
+    params = {"max_records": 1, "min_records": 1000, "max_delay": 60, "other": "kept"}
+    found = step.execute(cast(Context, {"run_id": run(2).run_id, "dag": Mock(dag_id="dag"), "params": params}))
+    assert asked == [Limits(max_records=1)]
+    assert (found["attempt"], found["ranges"]["orders"]) == (3, [[0, 5, 6], [1, 5, 6]])
 
 
 @pytest.mark.parametrize("then", ["opened", "completed", "ordered"])

@@ -27,7 +27,7 @@ from airflow_epochs.testing import Crash, MemorySpark
 from airflow_epochs.triggers.application import ApplicationTrigger
 from tests.support.scenario import BOTH, Scenario, abort, run
 
-CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1"})
+CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1", "params": {}})
 
 
 class OutlivingSpark(MemorySpark):

@@ -63,4 +63,15 @@ def _may_have(task: TaskTry, view: EpochView, run: Run) -> bool:
     if view.opened.run == run or view.opened.command or view.opened.dag_id != task.pipeline.dag_id:
         return True
     source, interval = task.pipeline.source, task.interval()
-    return isinstance(source, ByInterval) and interval is not None and source.is_of(view.opened.source_state, interval)
+    if isinstance(source, ByInterval) and interval and source.is_of(view.opened.source_state, interval):
+        return True
+    return _is_lost_to_its_run(task, view)
+
+
+def _is_lost_to_its_run(task: TaskTry, view: EpochView) -> bool:
+    """Whether the index of the run that opened the epoch names another one, so that no task of the run finds it.
+
+    A late try of a task for many epochs has ended the run between the open record and the index. Without an index, the
+    run may have died there, and the epoch is still its own.
+    """
+    return task.ledger.epoch_of(view.opened.run) not in (None, view.number)

@@ -150,8 +150,8 @@ class Coordinator:
 
     # -- stage ------------------------------------------------------------------------------------------------
 
-    def stage(self, run: Run) -> Checkpoint:
-        """Stage this run's attempt, in fresh places; after an abort, open the next attempt first.
+    def stage(self, run: Run, limits: Limits | None = None) -> Checkpoint:
+        """Stage this run's attempt, in fresh places; after an abort, open the next attempt first, within ``limits``.
 
         Does nothing once the attempt is decided GLOBAL_COMMIT. A repeat stages again, in other places: the Spark job of
         a killed try may still be writing to its own. Or it goes on with that job, where Spark can (``Rejoining``).
@@ -166,7 +166,7 @@ class Coordinator:
             return self.checkpoint(view)
         pausing.require_taken(self.task, view, run)
         with self.task.unless_overtaken(view):
-            opened = self._reopened(view, run) if view.state is State.ABORTED else view.opened
+            opened = self._reopened(view, run, limits) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)
         report = stage_attempt(self.task, opened)
         complete = self.task.ledger.complete_record(view.number)
@@ -175,20 +175,20 @@ class Coordinator:
             return self.checkpoint(EpochView(number=view.number, complete=complete), stage=report)
         return self.checkpoint(EpochView(number=view.number, open=opened), stage=report)
 
-    def _reopened(self, view: EpochView, run: Run) -> OpenRecord:
+    def _reopened(self, view: EpochView, run: Run, limits: Limits | None) -> OpenRecord:
         """The next attempt of an aborted epoch. ``open`` asked for the owner, but that may be long ago."""
         identity = self.task.ledger.identity()
         assert identity, "an epoch was opened, so the pipeline is registered"
         self.task.ledger.require_owned_by(self.task.pipeline.dag_id, identity)
-        return reopen(self.task, view, run)
+        return reopen(self.task, view, run, limits)
 
     # -- vote and decide --------------------------------------------------------------------------------------
 
-    def vote(self, run: Run, report: StageReport | None) -> Checkpoint:
+    def vote(self, run: Run, report: StageReport | None, limits: Limits | None = None) -> Checkpoint:
         """Collect every sink's vote and put the decision. A repeat returns the decision that stands.
 
-        After a GLOBAL_ABORT, it first stages the next attempt, because "clear failed tasks" does not clear a ``stage``
-        that succeeded.
+        After a GLOBAL_ABORT, it first stages the next attempt, within ``limits``, because "clear failed tasks" does not
+        clear a ``stage`` that succeeded.
 
         Raises:
             Refused: The decision is GLOBAL_ABORT; the error has the reason of every VOTE_ABORT.
@@ -196,7 +196,7 @@ class Coordinator:
         """
         view = self.task.mine(run)
         if view.state is State.ABORTED:
-            report = self.stage(run).stage
+            report = self.stage(run, limits).stage
             view = self.task.mine(run)
         if view.state is State.OPEN:
             with self.task.unless_overtaken(view):

@@ -2,7 +2,8 @@
 
 The ledger knows one epoch for each run. A cleared run passes that one on, as a rule. But the run of a data interval is
 its only one: a backfill clears it, or makes another one with the same id. So if a command has moved the input to before
-the records of the run's epoch since, the ledger knows the run by another id, which names the epoch of the command.
+the records of the run's epoch since, the ledger knows the run by another id, which names the epoch of the command. The
+same holds if the run's epoch had failed, and a run of an earlier interval obeyed the command in it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,29 @@ def as_known(task: TaskTry, run: Run) -> Run:
     source = task.pipeline.source
     if not isinstance(source, ByInterval) or not source.by_interval():
         return run
+    known, last = run, 0
+    while record := _complete(task, known, last):
+        last = record.txn.epoch
+        if _is_of_others(task, source, record, known):
+            known = run_ids.again(known, last)
+        elif moved_in := _read_again_by(task, source, record):
+            known = run_ids.again(run, moved_in)
+        else:
+            break
+    return known
+
+
+def _complete(task: TaskTry, run: Run, last: int) -> CompleteRecord | None:
+    """The complete epoch of a run, known by this id; None if it has none after epoch ``last``, so every search ends."""
     number = task.ledger.epoch_of(run)
-    record = task.ledger.complete_record(number) if number else None
-    moved_in = _read_again_by(task, source, record) if record else None
-    return run_ids.again(run, moved_in) if moved_in else run
+    return task.ledger.complete_record(number) if number and number > last else None
+
+
+def _is_of_others(task: TaskTry, source: ByInterval, record: CompleteRecord, run: Run) -> bool:
+    """Whether another run obeyed a command in the run's failed epoch, and did not read up to the run's interval."""
+    until, interval = source.read_until(record.source_state), task.interval()
+    obeyed = record.opened_by != run and any(each.again for each in record.commands)
+    return obeyed and until is not None and interval is not None and until < interval.end
 
 
 def _read_again_by(task: TaskTry, source: ByInterval, record: CompleteRecord) -> int | None:

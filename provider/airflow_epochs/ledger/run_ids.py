@@ -35,14 +35,27 @@ def again(run: Run, epoch: int) -> Run:
 def read_again(ledger: Ledger, run: Run) -> list[Run]:
     """The ids that ``again`` may have made of the run since its epoch, newest first."""
     epoch = ledger.epoch_of(run)
-    return [again(run, number) for number, _ in moves_since(ledger, epoch)] if epoch else []
+    moved = [again(run, number) for number, _ in moves_since(ledger, epoch)] if epoch else []
+    return [*(id_ for each in moved for id_ in (*_lost(ledger, each), each)), *_lost(ledger, run)]
+
+
+def _lost(ledger: Ledger, run: Run) -> list[Run]:
+    """The ids that ``again`` may have made because another run obeyed a command in the run's epoch, newest first."""
+    epoch = ledger.epoch_of(run)
+    record = ledger.complete_record(epoch) if epoch else None
+    if not record or record.opened_by == run or not any(each.again for each in record.commands):
+        return []
+    following = again(run, record.txn.epoch)
+    return [*_lost(ledger, following), following]
 
 
 def airflow_run(ledger: Ledger, run: Run) -> Run:
     """The run as Airflow knows it: the inverse of ``nth`` and ``again``. A user's own run id may end like theirs."""
     first = Run(run.dag_id, run.run_id.partition(_NTH)[0])
     bare = Run(run.dag_id, _READ_AGAIN.sub("", first.run_id))
-    return bare if bare != first and first in read_again(ledger, bare) else first
+    if bare == first or first not in read_again(ledger, bare):
+        return first
+    return airflow_run(ledger, bare)
 
 
 def moves_since(ledger: Ledger, epoch: int) -> Iterator[tuple[int, list[Command]]]:

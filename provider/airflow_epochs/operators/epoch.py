@@ -197,7 +197,7 @@ class StageEpochOperator(UndecidedStep):
         if isinstance(spark, Rejoining):
             spark.follow(Following(elsewhere=self.deferrable and not self._here, awaited=self._awaited))
         try:
-            return phases.stage(coordinator, run)
+            return phases.stage(coordinator, run, context["params"])
         except RunsOn as submitted:
             self.log.info("%s; this task waits for its end in the triggerer", submitted)
             self._defer(submitted)
@@ -223,8 +223,11 @@ class VoteEpochOperator(UndecidedStep):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Collect the votes and decide, on the newest stage report in ``checkpoint``."""
+        from airflow_epochs.operators import phases
+
         staged = [checkpoint.stage for checkpoint in self._checkpoints() if checkpoint.stage]
-        return coordinator.vote(run, staged[-1] if staged else None)
+        limits = phases.limits_again(context["params"])
+        return coordinator.vote(run, staged[-1] if staged else None, limits)
 
 
 class CommitSinkOperator(ReportsLineage, NeedsTransform):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
@@ -11,6 +11,7 @@ from airflow_epochs.contracts import Limits
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.names import RUN_NOTE
 from airflow_epochs.operators.telling import in_brief
 
@@ -28,15 +29,24 @@ def asked_limits(params: Mapping[str, Any]) -> Limits:
     return Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
 
 
+def limits_again(params: Mapping[str, Any]) -> Limits:
+    """The same for a task behind ``open`` that plans a further attempt: for more data, it waits as the source says."""
+    return replace(asked_limits(params), min_records=None, max_delay=None)
+
+
 def require_free_name(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> None:
-    """Raise Refused if a run that has no epoch yet wants a savepoint's name that is taken."""
-    if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
-        savepoints.require_free(coordinator.task.ledger, coordinator.task.pipeline.name, name)
+    """Raise Refused if a run that has no epoch yet wants a savepoint's name that is taken.
+
+    A run whose records are read again may have taken it itself.
+    """
+    name, ledger = params.get("savepoint"), coordinator.task.ledger
+    if name and ledger.epoch_of(run) is None and airflow_run(ledger, run) == run:
+        savepoints.require_free(ledger, coordinator.task.pipeline.name, name)
 
 
-def stage(coordinator: Coordinator, run: Run) -> Checkpoint:
+def stage(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Checkpoint:
     """Stage all sinks, and log Spark's warnings."""
-    checkpoint = coordinator.stage(run)
+    checkpoint = coordinator.stage(run, limits_again(params))
     for warning in checkpoint.stage.warnings if checkpoint.stage else ():
         log.warning("%s", warning)
     return checkpoint

@@ -130,9 +130,9 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
             coordinator.open_epoch(run, limits)
         with self._aborting(coordinator, run):
             with timed("stage"):
-                staged = phases.stage(coordinator, run)
+                staged = phases.stage(coordinator, run, context["params"])
             with timed("vote"):
-                coordinator.vote(run, staged.stage)
+                coordinator.vote(run, staged.stage, phases.limits_again(context["params"]))
         self._commit(coordinator, run, timed)
         # If an earlier try has staged the rows, this one does not know for how long: the next epoch would be too large.
         metrics = {**staged.stage.metrics, "seconds": timed.seconds} if staged.stage else {}

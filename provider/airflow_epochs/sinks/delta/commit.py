@@ -166,7 +166,7 @@ class Commit:
         if how.is_plain_append:
             return None
         notes = f"{self.location.url}/{self.at.notes_folder(self.attempt)}"
-        all_notes = self.at.notes_in(self.location, "") if how.notes_deletions else []
+        all_notes = self.at.notes_in(self.location, "") if how.reads_notes else []
         return Change(how=how.plan(), rows=self.staged.rows, notes=notes, all_notes=tuple(all_notes))
 
     # -- what is returned ----------------------------------------------------------------------------------------

@@ -120,6 +120,11 @@ class Mode:
         """Whether the sink notes deleted keys beside the table, so that older rows cannot bring them back."""
         return self.delete_when is not None and self.sequence_by is not None
 
+    @property
+    def reads_notes(self) -> bool:
+        """Whether the sink takes no row that is older than a deletion, whichever sink has noted that one."""
+        return self.sequence_by is not None
+
     def spares_others(self, rows: int) -> bool:
         """Whether an epoch with ``rows`` rows replaces rows, but must not replace those of other pipelines."""
         if self.mode not in (OVERWRITE, OVERWRITE_PARTITIONS) or self.replaces_others:

@@ -107,5 +107,13 @@ class Whereabouts:
         if attempt.previous is None or not self.sink.how.notes_deletions:
             return
         found = target.commit_of(attempt.previous)
-        if name := (found.user_metadata or {}).get("deletions") if found else None:
-            checks.require_notes(target.location, f"{self.notes_folder(attempt)}/{name}")
+        ours = (found.user_metadata or {}) if found else {}
+        if name := ours.get("deletions"):
+            folder = _notes_beside(ours.get("place")) or self.notes_folder(attempt)
+            checks.require_notes(target.location, f"{folder}/{name}")
+
+
+def _notes_beside(place: str | None) -> str | None:
+    """Where a commit of this staging place has made its notes: in another ledger's folder if ours was rebuilt since."""
+    _, _, folder = (place or "").partition(f"{STAGING_FOLDER}/")
+    return f"{NOTES_FOLDER}/{folder.partition('/')[0]}" if folder else None

@@ -59,7 +59,8 @@ def remember(rows: DataFrame, how: How, place: str) -> None:
 def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFrame]:
     """What is noted about keys of this name: place -> keys and sequences, in the rows' types.
 
-    Notes from before a column's type was changed have the old type, and another name.
+    Notes from before a column's type was changed have the old type, and another name. A sink that deletes nothing
+    itself goes on without those that Spark cannot cast: others' old notes are no reason to stop it.
 
     Raises:
         NotComparable: Spark cannot cast some of the notes.
@@ -67,7 +68,16 @@ def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFra
     spark = rows.sparkSession
     there = [place for place in places if exists(spark, entries(place, "*.json"))]
     notes = {place: spark.read.format("delta").load(for_spark(place)) for place in there}
-    return {place: _cast(found, rows, how, place) for place, found in notes.items() if _is_about(found, how)}
+    found = {}
+    for place, each in notes.items():
+        if not _is_about(each, how):
+            continue
+        try:
+            found[place] = _cast(each, rows, how, place)
+        except NotComparable:
+            if how.delete_when:
+                raise
+    return found
 
 
 def _is_about(notes: DataFrame, how: How) -> bool:

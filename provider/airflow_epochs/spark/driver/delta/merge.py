@@ -198,10 +198,13 @@ def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
 
     how, found = plan.change.how, staged.table(spark, plan.place)
     rows = delta_keys.newest(found, how)
-    if how.delete_when and how.sequence_by:
-        place = f"{plan.change.notes}/{deletions.name_of(rows, how)}"
-        deletions.remember(rows, how, place)
-        noted = deletions.noted(rows, how, dict.fromkeys((place, *plan.change.all_notes)))
+    if how.sequence_by:  # deletions by other sinks count too
+        places = list(plan.change.all_notes)
+        if how.delete_when:
+            place = f"{plan.change.notes}/{deletions.name_of(rows, how)}"
+            deletions.remember(rows, how, place)
+            places = [place, *places]
+        noted = deletions.noted(rows, how, dict.fromkeys(places))
         rows = deletions.without_older(rows, how, noted.values()) if noted else rows
         if own := [each for each in noted if each.startswith(f"{plan.change.notes}/")]:
             name = own[0].rpartition("/")[2]

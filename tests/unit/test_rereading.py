@@ -1,0 +1,193 @@
+"""Runs of data intervals that are cleared after ``rewind``: which of them gets a new epoch. No broker is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_epochs.config import BLOCK, TAKE_OVER
+from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position
+from airflow_epochs.coordinator import orders, rereading, savepoints
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.ledger import run_ids
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges, Run, ends_of
+from airflow_epochs.operators import phases
+from airflow_epochs.sources.kafka import interval as by_interval
+from airflow_epochs.testing import (
+    MemoryEnvironment,
+    MemorySource,
+    MemoryWorld,
+    memory_ledger,
+    memory_pipeline,
+    run_epoch,
+)
+from tests.support.scenario import abort
+
+ME = Account(who="me", why="a mistake", host="here")
+MIDNIGHT, HOUR = datetime(2026, 1, 31, tzinfo=timezone.utc), timedelta(hours=1)
+
+
+def hours(start: int, end: int | None = None) -> Interval:
+    return Interval(MIDNIGHT + start * HOUR, MIDNIGHT + (start + 1 if end is None else end) * HOUR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hourly(MemorySource):
+    """One partition, whose n-th record is of hour n. Plans as KafkaSource does."""
+
+    def by_interval(self) -> bool:
+        return True
+
+    def is_of(self, state: JsonDict, interval: Interval) -> bool:
+        return by_interval.is_of(state, interval)
+
+    def read_until(self, state: JsonDict) -> datetime | None:
+        covered = by_interval.coverage_of(state)
+        return covered.end if covered else None
+
+    def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
+        at = by_interval.require_interval(past.interval)
+        covered = by_interval.coverage_of(position.state) if position else None
+        by_interval.require_unread(at, covered, past.epochs())
+        start = ends_of(position.ranges)["orders", 0] if position else self.hour_of(at.start)
+        ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
+        return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})
+
+    @staticmethod
+    def hour_of(time: datetime) -> int:
+        return (time - MIDNIGHT) // HOUR
+
+
+@dataclass
+class Hours:
+    """Runs of one hour each. The run of an hour is named by it."""
+
+    on_failed_epoch: str = BLOCK
+
+    def __post_init__(self) -> None:
+        self.world = MemoryWorld()
+        self.world.produce("orders", 0, list(range(24)))
+        self.source = Hourly(world=self.world.name, topics=("orders",))
+        self.pipeline = replace(memory_pipeline(self.world), source=self.source, on_failed_epoch=self.on_failed_epoch)
+
+    @property
+    def ledger(self) -> Ledger:
+        return memory_ledger("orders", self.world.store)
+
+    def coordinator(self, at: Interval) -> Coordinator:
+        env = MemoryEnvironment()
+        return Coordinator(TaskTry(pipeline=self.pipeline, ledger=self.ledger, env=env, interval=lambda: at))
+
+    def run(self, name: str, at: Interval, params: Mapping[str, str] | None = None) -> tuple[str, int, range] | None:
+        """Drive a run: its id in the ledger, its epoch, and the hours that this has read; None if it is skipped."""
+        coordinator = self.coordinator(at)
+        known = rereading.as_known(coordinator.task, Run("dag", name))
+        phases.require_free_name(coordinator, known, params or {})
+        try:
+            done = run_epoch(coordinator, known)
+        except NoNewData:
+            return None
+        phases.name_epoch(coordinator, known, params or {}, done.epoch)
+        (read,) = done.ranges["orders"]
+        assert rereading.as_known(coordinator.task, Run("dag", name)) == known, "in the tasks behind, too"
+        return known.run_id, done.epoch, range(read.start, read.end)
+
+    def fail(self, name: str, at: Interval) -> None:
+        coordinator = self.coordinator(at)
+        known = rereading.as_known(coordinator.task, Run("dag", name))
+        coordinator.open(known)
+        abort(self.coordinator(at), known)
+
+    def rewind(self, to: int) -> None:
+        """As ``rewind --to-timestamp`` puts it."""
+        at = orders.standing(self.ledger, "orders")
+        was = ends_of(at.position(self.source).ranges)["orders", 0]
+        there: Ranges = {"orders": (OffsetRange(0, to, to),)}
+        again: Ranges = {"orders": (OffsetRange(0, to, was),)}
+        back_to = (MIDNIGHT + to * HOUR).isoformat()
+        move = Move(position=Position(ranges=there, state={}), again=again, ahead=again, back_to=back_to)
+        orders.put(self.ledger, at, "rewind", ME, move)
+
+
+@pytest.mark.parametrize("on_failed_epoch", [BLOCK, TAKE_OVER])
+def test_a_run_whose_failed_epoch_a_rewind_gave_to_another_interval_reads_its_own(on_failed_epoch: str) -> None:
+    world = Hours(on_failed_epoch)
+    for hour in (9, 10):
+        world.run(str(hour), hours(hour))
+    world.fail("11", hours(11))
+    world.rewind(9)
+    assert world.run("9", hours(9)) == ("9~3", 3, range(9, 10))
+    assert world.run("10", hours(10)) == ("10~3", 4, range(10, 11))
+    for _ in ("cleared", "cleared once more: it passes its epoch on"):
+        assert world.run("11", hours(11)) == ("11~3", 5, range(11, 12))
+    known = Run("dag", "11~3")
+    assert run_ids.read_again(world.ledger, Run("dag", "11")) == [known]
+    assert run_ids.airflow_run(world.ledger, known) == Run("dag", "11")
+
+
+@pytest.mark.parametrize("disposed", [False, True])
+def test_a_run_that_is_read_again_is_not_refused_for_the_name_that_it_gave_its_first_epoch(disposed: bool) -> None:
+    world, named = Hours(), {"savepoint": "before-upgrade"}
+    world.run("9", hours(9), named)
+    world.rewind(9)
+    if disposed:
+        savepoints.dispose(world.ledger, "orders", "before-upgrade", ME)
+    assert world.run("9", hours(9), named) == ("9~2", 2, range(9, 10))
+    standing = world.ledger.savepoint("before-upgrade")
+    assert (standing and standing.epoch) == (None if disposed else 1)
+    with pytest.raises(Refused, match="is taken"):
+        world.run("10", hours(10), named)
+
+
+def test_such_a_run_is_read_again_once_more_after_another_rewind() -> None:
+    world = Hours()
+    world.run("9", hours(9))
+    world.fail("10", hours(10))
+    world.rewind(9)
+    world.run("9", hours(9))
+    world.fail("10", hours(10))
+    world.rewind(9)
+    assert world.run("9", hours(9)) == ("9~3", 3, range(9, 10))
+    assert world.run("10", hours(10)) == ("10~2~3", 4, range(10, 11))
+    world.rewind(10)
+    assert world.run("10", hours(10)) == ("10~5", 5, range(10, 11))
+    assert world.run("9", hours(9)) == ("9~3", 3, range(9, 10)), "over at the time that the command went back to"
+    for known in run_ids.read_again(world.ledger, Run("dag", "10")):
+        assert run_ids.airflow_run(world.ledger, known) == Run("dag", "10")
+
+
+def test_a_run_that_was_read_again_and_failed_gives_its_epoch_to_an_earlier_interval_too() -> None:
+    world = Hours()
+    for hour in (8, 9):
+        world.run(str(hour), hours(hour))
+    world.rewind(9)
+    world.fail("9", hours(9))
+    world.rewind(8)
+    assert world.run("8", hours(8)) == ("8~3", 3, range(8, 9))
+    for _ in ("cleared", "cleared once more"):
+        assert world.run("9", hours(9)) == ("9~3~3", 4, range(9, 10))
+    assert run_ids.airflow_run(world.ledger, Run("dag", "9~3~3")) == Run("dag", "9")
+
+
+def test_a_run_whose_failed_epoch_another_one_completed_passes_it_on_if_its_hour_is_in_it() -> None:
+    for name, of_other in (("9 by hand", hours(9)), ("9 to 10", hours(9, 11))):
+        world = Hours()
+        world.run("8", hours(8))
+        world.fail("9", hours(9))
+        world.rewind(8)
+        assert world.run(name, of_other) == (name, 2, range(8, Hourly.hour_of(of_other.end)))
+        assert world.run("9", hours(9)) == ("9", 2, range(8, Hourly.hour_of(of_other.end)))
+
+
+def test_a_run_whose_failed_epoch_was_taken_over_without_a_command_passes_it_on() -> None:
+    world = Hours(TAKE_OVER)
+    world.fail("9", hours(9))
+    assert world.run("10", hours(10)) == ("10", 1, range(9, 10))
+    assert world.run("9", hours(9)) == ("9", 1, range(9, 10))
