@@ -461,10 +461,10 @@ def _with_event_times(task: TaskTry, ranges: Ranges) -> Ranges:
 
 
 def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:
-    """Stop the Spark jobs that killed tries of the epoch may have left running. A failure is logged.
+    """Stop the Spark jobs that killed tries of the epoch may have left running, and forget their reports.
 
-    Those of attempts before the last two were stopped in the tasks of these. If one runs on, it ends by itself: no task
-    reads what it writes, and a sweep deletes that.
+    A failure is logged. Those of attempts before the last two were stopped in the tasks of these. If one runs on, it
+    ends by itself: no task reads what it writes, and a sweep deletes that.
 
     ``only``: stop just the tries that staged this sink and no other. ``spared``: the id of the attempt whose jobs a new
     try may go on with.
@@ -477,6 +477,8 @@ def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, sp
         with tolerated(f"stopping the earlier try {earlier.try_id}"):
             if may_stop(earlier, task.env.spark.new_session()):
                 task.env.spark.stop(earlier.session)
+                if only is None and (lasting := outliving(task)):  # no task goes on with a job of another attempt
+                    lasting.release(earlier.session)
             else:
                 log.warning("%s", _not_stopped(earlier))
 
