@@ -150,7 +150,7 @@ class Rejoining(Protocol):
         ...
 
     def release(self, session: JsonDict) -> None:
-        """Forget the report of a session that is staged. Idempotent. Never raises."""
+        """Forget the report of a session that is staged, or whose attempt is aborted. Idempotent. Never raises."""
         ...
 
     def end(self, session: JsonDict) -> None:

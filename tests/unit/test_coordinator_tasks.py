@@ -20,6 +20,7 @@ from airflow_epochs.model import Backlog, DecisionKind, JsonDict, OffsetRange, O
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySource, MemorySpark, Row
 from airflow_epochs.testing.environment import MemoryEpoch
+from airflow_epochs.testing.stores import FaultyStore
 from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 # -- the way it should go ---------------------------------------------------------------------------------------
@@ -184,6 +185,30 @@ def test_a_repeated_stage_stops_the_sessions_of_earlier_tries_first() -> None:
     assert spark.stopped == []
     coordinator.stage(run(1))
     assert spark.stopped == [{"session": 1}]
+
+
+def test_an_epoch_that_keeps_failing_costs_a_run_no_more_with_every_attempt() -> None:
+    def fails(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
+        raise ValueError("no memory left")
+
+    scenario, costs = Scenario(), []
+    for number in range(1, 21):
+        spark, store = MemorySpark(fails), FaultyStore(scenario.world.store)
+        assert scenario.airflow_run(run(number), scenario.coordinator(spark=spark, store=store))
+        costs.append((len(spark.stopped), len(store.calls)))
+    assert costs[-1][0] == costs[2][0] == 4, "two tries before it was staged, and two before it was aborted"
+    assert costs[-1][1] <= costs[2][1] + 20, "the newest attempt is found by doubling"
+    scenario.settle()
+
+
+def test_a_try_that_still_runs_is_stopped_also_if_the_attempts_since_then_never_began_to_stage() -> None:
+    scenario, spark = Scenario(), MemorySpark()
+    staged(scenario, scenario.coordinator())
+    for number in (2, 3, 4):
+        scenario.coordinator().open(run(number))
+    assert newest(scenario).opened.txn.attempt == 4
+    scenario.coordinator(spark=spark).stage(run(4))
+    assert len(spark.stopped) == 1
 
 
 def test_an_open_repeated_before_the_decision_fences_the_attempt_it_finds() -> None:

@@ -391,6 +391,29 @@ def test_a_search_for_the_first_version_with_a_feed_opens_the_table_only_where_i
     assert opened.call_count <= 10
 
 
+def test_a_search_behind_many_lost_versions_of_a_feed_does_not_open_the_table_at_each(lab: TableLab) -> None:
+    """The files of versions 1 to 39 and 41 to 99 are gone. The entries of versions 1 and 2 are gone as well."""
+    lab.write(1, configuration=FEED)
+    lab.options["changes"] = "feed"
+    first = planned(lab)
+    add = {"partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True, "stats": '{"numRecords": 1}'}
+    for number in (*range(1, 40), *range(41, 100)):
+        entry(lab, number).write_text(json.dumps({"add": {**add, "path": f"lost-{number}.parquet"}}))
+        if number == 39:
+            lab.write(2)
+    lab.delta.create_checkpoint()
+    for number in (1, 2):
+        entry(lab, number).unlink()
+    lab.write(3)
+    position = Position(ranges=first.ranges, state=first.state)
+    with patch.object(TableNow, "at", autospec=True, side_effect=TableNow.at) as opened:
+        for expected in (40, 100):
+            moved = lab.source.past_losses(position, [], Environment()).position
+            assert [r.end for of in moved.ranges.values() for r in of] == [expected]
+            entry(lab, 40).write_text(json.dumps({"add": {**add, "path": "lost-40.parquet"}}))
+    assert opened.call_count <= 10
+
+
 def test_an_error_names_no_version_far_behind_the_one_where_a_pipeline_cannot_begin(
     lab: TableLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

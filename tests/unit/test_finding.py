@@ -153,15 +153,45 @@ def test_the_file_that_duckdb_tells_for_a_row_leads_to_the_epoch_that_wrote_it(
         world.one_more_epoch(number)
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    asked: list[int] = []
+    real = Ledger.complete_record
+
+    def counted(self: Ledger, number: int) -> object:
+        asked.append(number)
+        return real(self, number)
+
+    monkeypatch.setattr(Ledger, "complete_record", counted)
     for file, partition, offset in rows_with_files(world.table("audit")):
+        asked.clear()
         finding.find(typed(row_file=file))
         [row] = json.loads(capsys.readouterr().out)
-        assert row["sink"] == "audit"
+        assert row["sink"] == "audit" and asked == [row["epoch"]], "the path has the epoch's number"
         record = world.ledger.complete_record(row["epoch"])
         assert record and any(r.partition == partition and r.start <= offset < r.end for r in record.ranges[TOPIC])
     DeltaTable(str(world.table("audit"))).optimize.compact()
     with pytest.raises(SystemExit, match="EPOCHS-NOTHING-FOUND"):
         finding.find(typed(row_file=rows_with_files(world.table("audit"))[0][0]))
+
+
+@pytest.mark.parametrize("folder", ["mine-3", f"7-3-{'0' * 32}"])
+def test_a_file_is_found_also_in_a_folder_whose_name_does_not_begin_with_the_epoch(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    """As a sink of the user's own may name it."""
+    real = Ledger.complete_record
+
+    def placed(self: Ledger, number: int) -> object:
+        record = real(self, number)
+        if number != 3 or record is None:
+            return record
+        return replace(
+            record, receipts={"gold": replace(record.receipts["gold"], place=f"/lake/epochs/x.gold/{folder}")}
+        )
+
+    monkeypatch.setattr(Ledger, "complete_record", placed)
+    finding.find(typed(row_file=f"/lake/epochs/x.gold/{folder}/part-0.parquet"))
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["sink"], row["epoch"]) == ("gold", 3)
 
 
 def rows_with_files(table: Path) -> list[tuple[str, int, int]]:

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_epochs.ledger import ledger as ledgers
 from airflow_epochs.testing import Crash
+from airflow_epochs.testing.stores import FaultyStore, unobserved
 from tests.support.scenario import Scenario, crashes, nested, observed_run, run
 
 
@@ -63,6 +64,25 @@ def test_a_dag_that_keeps_fewer_epochs_than_before_prunes_the_others_some_at_a_t
         left.append(kept(scenario))
     assert left == [[4, 5, 6, 7, 8, 9], [7, 8, 9, 10], [10, 11], [12], [13]]
     scenario.check_history()
+
+
+def test_a_store_that_deletes_nothing_costs_an_epoch_little_more_however_many_are_kept() -> None:
+    def denied(effect: str) -> None:
+        if effect.startswith("before delete "):
+            raise PermissionError("403 AccessDenied")
+
+    scenario, calls = Scenario(keep_epochs=2), []
+    scenario.world.store.observer = denied
+    for number in range(1, 31):
+        store = FaultyStore(scenario.world.store)
+        assert scenario.airflow_run(run(number), scenario.coordinator(store=store)) is None
+        calls.append(len(store.calls))
+        scenario.produce(2)
+    assert len(kept(scenario)) == 30
+    assert calls[-1] <= calls[4] + 20, "one epoch is tried, and the oldest one is found by doubling"
+    scenario.world.store.observer = unobserved
+    epochs(scenario, 31, 31)
+    assert kept(scenario) == [30, 31]
 
 
 def test_what_a_late_try_has_staged_is_cleared_away_before_its_record_is_pruned() -> None:

@@ -140,6 +140,33 @@ def test_a_task_that_dies_after_it_has_read_the_report_loses_nothing(scenario: S
     assert tries(scenario) == 1 and spark.told == {}, "at the end no report is left"
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_the_report_of_an_aborted_attempt_is_forgotten(scenario: Scenario, spark: OutlivingSpark, late: bool) -> None:
+    submitted(scenario, spark)
+    if not late:
+        spark.finish()
+    task(scenario, spark).abort(run(1), "a test")
+    if late:
+        spark.finish()
+        submitted(scenario, spark)
+    assert spark.told == {}
+
+
+def test_an_attempt_is_aborted_also_if_nobody_knows_whether_its_job_runs_on(
+    scenario: Scenario, spark: OutlivingSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(scenario, spark)
+    spark.finish()
+    assert scenario.world.litter()
+
+    def unknown() -> bool:
+        raise NotApplied("There is no such connection.", remedy="Add it.")
+
+    monkeypatch.setattr(spark, "outlives", unknown)
+    task(scenario, spark).abort(run(1), "a test")
+    assert not scenario.world.litter() and spark.told
+
+
 def test_a_job_that_failed_while_the_task_waited_fails_the_task_and_the_next_try_submits_anew(
     scenario: Scenario, spark: OutlivingSpark
 ) -> None:

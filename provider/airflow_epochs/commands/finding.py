@@ -43,8 +43,8 @@ def find(args: Namespace) -> None:
     _require_one_question(args)
     chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
     found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args))
-    if args.table is not None and not found:
-        found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args, removed=True))
+    if args.topic is None and not found:
+        found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args, thoroughly=True))
     if not found:
         end_with(failed)
         raise Refused(
@@ -76,10 +76,10 @@ def _require_one_question(args: Namespace) -> None:
         )
 
 
-def _of_connection(conn_id: str, args: Namespace, *, removed: bool = False) -> Iterator[dict[str, object]]:
+def _of_connection(conn_id: str, args: Namespace, *, thoroughly: bool = False) -> Iterator[dict[str, object]]:
     hook = EpochsHook(conn_id)
     for name in hook.pipelines():
-        for sink, record in _found(hook.ledger(name), args, removed):
+        for sink, record in _found(hook.ledger(name), args, thoroughly):
             yield {
                 "pipeline": name,
                 "epoch": record.txn.epoch,
@@ -92,12 +92,12 @@ def _of_connection(conn_id: str, args: Namespace, *, removed: bool = False) -> I
             }
 
 
-def _found(ledger: Ledger, args: Namespace, removed: bool) -> Iterator[tuple[str | None, CompleteRecord]]:
+def _found(ledger: Ledger, args: Namespace, thoroughly: bool) -> Iterator[tuple[str | None, CompleteRecord]]:
     if args.row_file is not None:
-        if found := epoch_that_wrote(ledger, args.row_file):
+        if found := epoch_that_wrote(ledger, args.row_file, thoroughly=thoroughly):
             yield found
     elif args.table is not None:
-        yield from epochs_that_made(ledger, args.table, args.version, removed=removed)
+        yield from epochs_that_made(ledger, args.table, args.version, removed=thoroughly)
     else:
         for record in epochs_that_read(ledger, args.topic, args.partition, args.offset):
             yield None, record

@@ -75,7 +75,7 @@ def discard_attempt(
         env: The environment to work in.
     """
     clearing = _Clearing(ledger, today, env, frozenset(), lambda sink: sink.name in confirmed)
-    for record in ledger.tries(opened.txn.epoch):
+    for record in ledger.tries(opened.txn.epoch, of=opened.txn.attempt):
         if record.txn_id == opened.txn_id:
             clearing.of_try(opened, record)
 

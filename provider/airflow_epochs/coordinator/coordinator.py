@@ -458,17 +458,15 @@ class Coordinator:
         assert view.complete
         with tolerated("committing the consumer group's offsets"):
             self.task.pipeline.source.acknowledge(self.task.pipeline.name, self.newest_complete().ranges, self.task.env)
-        pruned: list[int] = []
-        with tolerated("looking for epochs to prune"):
-            pruned = self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs)
-        for epoch in (*pruned, view.number - 1, view.number):  # the first ones' places are on record for the last time
+        for epoch in (view.number - 1, view.number):
             self._sweep(epoch)
         for sink in self.task.pipeline.sinks:
             if isinstance(sink, Maintained):
                 with tolerated(f"maintaining sink {sink.name}"):
                     sink.maintain(self.task.pipeline.name, view.number, self.task.env)
-        with tolerated("pruning"):
-            for epoch in pruned:
+        with tolerated("pruning"):  # ends at the first failure: a store that deletes nothing keeps every epoch
+            for epoch in self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs):
+                self._sweep(epoch)  # its places are on record for the last time
                 self.task.ledger.prune(epoch)
 
     def _sweep(self, epoch: int) -> None:

@@ -73,7 +73,11 @@ def _patience(task: TaskTry, opened: OpenRecord, run: Run) -> float:
     given = task.pipeline.wait_for_others * (1 << min(_aborted_by_others(task, opened), DOUBLINGS_MAX))
     signs = [
         opened.opened_at,
-        *(t.started_at for t in task.ledger.tries(opened.txn.epoch) if t.txn_id == opened.txn_id),
+        *(
+            t.started_at
+            for t in task.ledger.tries(opened.txn.epoch, of=opened.txn.attempt)
+            if t.txn_id == opened.txn_id
+        ),
     ]
     return min(given, given - min(_age(task, sign) for sign in signs))
 

@@ -62,6 +62,9 @@ from airflow_epochs.staged.digest import needs_statistics
 
 log = secrecy.logger(__name__)
 
+_ATTEMPTS_STOPPED = 2
+"""An attempt's jobs are stopped in its own tasks and in those of the next one that stages."""
+
 PutTry = Callable[[TryRecord], object]
 
 
@@ -227,7 +230,9 @@ def _tries(task: TaskTry, opened: OpenRecord) -> list[TryRecord]:
     """The tries of the attempt whose records may name a session."""
     today = task.env.spark.new_session()
     return [
-        each for each in task.ledger.tries(opened.txn.epoch) if each.txn_id == opened.txn_id and may_stop(each, today)
+        each
+        for each in task.ledger.tries(opened.txn.epoch, of=opened.txn.attempt)
+        if each.txn_id == opened.txn_id and may_stop(each, today)
     ]
 
 
@@ -456,19 +461,24 @@ def _with_event_times(task: TaskTry, ranges: Ranges) -> Ranges:
 
 
 def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:
-    """Stop the Spark jobs that killed tries of the epoch may have left running. A failure is logged.
+    """Stop the Spark jobs that killed tries of the epoch may have left running, and forget their reports.
+
+    A failure is logged. Those of attempts before the last two were stopped in the tasks of these. If one runs on, it
+    ends by itself: no task reads what it writes, and a sweep deletes that.
 
     ``only``: stop just the tries that staged this sink and no other. ``spared``: the id of the attempt whose jobs a new
     try may go on with.
     """
     if spared and not outliving(task):
         spared = None
-    for earlier in task.ledger.tries(epoch):
+    for earlier in task.ledger.tries(epoch, newest=_ATTEMPTS_STOPPED):
         if earlier.txn_id == spared or (only is not None and set(earlier.places) != {only}):
             continue
         with tolerated(f"stopping the earlier try {earlier.try_id}"):
             if may_stop(earlier, task.env.spark.new_session()):
                 task.env.spark.stop(earlier.session)
+                if only is None and (lasting := outliving(task)):  # no task goes on with a job of another attempt
+                    lasting.release(earlier.session)
             else:
                 log.warning("%s", _not_stopped(earlier))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
@@ -9,6 +10,9 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.model import CompleteRecord, Receipt
 from airflow_epochs.names import normalised, resolved
+
+_PLACE = re.compile(r"([1-9][0-9]{0,18})-[0-9]+-[0-9a-f]{32}")
+"""The last folder of a staging place: the epoch, its attempt and the try."""
 
 
 def epochs_that_read(ledger: Ledger, topic: str, partition: int, offset: int) -> Iterator[CompleteRecord]:
@@ -68,13 +72,18 @@ def _is_of(receipt: Receipt, place: str, *, known: bool) -> bool:
     return resolved(normalised(str(table))) == place if table else known
 
 
-def epoch_that_wrote(ledger: Ledger, file: str) -> tuple[str, CompleteRecord] | None:
+def epoch_that_wrote(ledger: Ledger, file: str, *, thoroughly: bool = False) -> tuple[str, CompleteRecord] | None:
     """The sink and the epoch that wrote this data file of a table; None if no epoch did, but a compaction, for example.
 
-    ``file``: a path or URL, or the end of one, as ``_metadata.file_path`` of Spark or ``filename`` of DuckDB tells it.
+    Args:
+        ledger: The ledger.
+        file: A path or URL, or the end of one, as ``_metadata.file_path`` of Spark or ``filename`` of DuckDB tells it.
+        thoroughly: Look at every epoch, since a sink of the user's own may name its folders otherwise. That may take as
+            long as the history.
     """
     parts = unquote(file).split("/")
-    for record in _newest_first(ledger):
+    named = [int(found[1]) for part in parts if (found := _PLACE.fullmatch(part))]
+    for record in _newest_first(ledger) if thoroughly else filter(None, map(ledger.complete_record, named)):
         for sink, receipt in record.receipts.items():
             place = (receipt.place or "").rstrip("/").split("/")[-2:]  # the ledger with the sink, and the try
             if len(place) == 2 and any(parts[n : n + 2] == place for n in range(len(parts))):

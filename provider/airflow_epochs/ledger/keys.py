@@ -53,6 +53,7 @@ from airflow_epochs.model import (
 from airflow_epochs.names import validated_name
 
 _EPOCH = re.compile(r"epochs/([0-9]{20})/")
+_TRY = re.compile(r"epochs/[0-9]{20}/([0-9]{10})\.try\.[^/]*\.json")
 _SAVEPOINT = re.compile(r"savepoints/([^/.]+)\.json")
 _COMPLETE = re.compile(r"epochs/([0-9]{20})/complete\.json")
 
@@ -161,6 +162,12 @@ def epoch_of(key: str) -> int | None:
 def attempt_key(epoch: int, attempt: int, what: str) -> str:
     """The key of an attempt's record. ``what``: ``open``, ``decision`` or ``try.<id>``."""
     return f"{epoch_folder(epoch)}/{attempt:010d}.{what}.json"
+
+
+def attempt_tried(key: str) -> int | None:
+    """The attempt of which the record under this key tells a try; None for every other key."""
+    found = _TRY.fullmatch(key)
+    return int(found[1]) if found else None
 
 
 def sink_key(epoch: int, sink: str, what: str) -> str:

@@ -20,6 +20,7 @@ from airflow_epochs.ledger.keys import (
     SAVEPOINTS_FOLDER,
     acknowledged_key,
     attempt_key,
+    attempt_tried,
     complete_key,
     disposed_key,
     epoch_completed_by,
@@ -394,9 +395,22 @@ class Ledger:
         """Whether the run has an index, also one that ``epoch_of`` ignores or does not believe."""
         return self._records.has(run_key(run))
 
-    def tries(self, number: int) -> list[TryRecord]:
-        """The records of all tries of ``stage``, of every attempt of the epoch, sorted by key."""
+    def tries(self, number: int, *, of: int | None = None, newest: int | None = None) -> list[TryRecord]:
+        """The records of all tries of ``stage`` in the epoch, sorted by key.
+
+        Each record takes a request, and an epoch that keeps failing gets more with every attempt. So a task of one
+        attempt should not ask for all.
+
+        Args:
+            number: The epoch.
+            of: Only those of this attempt.
+            newest: Only those of so many attempts: the newest ones that have any.
+        """
         keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]
+        if of is not None or newest is not None:
+            tried = {attempt for key in keys if (attempt := attempt_tried(key)) is not None}
+            wanted = {of} if of is not None else set(sorted(tried)[-(newest or 0) :])
+            keys = [key for key in keys if attempt_tried(key) in wanted]
         return [record for key in keys if (record := self._records.get(key, TryRecord))]
 
     def restaged(self, number: int, sink: str) -> list[RestagedRecord]:

@@ -32,6 +32,7 @@ from airflow_epochs.sources.delta.versions import (
     Version,
     digest_of,
     next_shape,
+    next_with_files,
     read_version,
     readable,
 )
@@ -294,6 +295,8 @@ class DeltaReader:
         files = now.location.files
         if files.read(log_entry(lost)) is None:
             return self._oldest_entry(now, lost)
+        if why.code is codes.VERSIONS_GONE:
+            return next_with_files(files, lost, until, feed=self.config.feed)
         return next_shape(files, lost, until) if why.code in _FOR_MANY_VERSIONS else lost + 1
 
     def _oldest_entry(self, now: TableNow, lost: int) -> int:

@@ -84,8 +84,10 @@ def digest_of(files: Files, number: int) -> str | None:
 def read_version(files: Files, number: int) -> Version | None:
     """One version; None if its log entry is gone."""
     entry = files.read(log_entry(number))
-    if entry is None:
-        return None
+    return None if entry is None else _version_in(entry, number)
+
+
+def _version_in(entry: bytes, number: int) -> Version:
     actions = list(actions_of(entry))
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None)
@@ -110,6 +112,19 @@ def next_shape(files: Files, number: int, until: int) -> int:
     versions = range(number, until)
     changes = (at for at, entry in zip(versions, entries(files, versions), strict=True) if _may_have_metadata(entry))
     return max(number + 1, next(changes, until))
+
+
+def next_with_files(files: Files, number: int, until: int, *, feed: bool) -> int:
+    """The first version after ``number`` that lacks no file; ``until`` if there is none.
+
+    A version that lacks one cannot be read, whatever else is true of it. So the table need not be opened at each: an
+    opened table costs a hundred times as much as an entry. A version whose entry is gone is not judged here.
+    """
+    versions = range(number + 1, until)
+    for at, entry in zip(versions, entries(files, versions), strict=True):
+        if entry is None or not files.missing(_version_in(entry, at).files_read(feed=feed)):
+            return at
+    return until
 
 
 def _may_have_metadata(entry: bytes | None) -> bool:

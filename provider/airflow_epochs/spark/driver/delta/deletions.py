@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _DELETED_AT = "__epochs_at"
+_GOES = "__epochs_goes"
 _NEEDS_MAPPING = " ,;{}()\n\t="
 """In a column's name: Parquet takes these under a mapping of names only."""
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -138,7 +139,7 @@ def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> Da
 def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:
     """Upkeep of the notes at ``places``: of those about one key only the newest counts, and the others go.
 
-    Safe beside a commit, which only adds notes: a note goes only if a newer one about its key is there.
+    Safe beside a commit, which only adds notes: a note goes only with one about its key that is at least as new.
     """
     spark.conf.set(_LISTING, "8")  # VACUUM starts as many tasks; by default 10,000
     return ThinnedNotes(notes_removed=sum(_thinned(spark, place) for place in plan.places))
@@ -146,14 +147,34 @@ def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:
 
 def _thinned(spark: SparkSession, place: str) -> int:
     notes = identifier(place)
-    *keys, sequence = map(quoted, spark.read.format("delta").load(for_spark(place)).columns)
-    newest = f"SELECT {', '.join(keys)}, max({sequence}) AS {_DELETED_AT} FROM {notes} GROUP BY {', '.join(keys)}"
-    superseded = " AND ".join([*(f"t.{key} = s.{key}" for key in keys), f"t.{sequence} < s.{_DELETED_AT}"])
-    merge = f"MERGE INTO {notes} AS t USING ({newest}) AS s ON {superseded} WHEN MATCHED THEN DELETE"
-    removed = int(spark.sql(merge).collect()[0]["num_deleted_rows"])
+    names = list(map(quoted, spark.read.format("delta").load(for_spark(place)).columns))
+    removed = spark.sql(_one_per_key(notes, names[:-1], names[-1])).collect()[0]
     for upkeep in ("OPTIMIZE", "VACUUM"):
         spark.sql(f"{upkeep} {notes}").collect()
-    return removed
+    return int(removed["num_deleted_rows"]) - int(removed["num_inserted_rows"])
+
+
+def _one_per_key(notes: str, keys: list[str], sequence: str) -> str:
+    """A MERGE that puts one note in the place of all notes about a key that are no newer.
+
+    A key that is deleted again as of the same sequence has equal notes, and a condition cannot tell them apart: so all
+    go, and one is written, in one transaction.
+    """
+    key, no_null = ", ".join(keys), " AND ".join(f"{name} IS NOT NULL" for name in keys)
+    several = (
+        f"SELECT {key}, max({sequence}) AS {sequence} FROM {notes} WHERE {no_null} GROUP BY {key} "
+        f"HAVING count({sequence}) > 1"
+    )
+    source = f"SELECT *, explode(array(true, false)) AS {_GOES} FROM ({several})"
+    superseded = " AND ".join(
+        [f"s.{_GOES}", *(f"t.{name} = s.{name}" for name in keys), f"t.{sequence} <= s.{sequence}"]
+    )
+    columns = [*keys, sequence]
+    return (
+        f"MERGE INTO {notes} AS t USING ({source}) AS s ON {superseded} WHEN MATCHED THEN DELETE "
+        f"WHEN NOT MATCHED AND NOT s.{_GOES} THEN INSERT ({', '.join(columns)}) "
+        f"VALUES ({', '.join(f's.{name}' for name in columns)})"
+    )
 
 
 def _columns(how: How) -> list[str]:
