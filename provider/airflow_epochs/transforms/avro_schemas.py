@@ -374,14 +374,16 @@ def _logical(schema: Schema) -> str | None:
     """The logical type. Avro takes no notice of one that does not fit its type, or of a decimal without precision."""
     told = schema.get("logicalType") if isinstance(schema, dict) else None
     if told == "decimal":
-        return told if _is_decimal(schema) else None
+        return told if is_decimal(schema) else None
     return None if told in _UNITS and _UNITS[told] != _type(schema) else told
 
 
-def _is_decimal(schema: Schema) -> bool:
+def is_decimal(schema: Schema) -> bool:
+    """Whether a type in JSON is a decimal with all that Avro wants of one."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     whole = isinstance(precision, int) and isinstance(scale, int)
-    return _type(schema) in ("bytes", "fixed") and whole and 0 <= scale <= precision and precision > 0
+    named = schema.get("logicalType") == "decimal" and _type(schema) in ("bytes", "fixed")
+    return named and whole and 0 <= scale <= precision and precision > 0
 
 
 def _told(schema: Schema) -> str:
