@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,8 @@ def test_rows_are_put_in_quarantine_nowhere_if_the_attempt_began_without_dead_le
 BAD, NUL = "cast(unhex('61FF') as string)", "concat('a', char(0))"
 LONG_AGO, FAR_AHEAD = "timestamp_micros(-62135596800000001)", "timestamp_micros(253402300800000000)"
 DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=True, record_bytes=300)
+PACKED = replace(TOPIC, packed=True)
+NESTED = "array(NULL, named_struct('a.b', map('x', cast(repeat('y', 256) AS binary), repeat('z', 256), NULL)))"
 DELETES = Fit(required=("C", "K"), unless="gone", keys=("K",))
 EQUAL_KEYS = """from_json('{"x": 1, "x": 2}', 'map<string, int>')"""
 FLAWS: list[tuple[Fit, str, str | None]] = [
@@ -390,6 +393,13 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (TOPIC, "array_repeat(1.5, 20) AS c", "the record has more than 300 bytes"),
     (TOPIC, "array_repeat(cast(NULL AS int), 100) AS c", "the record has more than 300 bytes"),
     (TOPIC, f"cast(NULL AS int) AS {'long' * 80}", "the record has more than 300 bytes"),
+    # what Avro or Protobuf may write in fewer bytes, and what they cannot
+    (PACKED, "array_repeat(1.5, 200) AS c, 2 AS d", None),
+    (PACKED, "array_repeat(named_struct('long_name_of_a_field', 1, 'of_an_enum', 'NAME'), 100) AS c", None),
+    (PACKED, "cast(NULL AS array<struct<a: map<string, binary>>>) AS c, cast(NULL AS string) AS d", None),
+    (PACKED, "repeat('x', 290) AS c, repeat('x', 11) AS key", "the record has more than 300 bytes"),
+    (PACKED, "repeat('x', 290) AS c, repeat('x', 10) AS key", None),
+    (PACKED, f"{NESTED} AS c", "the record has more than 300 bytes"),
     (Fit(json=True), f"{EQUAL_KEYS} AS c", "column c has a map with equal keys"),
     (Fit(json=True), f"array(named_struct('m', {EQUAL_KEYS})) AS c", "column c has a map with equal keys"),
     (Fit(json=True), "map('x', 1, 'y', 1) AS c", None),

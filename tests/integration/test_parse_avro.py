@@ -108,6 +108,36 @@ def test_what_cannot_be_read_comes_out_apart_with_its_bytes_and_the_reason(sessi
     assert [row.offset for row in parsed.rows.collect()] == [len(values)]
 
 
+def test_a_number_with_more_digits_than_its_decimal_is_corrupt_wherever_it_is(session: Any) -> None:
+    """Of 18 digits and less, Spark alone reads the lower 64 bits."""
+
+    def lines_of(digits: int) -> dict[str, Any]:
+        money, eight = {**MONEY, "precision": digits}, {"type": "fixed", "name": "F8", "size": 8}
+        line = record(("price", ["null", money]), ("text", "string"), name="Line")
+        whole = {**money, "type": "fixed", "name": "F16", "size": 16}
+        by = {"type": "map", "values": {**money, **eight, "precision": min(digits, 18)}}
+        return record(("lines", {"type": "array", "items": line}), ("by", by), ("whole", whole))
+
+    narrow, free = lines_of(10), {"lines": [{"price": None, "text": ""}], "by": {}, "whole": Decimal(0)}
+    least, large = Decimal("99999999.99"), Decimal(2**64).scaleb(-2) + 1
+    good = [{**free, "lines": [{"price": -least, "text": "a"}], "by": {"k": least}, "whole": least}, free]
+    bad = [
+        {**free, "lines": [*free["lines"], {"price": large, "text": "a"}]},
+        {**free, "lines": [{"price": -least - Decimal("0.01"), "text": "a"}]},
+        {**free, "whole": -large},
+        {**free, "by": {"k": least + Decimal("0.01")}},
+    ]
+    values = [written(7, lines_of(30), value) for value in [*good, *bad]]
+    parsed = parse_avro(batch_of(session, values), narrow, schemas={7: narrow}, columns=["offset"])
+    kinds = ["bigint", "array<struct<price:decimal(10,2),text:string>>", "map<string,decimal(10,2)>", "decimal(10,2)"]
+    assert [kind for _, kind in parsed.rows.dtypes] == kinds
+    found = [row.asDict(recursive=True) for row in parsed.rows.collect()]
+    assert found == [{"offset": offset, **value} for offset, value in enumerate(good)]
+    assert [(row.offset, row.error) for row in parsed.corrupt.collect()] == [
+        (offset, "not of its schema, 7") for offset in range(2, 6)
+    ]
+
+
 def test_odd_names_of_the_batch_stay_in_the_rows_and_in_the_corrupt_records(session: Any) -> None:
     batch = batch_of(session, [written(7, V1, FIRST), b"?"]).withColumnRenamed("value", "body.x")
     kept = ["offset", F.lit(5).alias("meta.ip")]

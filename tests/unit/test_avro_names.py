@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from airflow_epochs.transforms.avro_names import for_reader, for_writer
+from airflow_epochs.transforms.avro_names import for_reader, for_writer, with_room
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved, unreadable
 
 
@@ -154,3 +154,18 @@ def test_two_enums_that_one_of_a_union_would_have_to_take_are_refused() -> None:
     with pytest.raises(SchemaFlaw, match=r"^W and V are both read into Way of a union$"):
         for_writer(resolved(writer), resolved(reader))
     for_writer(resolved(writer), resolved(record("Event", ("way", enum("Way")))))
+
+
+def test_only_a_decimal_of_which_spark_would_take_the_lower_bits_gets_room_and_no_more_than_its_bytes_have() -> None:
+    def schema(digits: int) -> Any:
+        decimal = {"type": "bytes", "logicalType": "decimal", "scale": 2}
+        narrow, wide = {**decimal, "precision": digits}, {**decimal, "precision": 30}
+        fixed = {**decimal, "type": "fixed", "name": "F", "size": 8, "precision": 18}
+        inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", narrow], "default": None}]}
+        kinds: list[Any] = [narrow, wide, fixed, inner, {"type": "array", "items": {"type": "map", "values": narrow}}]
+        kinds += [{**fixed, "name": "G", "size": 9, "precision": digits}, {**decimal, "type": "string", "precision": 5}]
+        fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(kinds)]
+        return {"type": "record", "name": "R", "fields": fields}
+
+    assert with_room(schema(18)) == with_room(schema(4)) == schema(19)
+    assert with_room(schema(19)) == schema(19)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
+import fastavro
 import pytest
+from fastavro.utils import generate_one
 
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, require_columns, resolved, unreadable
 
@@ -131,6 +134,55 @@ def test_names_are_resolved_as_avro_does_and_the_text_for_spark_has_full_ones() 
         ["null", "shop.Address"],
     ]
     assert unreadable(resolved(told), resolved(told)) is None
+
+
+CITY = {"type": "record", "name": "City", "fields": [{"name": "name", "type": "string"}]}
+ADDRESS = {"type": "record", "name": "shop.Address", "fields": [{"name": "f0", "type": CITY}]}
+AGAIN = {**ADDRESS, "doc": "the same once more"}
+CUSTOMER = {"type": "record", "name": "Customer", "namespace": "shop", "fields": [{"name": "f0", "type": ADDRESS}]}
+DEPOT = {"type": "record", "name": "shop.Depot", "fields": [{"name": "at", "type": ["null", "Address"]}]}
+
+
+def order(*kinds: Any) -> Any:
+    fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(kinds)]
+    return {"type": "record", "name": "Order", "namespace": "shop", "fields": fields}
+
+
+@pytest.mark.parametrize(
+    ("told", "references"),
+    [
+        pytest.param(order("Customer"), {"Customer": CUSTOMER}, id="by another name"),
+        pytest.param(order("shop.Address", "Customer"), {"shop.Customer": CUSTOMER}, id="an inner type first"),
+        pytest.param(order("Customer", "shop.City"), {"shop.Customer": CUSTOMER}, id="an inner type last"),
+        pytest.param(order("City"), {"x": ["null", {"type": "array", "items": CUSTOMER}]}, id="only an inner type"),
+        pytest.param(order("Depot", "Customer"), {"x": DEPOT, "y": CUSTOMER}, id="of another reference"),
+        pytest.param(order("Customer", "Depot"), {"x": DEPOT, "y": CUSTOMER, "z": ADDRESS}, id="two that are equal"),
+        pytest.param(order("Address", AGAIN), {"x": ADDRESS}, id="equal to its own"),
+    ],
+)
+def test_all_types_that_references_define_are_known_as_avros_java_has_it(told: Any, references: Any) -> None:
+    found = resolved(json.dumps(told), {name: json.dumps(each) for name, each in references.items()})
+    names: dict[str, Any] = {}  # as fastavro knows them, which takes no definition twice
+    city, address, customer = {**CITY, "namespace": "shop"}, order("City"), order("Address")
+    for each in (city, {**address, "name": "Address"}, {**customer, "name": "Customer"}, DEPOT):
+        fastavro.parse_schema(each, names)
+    plain = json.loads(json.dumps(told).replace(json.dumps(AGAIN), '"Address"'))
+    known = fastavro.parse_schema(plain, names)
+    value = generate_one(known)
+    ours, theirs = io.BytesIO(), io.BytesIO()
+    fastavro.schemaless_writer(ours, json.loads(found.text), value)
+    fastavro.schemaless_writer(theirs, known, value)
+    assert ours.getvalue() == theirs.getvalue()
+
+
+def test_references_that_define_a_type_in_different_ways_are_a_flaw_where_it_is_used() -> None:
+    other = json.dumps(ADDRESS).replace("f0", "town")
+    references = {"x": CUSTOMER, "y": other, "z": DEPOT}
+    for told in (order("Address"), order("Depot", "Customer")):
+        with pytest.raises(SchemaFlaw, match=r"has references that define 'shop\.Address' in different ways"):
+            resolved(told, references)
+    with pytest.raises(SchemaFlaw, match=r"defines 'shop\.Address' twice"):
+        resolved(order(json.loads(other), "Customer"), references)
 
 
 @pytest.mark.parametrize(

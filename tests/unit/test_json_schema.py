@@ -43,6 +43,11 @@ def test_a_schema_becomes_columns_in_its_order() -> None:
         ({"type": "array"}, r"\$\.a has no `items`"),
         ({"type": "array", "items": {"type": "object"}}, r"\$\.a\[\] is an object without `properties`"),
         ({"type": "date"}, r"\$\.a has the type 'date'"),
+        ({"enum": ["x", 1]}, r"\$\.a may be of several types: integer, string"),
+        ({"enum": [True, 1]}, r"\$\.a may be of several types: boolean, integer"),
+        ({"enum": [None]}, r"\$\.a has no type"),
+        ({"const": {"x": 1}}, r"\$\.a is an object without `properties`"),
+        ({"properties": {"x": False}}, r"\$\.a is an object without `properties`"),
         ({"$ref": "#/$defs/nowhere"}, r"\$\.a refers to '#/\$defs/nowhere', which is not there"),
         ({"$ref": "https://example.com/order"}, r"\$\.a refers to another document"),
         ({"$ref": "#"}, "is nested too deeply, or refers to itself"),
@@ -72,6 +77,9 @@ WITH_ID = {"type": "object", "properties": {"id": ID}}
 WITH_TEXT = {"properties": {"a": TEXT}}
 AT = {"type": "string", "format": "date-time"}
 DEFS = {"id": ID, "with id": WITH_ID, "choice": {"anyOf": [ID, TEXT]}, "a/b~c": TEXT}
+
+
+KEYED = "struct<k:string,x:bigint>"
 
 
 def column_of(schema: Any) -> str:
@@ -113,6 +121,20 @@ def test_columns_of_all_parts_of_a_schema_are_united(schema: dict[str, Any], col
         ({"$ref": "#/$defs/id", "description": "of the order", "minimum": 1}, "bigint"),
         ({"$ref": "#/$defs/choice/anyOf/1"}, "string"),
         ({"$ref": "#/$defs/a~1b~0c"}, "string"),
+        ({"enum": ["a", None, "b"]}, "string"),
+        ({"enum": [1, 2], "const": 1}, "bigint"),
+        ({"const": 1.5}, "double"),
+        ({"const": True}, "boolean"),
+        ({"enum": ["2026-01-31"], "format": "date"}, "date"),
+        ({"type": "number", "enum": [1, 2.5]}, "double"),
+        ({"anyOf": [{"const": None}, {"enum": [None]}, AT]}, "timestamp"),
+        ({"oneOf": [{"properties": {"k": {"const": "a"}, "x": ID}}, {"properties": {"k": {"enum": ["b"]}}}]}, KEYED),
+        ({"properties": {"id": ID, "gone": False}}, "struct<id:bigint>"),
+        ({"properties": {"a": False}, "allOf": [WITH_TEXT]}, "struct<a:string>"),
+        (
+            WITH_ID | {"if": WITH_ID, "then": {"properties": {"a": False}}, "else": WITH_TEXT},
+            "struct<id:bigint,a:string>",
+        ),
         ({"type": "object", "allOf": [{"additionalProperties": ID}]}, "map<string,bigint>"),
         ({"type": "array", "prefixItems": [WITH_ID], "items": WITH_TEXT}, "array<struct<a:string,id:bigint>>"),
     ],
@@ -152,7 +174,11 @@ def test_a_choice_of_values_of_one_type_is_of_that_type(word: str) -> None:
         ({"allOf": [{"properties": {"a": WITH_ID}}]}, r"\$\.a may be of several types: object, string"),
         ({"allOf": [{"properties": {"a": {"properties": {"id": ID}}}}]}, r"\$\.a may be of .*: object, string"),
         ({"allOf": [{"additionalProperties": ID}]}, r"\$ has `properties` in one part, and is a map"),
-        ({"anyOf": [{"properties": {"b": {"const": 1}}}, True]}, r"\$\.b has no type"),
+        ({"anyOf": [{"properties": {"b": {"minimum": 1}}}, True]}, r"\$\.b has no type"),
+        (
+            {"anyOf": [{"properties": {"b": {"const": 1}}}, {"properties": {"b": {"const": "x"}}}]},
+            r"\$\.b may be of .*:",
+        ),
         ({"properties": {"a": AT | {"allOf": [{"format": "date"}]}}}, r"\$\.a may be of .*: date, timestamp"),
     ],
 )

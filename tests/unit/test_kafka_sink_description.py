@@ -96,6 +96,21 @@ def test_what_the_producer_holds_is_bounded_also_where_a_topic_takes_records_of_
     assert options["queue.buffering.max.messages"] <= 50_000
 
 
+@pytest.mark.parametrize(
+    ("value_format", "packed"), [(None, False), ("json_schema", False), ("avro", True), ("protobuf", True)]
+)
+def test_a_value_that_is_packed_is_not_measured_as_json_before_it_is_made(
+    value_format: str | None, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"max.message.bytes": "1000", "cleanup.policy": "delete"}
+    facts = TopicFacts(name="out", id="i", partitions=1, replicas=1, allowed=None, settings=settings, servers=())
+    monkeypatch.setattr(Cluster, "topic", lambda *_: facts)
+    schema = 'syntax = "proto3"; message M { int32 x = 1; }' if value_format == "protobuf" else None
+    world = Environment({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})
+    fit = sink(value_format=value_format, value_schema=schema).fit("orders", world)
+    assert (fit["record_bytes"], fit["packed"]) == (1000, packed)
+
+
 def test_without_confluent_kafka_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     world = Environment({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})

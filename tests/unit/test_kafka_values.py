@@ -7,19 +7,24 @@ import io
 import json
 import math
 from base64 import b64encode
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.sinks.kafka.protobuf_types import misfits
+from airflow_epochs.sinks.kafka.rows import RowShape
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema, Write, schema_of, writes_by
 from airflow_epochs.sinks.kafka.value_options import flaw_of
-from airflow_epochs.transforms.protobuf_schemas import files_of
+from airflow_epochs.transforms import protobuf_records
+from airflow_epochs.transforms.protobuf_columns import Decoder
+from airflow_epochs.transforms.protobuf_schemas import columns_of, description_of, files_of
 from tests.support.protobuf_world import message_class
 
 POINT = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
@@ -531,6 +536,36 @@ def in_protobuf(files: bytes, row: dict[str, Any]) -> Any:
     text = b64encode(files).decode()
     written = ValueSchema(value_format="protobuf", number=1, text=text, given=True).writer()(row)
     return message_class(files, "Order").FromString(written[6:])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("int64", 2**60 + 1), ("sint32", -1), ("uint32", 2**32 - 1), ("fixed64", 2**64 - 1), ("string", "007")],
+)
+def test_a_map_that_parse_protobuf_reads_is_written_as_it_was(key: str, value: Any) -> None:
+    files = compiled(f'syntax = "proto3"; message Order {{ map<{key}, string> names = 1; }}', {})
+    message = files_of(files).message("Order")
+    sent = message_class(files, "Order")(names={value: "a"}).SerializeToString()
+    columns, known = columns_of(message), protobuf_records._readable({1: files}, message)
+    decoder = Decoder(description_of(message), columns, known)
+    (names,) = decoder.decoded(pa.array([b"\0\0\0\0\1\0" + sent])).field("value").flatten()
+    row = pa.RecordBatch.from_arrays([names], ["names"])
+    schema = {"fields": [protobuf_records._as_json(each) for each in columns]}
+    shape = RowShape.of(schema, "topic t", "protobuf")
+    assert misfits(message, shape.fields) == []
+    by = ValueSchema(value_format="protobuf", number=1, text=b64encode(files).decode(), given=True)
+    (made,) = replace(shape, schema=by).records(iter([row]), "orders/events/1", lambda _: 0)
+    assert made[1] == b"\0\0\0\0\1\0" + sent
+    if key != "string":
+        for other in (None, "json_schema", "avro"):
+            with pytest.raises(Refused, match="'names' is map"):
+                RowShape.of(schema, "topic t", other)
+
+
+def test_a_map_with_keys_of_true_and_false_is_refused_as_protobufs_json_has_them_as_texts() -> None:
+    kind = {**TEXTS_BY_TEXT, "keyType": "boolean"}
+    with pytest.raises(Refused, match="'names' is map"):
+        RowShape.of({"fields": [{"name": "names", "type": kind}]}, "topic t", "protobuf")
 
 
 @pytest.mark.parametrize("row", [{"state": 7}, {"states": [1, 7]}], ids=["alone", "list"])

@@ -10,11 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_epochs.transforms.avro_schemas import NAMED, Resolution, Resolved, Schema, SchemaFlaw, fields_of, full_name
+from airflow_epochs.transforms.avro_schemas import (
+    NAMED,
+    Resolution,
+    Resolved,
+    Schema,
+    SchemaFlaw,
+    fields_of,
+    full_name,
+    is_decimal,
+)
 
 _SPACE = "airflow_epochs.avro"
 _ROOT, _LEFT_OUT = "at", "left_out"
 _RECORDS = ("record", "error")
+_LONG, DIGITS_OF_LONG = 8, 18
+"""Bytes of a long, and the most digits of a decimal that Spark keeps in one."""
 
 
 def for_reader(reader: Resolved) -> Schema:
@@ -32,6 +43,23 @@ def for_writer(writer: Resolved, reader: Resolved) -> Schema:
     if problem := pair.problem(writer.root, reader.root, ""):
         raise SchemaFlaw(problem)
     return _Writer(pair).of(writer.root, reader.root, _ROOT)
+
+
+def with_room(schema: Schema) -> Schema:
+    """The schema with room in its decimals for a number that has more digits than the schema says.
+
+    Of 18 digits and less, Spark takes the lower 64 bits of the number, whatever it is.
+    """
+    if isinstance(schema, list):
+        return [with_room(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if is_decimal(schema) and schema["precision"] <= DIGITS_OF_LONG and schema.get("size", _LONG + 1) > _LONG:
+        return {**schema, "precision": DIGITS_OF_LONG + 1}
+    made = {part: with_room(schema[part]) for part in ("items", "values") if part in schema}
+    if schema["type"] in _RECORDS:
+        made["fields"] = [{**each, "type": with_room(each["type"])} for each in schema["fields"]]
+    return {**schema, **made}
 
 
 def _placed(reader: Resolved, schema: Schema, place: str) -> Schema:

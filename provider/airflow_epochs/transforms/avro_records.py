@@ -6,6 +6,7 @@ Behind the magic byte and the id of the schema is the value, as Avro's binary en
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms import avro_names, avro_schemas, registry_frames
 from airflow_epochs.transforms.avro_schemas import Resolved, Schema, SchemaFlaw
 from airflow_epochs.transforms.checks import Checks
-from airflow_epochs.transforms.conditions import anywhere, column_named, not_utf8, quoted
+from airflow_epochs.transforms.conditions import anywhere, column_named, field_of, not_utf8, quoted
 from airflow_epochs.transforms.parsed import ERROR, ORIGIN, Parsed, corrupt_of, fields_of, kept_of, once, origin_beside
 from airflow_epochs.transforms.registry_frames import HEADER, NO_HEADER, NO_VALUE, NOT_UTF8, head_of
 
@@ -27,6 +28,7 @@ _FRAME, _VALUE, _RAW = "__epochs_frame", "__epochs_value", "__epochs_raw"
 _END = b"EPOCHS\0!"
 """Stands behind each value that Spark decodes: what it finds there tells whether the value ended where it should. Spark
 itself neither says that a value cannot be decoded nor that bytes are left over. No beginning of it is an end of it."""
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _JAR = "org.apache.spark:spark-avro_2.13"
 
 
@@ -73,15 +75,19 @@ def parse_avro(
     names, more = kept.columns, origin_beside(_CHECKS, batch, kept, corrupt)
     known, problems = _readable(written, reader)
     carried = batch.select(*columns, *more, F.col(quoted(value)).alias(_RAW))
+    declared = avro_names.for_reader(reader)
+    wide = avro_names.with_room(declared)
     with _spark_has_avro():
-        framed = once(carried.withColumn(_FRAME, _decoded(known, reader)))
+        framed = once(carried.withColumn(_FRAME, _decoded(known, wide)))
         whole = F.when(F.col(f"{_FRAME}.end") == F.lit(_END), F.col(f"{_FRAME}.value"))
         told = framed.withColumn(_VALUE, whole)
         kind = json.loads(told.schema.json())["fields"][-1]["type"]
-    told = told.withColumn(ERROR, _error([*known], {**unusable, **problems}, anywhere(_VALUE, kind, not_utf8)))
+        narrow = None if wide == declared else _kind_of(carried, declared)
+    flaws = anywhere(_VALUE, narrow, _too_large), anywhere(_VALUE, kind, not_utf8)
+    told = told.withColumn(ERROR, _error([*known], {**unusable, **problems}, *flaws))
     good, bad = told.where(F.col(ERROR).isNull()), told.where(F.col(ERROR).isNotNull())
     return Parsed(
-        rows=good.selectExpr(*map(column_named, names), *fields_of(_VALUE, fields)),
+        rows=_rows(good, [*map(column_named, names)], kind, narrow),
         corrupt=corrupt_of(bad, [*names, *more], ERROR, _RAW, corrupt),
     )
 
@@ -115,12 +121,12 @@ def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, S
 # -- what Spark evaluates ----------------------------------------------------------------------------------------------
 
 
-def _decoded(known: Mapping[int, Schema], reader: Resolved) -> Column:
+def _decoded(known: Mapping[int, Schema], reader: Schema) -> Column:
     """The value, and what was found behind it: a struct of NULLs where a value cannot be decoded."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
-    wanted = _framed(avro_names.for_reader(reader))
+    wanted = _framed(reader)
     # A session's setting must not move dates.
     options = {"avroSchema": wanted, "mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
     body = F.concat(F.expr(f"substring({_RAW}, {HEADER + 1})"), F.lit(_END))
@@ -129,6 +135,47 @@ def _decoded(known: Mapping[int, Schema], reader: Resolved) -> Column:
     for number, writer in known.items():
         found = found.when(head == F.lit(head_of(number)), from_avro(body, _framed(writer), options))
     return found
+
+
+def _kind_of(batch: DataFrame, reader: Schema) -> Any:
+    """The type in Spark's JSON that a reader's schema stands for. All parts of it may be NULL, as after a cast."""
+    from pyspark.sql.avro.functions import from_avro
+
+    found = batch.select(from_avro(_RAW, _framed(reader)).getField("value"))
+    return _nullable(json.loads(found.schema.json())["fields"][0]["type"])
+
+
+def _nullable(kind: Any) -> Any:
+    if not isinstance(kind, dict):
+        return kind
+    inside = {part: _nullable(kind[part]) for part in ("elementType", "keyType", "valueType") if part in kind}
+    flags = dict.fromkeys((part for part in ("containsNull", "valueContainsNull") if part in kind), True)
+    fields = [{**each, "type": _nullable(each["type"]), "nullable": True} for each in kind.get("fields", ())]
+    return {**kind, **inside, **flags, **({"fields": fields} if fields else {})}
+
+
+def _too_large(value: str, kind: str | None) -> str | None:
+    """The condition that a number has more digits than its type, where ``avro_names.with_room`` lets it have them."""
+    told = _DECIMAL.fullmatch(kind or "")
+    if not told or int(told[1]) > avro_names.DIGITS_OF_LONG:
+        return None
+    return f"abs({value}) >= 1{'0' * (int(told[1]) - int(told[2]))}BD"
+
+
+def _rows(good: DataFrame, kept: list[str], kind: Any, narrow: Any) -> DataFrame:
+    """The rows; ``narrow``: the type that their values must be cast to, None if they need no cast."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    columns = fields_of(_VALUE, [each["name"] for each in kind["fields"]])
+    if narrow is None:
+        return good.selectExpr(*kept, *columns)
+    types = zip(StructType.fromJson(narrow).fields, StructType.fromJson(_nullable(kind)).fields, strict=True)
+    cast = [
+        F.expr(field_of(_VALUE, to.name)).try_cast(to.dataType).alias(to.name) if to != given else F.expr(column)
+        for column, (to, given) in zip(columns, types, strict=True)
+    ]
+    return good.select(*map(F.expr, kept), *cast)
 
 
 @contextmanager
@@ -155,7 +202,7 @@ def _framed(schema: Schema) -> str:
     return json.dumps({"type": "record", "name": "epochs_frame", "namespace": "airflow_epochs", "fields": fields})
 
 
-def _error(known: Sequence[int], problems: Mapping[int, str], no_text: str | None) -> Column:
+def _error(known: Sequence[int], problems: Mapping[int, str], too_large: str | None, no_text: str | None) -> Column:
     """Why a record is corrupt; NULL if it is not."""
     from pyspark.sql import functions as F
 
@@ -166,7 +213,9 @@ def _error(known: Sequence[int], problems: Mapping[int, str], no_text: str | Non
     for each, problem in problems.items():
         told = told.when(head == F.lit(head_of(each)), F.lit(problem))
     told = told.when(~number.isin([str(each) for each in known]), F.concat(F.lit("unknown schema id "), number))
-    told = told.when(frame.getField("end").isNull(), F.concat(F.lit("not of its schema, "), number))
+    unlike = F.concat(F.lit("not of its schema, "), number)
+    told = told.when(frame.getField("end").isNull(), unlike)
     left_over = F.concat(F.lit("bytes left over behind a value of schema "), number)
     told = told.when(frame.getField("end") != F.lit(_END), left_over)
+    told = told.when(F.expr(f"coalesce({too_large}, false)"), unlike) if too_large else told
     return told.when(F.expr(f"coalesce({no_text}, false)"), NOT_UTF8) if no_text else told

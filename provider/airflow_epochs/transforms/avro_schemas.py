@@ -8,7 +8,7 @@ with another scale.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -74,14 +74,14 @@ def resolved(told: Schema, references: Mapping[str, Schema] = MappingProxyType({
 
     Args:
         told: The schema.
-        references: Full name -> the schema that defines it, for names that ``told`` does not define. Its text is then
-            where the name is first used.
+        references: Other schemas, by any names: Avro knows all types that they define, the inner ones too. A definition
+            that ``told`` needs and does not have is put where its name is first used.
 
     Raises:
         SchemaFlaw: It is not valid.
     """
     try:
-        named = _Names({name: _parsed(each) for name, each in references.items()})
+        named = _Names(map(_parsed, references.values()))
         return Resolved(_walked(_parsed(told), "", named), named)
     except (KeyError, TypeError, AttributeError) as error:
         raise SchemaFlaw(f"is no valid Avro schema: {error!r}") from error
@@ -92,11 +92,18 @@ def resolved(told: Schema, references: Mapping[str, Schema] = MappingProxyType({
 
 
 class _Names(dict[str, Schema]):
-    """Full name -> definition, as found so far. ``references``: those that may still be needed."""
+    """Full name -> definition, as found so far.
 
-    def __init__(self, references: dict[str, Schema]) -> None:
+    ``others``: those of other schemas, which may still be needed. ``unlike``: names that these define in several ways.
+    """
+
+    def __init__(self, references: Iterable[Schema]) -> None:
         super().__init__()
-        self.references = references
+        self.others: dict[str, Schema] = {}
+        self.unlike: set[str] = set()
+        for full, definition in (each for schema in references for each in _definitions(schema, "")):
+            if _shape(self.others.setdefault(full, definition)) != _shape(definition):
+                self.unlike.add(full)
 
 
 def _parsed(told: Schema) -> Schema:
@@ -124,8 +131,10 @@ def _known(name: str, namespace: str, named: _Names) -> Schema:
     for full in (_full(name, namespace), name):
         if full in named:
             return full
-        if full in named.references:
-            return _walked(named.references.pop(full), "", named)
+        if full in named.unlike:
+            raise SchemaFlaw(f"has references that define {full!r} in different ways")
+        if full in named.others:
+            return _walked(named.others[full], "", named)
     raise SchemaFlaw(f"has no type {name!r}")
 
 
@@ -133,9 +142,47 @@ def _full(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
+def _defines(schema: Schema, namespace: str) -> str:
+    return _full(schema["name"], schema.get("namespace", namespace))
+
+
+def _definitions(schema: Schema, namespace: str) -> Iterator[tuple[str, Schema]]:
+    """Each full name that a schema defines, at any depth, and the definition."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _definitions(branch, namespace)
+    elif isinstance(schema, dict):
+        if schema["type"] in NAMED:
+            full = _defines(schema, namespace)
+            namespace, _, name = full.rpartition(".")
+            yield full, {**schema, "name": name, "namespace": namespace}
+        inside = [schema[part] for part in ("type", "items", "values") if part in schema]
+        for each in [*inside, *(each["type"] for each in schema.get("fields", ()))]:
+            yield from _definitions(each, namespace)
+
+
+def _shape(schema: Schema, namespace: str = "", within: bool = False) -> Schema:
+    """What a definition says of the bytes, to compare two. Types that it defines inside are there by name."""
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else _full(schema, namespace)
+    if isinstance(schema, list):
+        return [_shape(branch, namespace, True) for branch in schema]
+    if schema["type"] not in NAMED:
+        inner = {part: _shape(schema[part], namespace, True) for part in ("type", "items", "values") if part in schema}
+        return {**schema, **inner}
+    full = _defines(schema, namespace)
+    if within:
+        return full
+    fields = [(each["name"], _shape(each["type"], full.rpartition(".")[0], True)) for each in schema.get("fields", ())]
+    told = {part: schema[part] for part in schema if part not in ("doc", "aliases", "name", "namespace")}
+    return {**told, "name": full, "fields": fields}
+
+
 def _defined(schema: Schema, namespace: str, named: _Names) -> Schema:
-    full = _full(schema["name"], schema.get("namespace", namespace))
+    full = _defines(schema, namespace)
     if full in named:
+        if _shape(schema, namespace) == _shape(named[full]):
+            return full
         raise SchemaFlaw(f"defines {full!r} twice")
     inner, _, name = full.rpartition(".")
     made = {**schema, "name": name, "namespace": inner}
@@ -327,14 +374,16 @@ def _logical(schema: Schema) -> str | None:
     """The logical type. Avro takes no notice of one that does not fit its type, or of a decimal without precision."""
     told = schema.get("logicalType") if isinstance(schema, dict) else None
     if told == "decimal":
-        return told if _is_decimal(schema) else None
+        return told if is_decimal(schema) else None
     return None if told in _UNITS and _UNITS[told] != _type(schema) else told
 
 
-def _is_decimal(schema: Schema) -> bool:
+def is_decimal(schema: Schema) -> bool:
+    """Whether a type in JSON is a decimal with all that Avro wants of one."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     whole = isinstance(precision, int) and isinstance(scale, int)
-    return _type(schema) in ("bytes", "fixed") and whole and 0 <= scale <= precision and precision > 0
+    named = schema.get("logicalType") == "decimal" and _type(schema) in ("bytes", "fixed")
+    return named and whole and 0 <= scale <= precision and precision > 0
 
 
 def _told(schema: Schema) -> str:

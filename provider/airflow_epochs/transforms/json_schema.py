@@ -26,8 +26,10 @@ _Parts = list[Mapping[str, Any]]
 _DEPTH_MAX = 50
 """So a schema that refers to itself ends in an error: a column of Spark has a finite type."""
 
-_TELLING = ("type", "format", "properties", "additionalProperties", "items", "prefixItems")
-"""The words that say of themselves which columns there are."""
+_TELLING = ("type", "format", "properties", "additionalProperties", "items", "prefixItems", "const", "enum")
+"""The words that say of themselves which columns there are. The last two do if none of the parts has a ``type``."""
+
+_OF_PYTHON = {"bool": "boolean", "int": "integer", "float": "number", "str": "string", "dict": "object"}
 
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _OBJECTS = ("properties", "dependentSchemas", "dependencies")
@@ -86,13 +88,17 @@ def _array(parts: _Parts, root: Mapping[str, Any], path: str, depth: int) -> Dat
 
 
 def _struct(parts: _Parts, root: Mapping[str, Any], path: str, depth: int) -> DataType:
-    """A struct of its ``properties``; a map if it has none, and says what ``additionalProperties`` are."""
+    """A struct of its ``properties``; a map if it has none, and says what ``additionalProperties`` are.
+
+    A property that is only ``false`` must not be there, so it has no column.
+    """
     from pyspark.sql import types
 
     properties: dict[str, list[Any]] = {}
     for part in parts:
         for name, of in part.get("properties", {}).items():
             properties.setdefault(name, []).append(of)
+    properties = {name: of for name, of in properties.items() if any(each is not False for each in of)}
     others = [part.get("additionalProperties") for part in parts if not part.get("properties")]
     maps = [each for each in others if each and isinstance(each, Mapping)]
     if properties and maps:
@@ -162,7 +168,15 @@ def _choices(schema: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _is_null(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") in ("null", ["null"])
+    if not isinstance(schema, Mapping):
+        return False
+    return schema.get("type") in ("null", ["null"]) or (_values(schema) == [None] and "type" not in schema)
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any]:
+    """The values that ``const`` and ``enum`` allow; empty without them."""
+    listed = schema.get("enum", ())
+    return [*(listed if isinstance(listed, (list, tuple)) else ()), *([schema["const"]] if "const" in schema else ())]
 
 
 def _referred(reference: str, root: Mapping[str, Any], path: str) -> Any:
@@ -182,10 +196,16 @@ def _referred(reference: str, root: Mapping[str, Any], path: str) -> Any:
 
 
 def _name(parts: _Parts, path: str) -> str:
-    """The one name that all parts give the type. What has ``properties`` is an object."""
+    """The one name that all parts give the type, or that all allowed values have.
+
+    What has ``properties`` is an object.
+    """
     given = [part.get("type") for part in parts] + ["object" for part in parts if part.get("properties")]
     single = [each for told in given for each in (told if isinstance(told, list) else [told])]
     names = sorted({str(each) for each in single if each not in ("null", None)})
+    if not names:
+        allowed = [each for part in parts for each in _values(part) if each is not None]
+        names = sorted({_OF_PYTHON.get(type(each).__name__, "array") for each in allowed})
     if len(names) != 1:
         raise _refused(path, f"may be of several types: {', '.join(names)}" if names else "has no type")
     return names[0]

@@ -31,6 +31,7 @@ from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment
 from airflow_epochs.sinks.kafka.rows import Record, RowShape
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema
+from airflow_epochs.sinks.kafka.value_options import AVRO, PROTOBUF
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
 from airflow_epochs.spark.driver.plans import Fit
@@ -228,6 +229,7 @@ class KafkaParticipant:
             calendar=True,
             json=True,
             record_bytes=most,
+            packed=self.sink.value_format in (AVRO, PROTOBUF),
             keyed=facts.is_compacted,
             partitions=facts.partitions,
         )

@@ -21,6 +21,7 @@ from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema, Write
+from airflow_epochs.sinks.kafka.value_options import PROTOBUF
 from airflow_epochs.sinks.row_flaws import Check, refusal, require_sound, row_named, sound
 from airflow_epochs.spark.driver.delta.schema import type_name
 
@@ -42,6 +43,9 @@ _JSON_PLAIN = {
     *("string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"),
     *("date", "timestamp", "timestamp_ntz"),
 }
+_KEYS = ("string",)
+_KEYS_OF_PROTOBUF = (*_KEYS, "byte", "short", "integer", "long", "decimal(20,0)")
+"""``protobuf_types`` says of each field which it takes. The decimal is how ``parse_protobuf`` reads a ``uint64``."""
 _EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=timezone.utc), "timestamp_ntz": datetime(1970, 1, 1)}
 _OF_KAFKA = ("key", "value", "headers", "partition")
 
@@ -82,7 +86,7 @@ class RowShape:
         types = {field["name"]: field["type"] for field in schema["fields"]}
         found = {name.lower(): name for name in types if name.lower() in _OF_KAFKA}
         others = {name: kind for name, kind in types.items() if name.lower() not in _OF_KAFKA}
-        if problems := [*_misfits(types, found, value_format), *_unsent(others, "value" in found)]:
+        if problems := [*_misfits(types, found, value_format), *_unsent(others, "value" in found, value_format)]:
             raise Refused(
                 f"The rows do not fit {target}: {'; '.join(problems)}.",
                 code=codes.TOPIC_ROWS_UNFIT,
@@ -191,25 +195,26 @@ def _is_headers(kind: Any) -> bool:
     return [(field["name"].lower(), field["type"]) for field in fields] == [("key", "string"), ("value", "binary")]
 
 
-def _unsent(others: Mapping[str, Any], has_value: bool) -> Iterator[str]:
+def _unsent(others: Mapping[str, Any], has_value: bool, value_format: str | None) -> Iterator[str]:
     if has_value and others:
         yield f"because there is a column `value`, {', '.join(map(repr, others))} would not be sent"
     if not has_value and not others:
         yield "there is no column `value`, and no other column to make a JSON object of"
     if not has_value:
         for name, kind in others.items():
-            if not _fits_json(kind):
+            if not _fits_json(kind, _KEYS_OF_PROTOBUF if value_format == PROTOBUF else _KEYS):
                 yield f"column {name!r} is {type_name(kind)}, which JSON cannot express"
 
 
-def _fits_json(kind: Any) -> bool:
+def _fits_json(kind: Any, keys: tuple[str, ...]) -> bool:
+    """``keys``: the types that keys of maps may have."""
     if not isinstance(kind, dict):
         return kind in _JSON_PLAIN or str(kind).startswith("decimal(")
     if kind["type"] == "struct":
-        return all(_fits_json(field["type"]) for field in kind["fields"])
+        return all(_fits_json(field["type"], keys) for field in kind["fields"])
     if kind["type"] == "array":
-        return _fits_json(kind["elementType"])
-    return bool(kind["type"] == "map" and kind["keyType"] == "string" and _fits_json(kind["valueType"]))
+        return _fits_json(kind["elementType"], keys)
+    return bool(kind["type"] == "map" and kind["keyType"] in keys and _fits_json(kind["valueType"], keys))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:

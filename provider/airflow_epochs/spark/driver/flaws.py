@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.spark.driver.delta.schema import sql_type
 from airflow_epochs.spark.driver.plans import Fit
-from airflow_epochs.transforms.conditions import anywhere, is_text, not_utf8, quoted
+from airflow_epochs.transforms.conditions import anywhere, field_of, is_text, not_utf8, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,6 +30,8 @@ _TIMES = {
 }
 _RECORD_OVERHEAD = 256
 """Of a Kafka record besides key, value and the row's own headers: its batch, and the provider's header."""
+_SHORT_MAX = 255
+"""The most bytes of a text that a schema may have as something shorter: the name of an enum, a time."""
 
 
 def first_flaw(frame: DataFrame, fit: Fit) -> Column | None:
@@ -64,7 +66,7 @@ def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
     for what, condition in (*fit.conditions, *rules):
         yield f"the row breaks {what}", f"NOT coalesce(({condition}), false)"
     if fit.record_bytes is not None:
-        size = _record_size({field["name"]: field["type"] for field in schema["fields"]})
+        size = _record_size({field["name"]: field["type"] for field in schema["fields"]}, fit.packed)
         yield f"the record has more than {fit.record_bytes} bytes", f"{size} > {fit.record_bytes}"
 
 
@@ -125,22 +127,49 @@ def _has_equal_keys(value: str) -> str:
     return f"cardinality(array_distinct(map_keys({value}))) < cardinality({value})"
 
 
-def _record_size(kinds: Mapping[str, Any]) -> str:
+def _record_size(kinds: Mapping[str, Any], packed: bool) -> str:
     """The bytes of the record that a row makes; of a value that the sink makes as JSON, nearly.
+
+    If the sink packs the value as Avro or Protobuf, only those of its long texts and binaries: other values may take
+    much less than their JSON, and what the topic takes must not become a dead letter. The vote knows the rest.
 
     A column of a type that the topic does not take has no size: the vote says what is wrong with it.
     """
     found = {name.lower(): (quoted(name), kind) for name, kind in kinds.items()}
     sized = [column for low, (column, kind) in found.items() if low in ("key", "value") and _is_bytes(kind)]
     parts = [f"coalesce(octet_length({column}), 0)" for column in sized]
-    if "value" not in found:
-        others = ", ".join(_as_sent(*found[low]) for low in found if low not in OF_A_RECORD)
-        text = f"to_json(struct({others}), map('ignoreNullFields', 'false'))"
+    others = [found[low] for low in found if low not in OF_A_RECORD]
+    if packed:
+        parts += [size for column, kind in others if (size := _long_size(column, kind))]
+    elif "value" not in found:
+        fields = ", ".join(_as_sent(*each) for each in others)
+        text = f"to_json(struct({fields}), map('ignoreNullFields', 'false'))"
         parts.append(f"CAST(octet_length({text}) AS BIGINT) * 105 / 100")  # the sink writes it a little longer
     if "headers" in found and _is_headers(found["headers"][1]):
         header = "octet_length(h.key) + coalesce(octet_length(h.value), 0) + 10"
         parts.append(f"coalesce(aggregate({found['headers'][0]}, 0, (n, h) -> n + coalesce({header}, 0)), 0)")
-    return " + ".join([*parts, str(_RECORD_OVERHEAD)])
+    return " + ".join([*parts, str(0 if packed else _RECORD_OVERHEAD)])
+
+
+def _long_size(value: str, kind: Any, depth: int = 0) -> str | None:
+    """The bytes of the long texts and binaries in a value; None if there can be none."""
+    if not isinstance(kind, dict):
+        long = f"if(octet_length({value}) > {_SHORT_MAX}, octet_length({value}), 0)"
+        return f"CAST({long} AS BIGINT)" if _is_bytes(kind) else None
+    if kind["type"] == "struct":
+        found = [_long_size(field_of(value, each["name"]), each["type"], depth) for each in kind["fields"]]
+    elif kind["type"] == "array":
+        found = [_long_sizes(value, kind["elementType"], depth)]
+    else:
+        parts = {"map_keys": "keyType", "map_values": "valueType"}
+        found = [_long_sizes(f"{part}({value})", kind[told], depth) for part, told in parts.items() if told in kind]
+    sizes = [size for size in found if size]
+    return f"({' + '.join(sizes)})" if sizes else None
+
+
+def _long_sizes(array: str, kind: Any, depth: int) -> str | None:
+    size = _long_size(f"e{depth}", kind, depth + 1)
+    return f"coalesce(aggregate({array}, 0L, (n{depth}, e{depth}) -> n{depth} + {size}), 0L)" if size else None
 
 
 def _is_headers(kind: Any) -> bool:

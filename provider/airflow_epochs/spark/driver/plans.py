@@ -123,6 +123,7 @@ class Fit:
         expected: What the pipeline expects of every row.
         is_topic: Whether the destination is a topic: a column ``partition`` is then the record's to be.
         record_bytes: The most bytes of a Kafka record; None: there is no limit.
+        packed: Whether the sink makes the record's value as Avro or Protobuf. Its size is known only when it is made.
         keyed: Whether the column ``key`` must not be NULL.
         partitions: How many partitions a topic has; None: that is not known.
         json: Whether structs, arrays and maps become JSON, in which no two keys of a map may be equal.
@@ -139,6 +140,7 @@ class Fit:
     expected: tuple[ExpectedRows, ...] = ()
     is_topic: bool = False
     record_bytes: int | None = None
+    packed: bool = False
     keyed: bool = False
     partitions: int | None = None
     json: bool = False
