@@ -118,7 +118,8 @@ def test_a_number_with_more_digits_than_its_decimal_is_corrupt_wherever_it_is(se
         by = {"type": "map", "values": {**money, **eight, "precision": min(digits, 18)}}
         return record(("lines", {"type": "array", "items": line}), ("by", by), ("whole", whole))
 
-    narrow, free = lines_of(10), {"lines": [{"price": None, "text": ""}], "by": {}, "whole": Decimal(0)}
+    narrow = lines_of(10)
+    free: dict[str, Any] = {"lines": [{"price": None, "text": ""}], "by": {}, "whole": Decimal(0)}
     least, large = Decimal("99999999.99"), Decimal(2**64).scaleb(-2) + 1
     good = [{**free, "lines": [{"price": -least, "text": "a"}], "by": {"k": least}, "whole": least}, free]
     bad = [
