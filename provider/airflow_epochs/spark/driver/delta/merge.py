@@ -153,11 +153,16 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
 
 
 def _replaced(before: Seen, plan: ChangePlan) -> str | None:
-    """An append may go to a table that somebody has created meanwhile; its rows must not be replaced."""
-    unknown = plan.table_id is None and before.about.table is not None and before.marker.epoch is None
-    if unknown and plan.change.how.mode.startswith("overwrite"):
+    """Why an overwrite would take rows away that nobody has promised to replace; None if it would not.
+
+    An append may go to a table that somebody has created meanwhile, or has partitioned by other columns.
+    """
+    table, mode = before.about.table, plan.change.how.mode
+    if plan.table_id is None and table is not None and before.marker.epoch is None and mode.startswith("overwrite"):
         return "somebody created the table after these rows were staged"
-    return None
+    if table is None or mode != "overwrite_partitions" or before.marker.epoch == plan.epoch or not plan.change.rows:
+        return None
+    return partitions.difference(table.partition_by, plan.partition_by)
 
 
 def _append(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
