@@ -68,7 +68,8 @@ def require_late_is_skipped(
     history = session.sql(f"DESCRIBE HISTORY {source}").select("version")
     before = shown(session, table), history.collect()
     plan = from_json(ChangePlan, first.args)
-    delta_merge._CHANGES[plan.change.how.mode](session, plan, False)
+    table_now = delta_merge.seen(session, plan.target, plan.app).about.table
+    delta_merge._CHANGES[plan.change.how.mode](session, plan, table_now)
     again = session.sql(f"DESCRIBE HISTORY {source}").select("version")
     assert (shown(session, table), again.collect()) == before
 
