@@ -1070,8 +1070,8 @@ COLUMNS_CHANGED = DELTA_SOURCE.code(
     "EPOCHS-COLUMNS-CHANGED",
     Corrupt,
     "The source reads the change data feed, and Spark does not read the changes before the table got other columns, or "
-    "other partitions.",
-    "Leave these changes out: `airflow epochs skip PIPELINE --to-available --why …` goes on with the first version "
+    "other partitions. Or the source reads appends, and the files of a version call a column by another name.",
+    "Leave these versions out: `airflow epochs skip PIPELINE --to-available --why …` goes on with the first version "
     "that can be read. It prints what is lost, and asks. Or read the whole table again: `airflow epochs reset-source "
     "PIPELINE --starting earliest --why …`. Then clear the failed task.",
 )

@@ -10,6 +10,7 @@ import pytest
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import merge as delta_merge
+from airflow_epochs.spark.driver.delta.jobs import seen
 from airflow_epochs.spark.driver.delta.plans import ChangePlan
 from airflow_epochs.spark.driver.wire import from_json
 from tests.support.delta_modes_world import (
@@ -68,7 +69,8 @@ def require_late_is_skipped(
     history = session.sql(f"DESCRIBE HISTORY {source}").select("version")
     before = shown(session, table), history.collect()
     plan = from_json(ChangePlan, first.args)
-    delta_merge._CHANGES[plan.change.how.mode](session, plan, False)
+    table_now = seen(session, plan.target, plan.app).about.table
+    delta_merge._CHANGES[plan.change.how.mode](session, plan, table_now)
     again = session.sql(f"DESCRIBE HISTORY {source}").select("version")
     assert (shown(session, table), again.collect()) == before
 

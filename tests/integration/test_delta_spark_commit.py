@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -494,6 +495,30 @@ def test_columns_added_after_the_vote_do_not_hinder_the_commit(session: Any, wor
     session.sql(f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')").collect()
     assert sink.commit(attempt, staged, world).detail["committer"] == "deltalake"
     assert ids(session, table) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"commit": "spark"},
+        pytest.param({"mode": "overwrite"}, marks=pytest.mark.long),
+        pytest.param({"mode": "overwrite_partitions"}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_columns_widened_after_the_vote_do_not_hinder_a_commit_through_spark(
+    session: Any, world: Environment, table: str, options: dict[str, Any]
+) -> None:
+    widening = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    create(session, table, "id INT, m DECIMAL(6,2), p INT", f"PARTITIONED BY (p) {widening}")
+    sink, attempt = DeltaSink("bronze", table, **options), attempt_of(transaction(1))
+    frame = session.sql("SELECT 1 AS id, CAST(1.25 AS DECIMAL(6,2)) AS m, 2 AS p")
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world))
+    for column, kind in (("id", "BIGINT"), ("m", "DECIMAL(12,4)")):
+        session.sql(f"ALTER TABLE delta.`file://{table}` ALTER COLUMN {column} TYPE {kind}").collect()
+    sink.commit(attempt, staged, world)
+    (row,) = session.read.format("delta").load(f"file://{table}").collect()
+    assert tuple(row) == (1, Decimal("1.2500"), 2)
 
 
 def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(

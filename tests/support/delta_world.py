@@ -156,13 +156,13 @@ def fill_with_spark(
         session.conf.unset(STATISTICS)
 
 
-def seen(*, exists: bool = True, table_id: str = "t", **marker: Any) -> Seen:
+def seen(*, exists: bool = True, table_id: str = "t", partition_by: tuple[str, ...] = (), **marker: Any) -> Seen:
     """What Spark sees of a table and of our marker in it."""
     table = Table(
         location="/t",
         id=table_id,
         schema={"type": "struct", "fields": []},
-        partition_by=(),
+        partition_by=partition_by,
         properties={},
         min_reader=1,
         min_writer=2,

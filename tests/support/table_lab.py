@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -181,6 +182,28 @@ def renamed_in(lab: TableLab, number: int) -> None:
     entry(lab, 0).write_text(first)
     (metadata,) = (line for line in first.splitlines() if '"metaData"' in line)
     log.write_text("\n".join([metadata.replace("amount", "price"), log.read_text()]))
+
+
+def maps_in(lab: TableLab, number: int, files_call_amount: str | None) -> None:
+    """The table maps columns from this version on, and ``amount`` has this name in its files; None: it maps none.
+
+    deltalake cannot do that. As in Delta, the protocol admits column mapping ever after.
+    """
+    protocol, metadata = {"minReaderVersion": 2, "minWriterVersion": 5}, _metadata_of(entry(lab, 0))
+    schema = json.loads(metadata["schemaString"])
+    if files_call_amount:
+        metadata["configuration"]["delta.columnMapping.mode"] = "name"
+        for number_of, field_ in enumerate(schema["fields"], 1):
+            name = files_call_amount if field_["name"] == "amount" else field_["name"]
+            field_["metadata"] = {"delta.columnMapping.id": number_of, "delta.columnMapping.physicalName": name}
+    told = [{"protocol": protocol}, {"metaData": {**metadata, "schemaString": json.dumps(schema)}}]
+    log = entry(lab, number)
+    log.write_text("\n".join([*map(json.dumps, told), *log.read_text().splitlines()]))
+
+
+def _metadata_of(log: Path) -> dict[str, Any]:
+    actions = (json.loads(line) for line in log.read_text().splitlines())
+    return next(dict(action["metaData"]) for action in actions if "metaData" in action)
 
 
 def entry(lab: TableLab, number: int) -> Path:

@@ -165,6 +165,34 @@ def test_a_table_that_somebody_else_has_created_meanwhile_is_not_replaced(
     assert _replaced(seen(**found), change_plan(mode=mode, table_id="t")) is None
 
 
+@pytest.mark.parametrize(
+    ("mode", "partition_by", "staged", "epoch", "why"),
+    [
+        (
+            "overwrite_partitions",
+            ("month",),
+            1,
+            4,
+            "it is partitioned by ['month'] now, and was by ['day'] when the rows were staged",
+        ),
+        ("overwrite_partitions", (), 1, 4, "it is partitioned by [] now"),
+        ("overwrite_partitions", ("DAY",), 1, 4, None),
+        ("overwrite_partitions", ("month",), 0, 4, None),
+        ("overwrite_partitions", ("month",), 1, 5, None),
+        ("overwrite", ("month",), 1, 4, None),
+        ("upsert", ("month",), 1, 4, None),
+    ],
+    ids=["other", "none", "same", "no rows", "done", "all rows", "by keys"],
+)
+def test_partitions_that_the_vote_did_not_mean_are_not_replaced(
+    mode: str, partition_by: tuple[str, ...], staged: int, epoch: int, why: str | None
+) -> None:
+    plan = change_plan(mode=mode, table_id="t", partition_by=("day",), epoch=5, previous_epoch=4)
+    plan = replace(plan, change=replace(plan.change, rows=staged))
+    said = _replaced(seen(epoch=epoch, partition_by=partition_by), plan)
+    assert said is None if why is None else why in (said or "")
+
+
 def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: Environment, spark: LikeSpark) -> None:
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
     first, _ = epoch(sink, world, None, 1)

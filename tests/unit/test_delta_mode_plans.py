@@ -186,6 +186,16 @@ def test_rows_without_the_partition_columns_say_not_which_partitions_they_replac
     assert "which partitions" in (vote.reason or "")
 
 
+def test_partitions_that_were_changed_since_the_stage_are_a_vote_abort(table: Path, world: Environment) -> None:
+    found = rows(0, p=["a"], q=["b"])
+    write_deltalake(str(table), found, partition_by=["p"])
+    sink = DeltaSink("silver", str(table), mode="overwrite_partitions")
+    attempt, claim = staged_as_spark_does(sink, table, world, found)
+    write_deltalake(str(table), found, mode="overwrite", schema_mode="overwrite", partition_by=["q"])
+    vote = sink.vote(attempt, claim, world)
+    assert "it is partitioned by ['q'] now, and was by ['p'] when the rows were staged" in (vote.reason or "")
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [

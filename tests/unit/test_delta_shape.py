@@ -124,6 +124,46 @@ def test_rows_fit_whatever_the_case_order_and_nullability_of_their_columns(rows:
     assert delta_schema.problems(TABLE, rows) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "wider"),
+    [
+        ("byte", "short"),
+        ("integer", "long"),
+        ("integer", "double"),
+        ("float", "double"),
+        ("date", "timestamp_ntz"),
+        ("decimal(6,2)", "decimal(12,4)"),
+        ("decimal(6,2)", "decimal(7,2)"),
+        ("integer", "decimal(10,0)"),
+        ("long", "decimal(20,1)"),
+    ],
+)
+def test_a_wider_type_has_all_values_of_the_one_that_it_takes_the_place_of(kind: str, wider: str) -> None:
+    assert delta_schema.widens(kind, wider)
+    assert not delta_schema.widens(wider, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("long", "long"),
+        ("long", "double"),
+        ("integer", "float"),
+        ("integer", "string"),
+        ("date", "timestamp"),
+        ("decimal(6,2)", "decimal(6,3)"),
+        ("decimal(6,2)", "decimal(7,4)"),
+        ("decimal(6,2)", "long"),
+        ("long", "decimal(19,1)"),
+        ("long", None),
+        (ARRAY, {**ARRAY, "elementType": "double"}),
+    ],
+    ids=str,
+)
+def test_a_type_that_lacks_values_of_another_one_or_means_others_is_not_wider(kind: Any, other: Any) -> None:
+    assert not delta_schema.widens(kind, other)
+
+
 def test_text_as_spark_connect_may_spell_it_in_a_log_is_text_for_rows_at_every_depth() -> None:
     def texts(kind: str) -> dict[str, Any]:
         array = {**ARRAY, "elementType": struct(field("deep", kind))}

@@ -27,7 +27,7 @@ from airflow_epochs.sources.delta.table_now import TableNow
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
 from tests.support.environment import Environment
-from tests.support.table_lab import TableLab, entry, renamed_in
+from tests.support.table_lab import TableLab, entry, maps_in, renamed_in
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -642,6 +642,64 @@ def test_column_mapping_is_refused_where_files_are_read_without_the_log(lab: Tab
     code, text = code_of(stopped(lab))
     assert code is codes.DELTA_SOURCE_UNREADABLE
     assert "column mapping" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "mapped", "epochs", "flaw", "goes_on"),
+    [
+        ("price", (2, 3), [(1, 2)], 2, (3, 4)),
+        ("price", (1, 3), [], 1, (3, 4)),
+        ("amount", (2, 3), [(1, 4)], None, None),
+    ],
+    ids=["renamed", "renamed in the first version", "not renamed"],
+)
+def test_rows_that_were_written_while_files_called_a_column_by_another_name_are_not_read_without_it(
+    lab: TableLab,
+    name: str,
+    mapped: tuple[int, int],
+    epochs: list[tuple[int, int]],
+    flaw: int | None,
+    goes_on: tuple[int, int] | None,
+) -> None:
+    lab.write(0)
+    last = planned(lab)
+    for number in (1, 2, 3):
+        lab.write(number)
+    maps_in(lab, mapped[0], name)
+    maps_in(lab, mapped[1], None)
+    found = []
+    for _ in epochs:
+        last = planned(lab, last)
+        found.append(versions(last))
+        lab.source.check(last.ranges, last.state, Environment())
+    assert found == epochs
+    if flaw:
+        code, text = code_of(stopped(lab, last))
+        assert code is codes.COLUMNS_CHANGED
+        assert f"Version {flaw} of the table" in text and "call the column amount by another name" in text
+        lab.options["starting"] = mapped[1] - 1
+        assert code_of(stopped(lab))[0] is codes.STARTING_UNUSABLE
+        moved = lab.source.past_losses(Position(ranges=last.ranges, state=last.state), [], Environment()).position
+        assert (
+            versions(planned(lab, PlannedEpoch(ranges=moved.ranges, state=moved.state, backlog=last.backlog)))
+            == goes_on
+        )
+
+
+def test_a_column_that_is_renamed_ends_an_epoch_of_appends_and_stops_none_if_no_rows_have_the_other_name(
+    lab: TableLab,
+) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    lab.delta.alter.set_table_properties({"delta.appendOnly": "false"})
+    lab.delta.alter.set_table_properties({"delta.appendOnly": "false"})
+    lab.write(3)
+    maps_in(lab, 2, "price")
+    maps_in(lab, 3, None)
+    second = planned(lab, first)
+    third = planned(lab, second)
+    assert (versions(second), versions(third)) == ((1, 2), (2, 5))
 
 
 def test_a_file_without_a_value_of_a_partition_column_is_refused_and_not_read_as_null(lab: TableLab) -> None:

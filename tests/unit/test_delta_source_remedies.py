@@ -9,7 +9,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, EpochError, Refused, located
-from tests.support.table_lab import PIPELINE, TableLab, entry
+from tests.support.table_lab import PIPELINE, TableLab, entry, maps_in
 from tests.support.table_staging import WithoutSpark
 
 ON = {"delta.enableChangeDataFeed": "true"}
@@ -64,6 +64,23 @@ def test_a_table_that_the_dag_reads_as_a_feed_since_the_last_epoch_is_read_as_a_
     lab.typed(error, "reset-source")
     lab.run()
     assert lab.ids() == Counter([1, 1, 2, 2, 3, 3, 4]), "the remedy says that it reads the whole table"
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"), [("skip", [1, 2, 3, 5]), ("reset-source", [1, 1, 2, 2, 3, 3, 4, 5])], ids=str
+)
+def test_rows_of_a_time_when_files_called_a_column_otherwise_are_left_out_or_read_with_the_whole_table(
+    lab: TableLab, command: str, rows: list[int]
+) -> None:
+    lab.write(4)
+    lab.write(5)
+    maps_in(lab, 2, "price")
+    maps_in(lab, 3, None)
+    error = stopped(lab)
+    assert error.code is codes.COLUMNS_CHANGED
+    lab.typed(error, command)
+    lab.run()
+    assert lab.ids() == Counter(rows)
 
 
 def test_skip_judges_versions_as_the_dag_reads_them_now(lab: TableLab) -> None:

@@ -43,6 +43,9 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 CONSTRAINTS = "delta.constraints."
 """How the property of a CHECK constraint begins."""
 _RULES = (CONSTRAINTS, "delta.columnMapping.")
+_LEGACY_MAPPING = 2
+"""The version of readers that admits column mapping without a list of features."""
+_TELLS_OF_MAPPING = ("columnMapping", "checkpointProtection")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,16 @@ class TableShape:
     @property
     def renamed(self) -> list[str]:
         """Columns, and fields within them, that the files call by another name."""
-        return [field["name"] for field in _fields(self.schema) if physical_name(field) != field["name"]]
+        return renamed(self.schema)
+
+    @property
+    def may_have_mapped(self) -> bool:
+        """Whether the table may have mapped columns in a version of which the log still tells.
+
+        To turn column mapping off leaves the feature on. To drop the feature cleans the log up, or protects it.
+        """
+        features = {*(self.reader_features or ()), *(self.writer_features or ())}
+        return self.min_reader == _LEGACY_MAPPING or not features.isdisjoint(_TELLS_OF_MAPPING)
 
     def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
         """The ``protocol`` and ``metaData`` actions for version 0 of a table of this shape."""
@@ -222,6 +234,11 @@ def _fields(kind: Any) -> Iterator[JsonDict]:
         yield from _fields(field["type"])
     for key in _NESTED:
         yield from _fields(kind.get(key))
+
+
+def renamed(schema: JsonDict) -> list[str]:
+    """Columns of a schema, and fields within them, that the files call by another name."""
+    return [field["name"] for field in _fields(schema) if physical_name(field) != field["name"]]
 
 
 def physical_name(field: JsonDict) -> str:

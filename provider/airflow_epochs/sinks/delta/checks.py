@@ -16,6 +16,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta import partitions
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.staged.checks import physical_names
@@ -118,6 +119,11 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
             code=codes.DELTA_PARTITIONS,
             remedy="Let the transform return every partition column. If the table has no partitions, choose another "
             "mode. If the sink creates the table, set `partition_by` of the sink. Then clear the stage task.",
+        )
+    if difference := partitions.difference(shape.partition_by, staging.shape.partition_by):
+        raise Refused(
+            f"{name} was altered after its rows were staged: {difference}.",
+            code=codes.DELTA_TABLE_ALTERED,
         )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, entries, log_entry
-from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape, renamed
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict
@@ -42,7 +42,8 @@ class Version:
     """One version, by its log entry. ``adds`` and ``removes``: only those that change rows; ``cdc``: files of changes.
 
     ``keeps_feed``: whether the change data feed is on from this version on; None if the version does not say.
-    ``columns``: the table's from this version on; None if the version does not say.
+    ``columns``: the table's from this version on; None if the version does not say. ``renamed``: those that files call
+    by another name.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Version:
     cdc: tuple[JsonDict, ...]
     keeps_feed: bool | None
     columns: Columns | None
+    renamed: tuple[str, ...] | None
     operation: str
     timestamp_ms: int
 
@@ -98,6 +100,7 @@ def _version_in(entry: bytes, number: int) -> Version:
         cdc=tuple(action["cdc"] for action in actions if "cdc" in action),
         keeps_feed=None if metadata is None else _is_on(metadata.get("configuration") or {}),
         columns=None if metadata is None else _columns_of(metadata),
+        renamed=None if metadata is None else _renamed_of(metadata),
         operation=str(info.get("operation", "")),
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
     )
@@ -135,6 +138,11 @@ def _columns_of(metadata: JsonDict) -> Columns:
     return Columns(json.loads(metadata["schemaString"]), tuple(metadata["partitionColumns"]))
 
 
+def _renamed_of(metadata: JsonDict) -> tuple[str, ...]:
+    mapped = maps_columns(metadata.get("configuration") or {})
+    return tuple(renamed(json.loads(metadata["schemaString"]))) if mapped else ()
+
+
 def _that_change_rows(actions: Iterable[JsonDict], kind: str) -> tuple[JsonDict, ...]:
     return tuple(action[kind] for action in actions if kind in action and action[kind].get("dataChange", True))
 
@@ -153,19 +161,38 @@ def readable(now: TableNow, numbers: Sequence[int], *, feed: bool) -> tuple[list
     """
     found: list[Version] = []
     flaw = None
-    shape = now.known_shape_at(numbers[0]) if feed and numbers else None
+    shape = now.known_shape_at(numbers[0]) if numbers and (feed or now.shape.may_have_mapped) else None
     feed_is_on = shape is None or _is_on(shape.properties)
+    other_names = tuple(shape.renamed) if shape and maps_columns(shape.properties) else ()
     for number in numbers:
         version = read_version(now.location.files, number)
         if version and version.keeps_feed is not None:
             feed_is_on = version.keeps_feed
         flaw = _flaw(now.location.name, number, version, feed_is_on if feed else None)
-        if feed and not flaw and version:
-            flaw = _flaw_of_columns(now, version, found, shape)
+        if version and version.renamed is not None:
+            other_names = version.renamed
+        if version and not flaw:
+            if feed:
+                flaw = _flaw_of_columns(now, version, found, shape)
+            else:
+                flaw = _flaw_of_names(now, version, found, other_names)
         if flaw or version is None:
             break
         found.append(version)
     return _with_files(now.location, found, flaw, feed)
+
+
+def _flaw_of_names(
+    now: TableNow, version: Version, earlier: Sequence[Version], names: Sequence[str]
+) -> Unreadable | None:
+    """Of a version whose rows would lose values: Spark looks for columns in files by their names of today.
+
+    ``names``: the columns that the files call by another name. A column may be renamed meanwhile, so the rows before
+    such a version are read by the names of their time, in an epoch that ends there.
+    """
+    if not names or not any(each.adds for each in (*earlier, version)):
+        return None
+    return Unreadable(version=version.number, error=_other_names(now.location.name, version.number, names[0]))
 
 
 def _flaw_of_columns(
@@ -312,6 +339,18 @@ def _other_columns(now: TableNow, number: int, why: str) -> Corrupt:
         "the first version that can be read, prints which versions are lost, and asks. Or run `airflow epochs "
         "reset-source PIPELINE --starting earliest --why …`: it reads the whole table, as inserts. Then clear the "
         "failed task.",
+    )
+
+
+def _other_names(table: str, number: int, column: str) -> Corrupt:
+    why = f"the table mapped its columns then, and its files call the column {column} by another name"
+    return Corrupt(
+        _cannot(table, number, why),
+        code=codes.COLUMNS_CHANGED,
+        remedy="Leave this version out, with all rows that it adds: run `airflow epochs skip PIPELINE --to-available "
+        "--why …`. It goes on with the first version that can be read, prints which versions are lost, and asks. Or "
+        "run `airflow epochs reset-source PIPELINE --starting earliest --why …`: it reads the whole table again, also "
+        "rows that were read before. Then clear the failed task.",
     )
 
 

@@ -282,9 +282,16 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
         return Committed(about=before.about, marker=before.marker, refused=refused)
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
-        new = before.about.table is None
-        append(plan, staged.rows(spark, plan.place), new=new, options=signature(plan) | NO_NEW_COLUMNS)
+        table = before.about.table
+        rows = staged_for(table, spark, plan)
+        append(plan, rows, new=table is None, options=signature(plan) | NO_NEW_COLUMNS)
     return committed(spark, plan, before)
+
+
+def staged_for(table: Table | None, spark: SparkSession, plan: CommitPlan) -> DataFrame:
+    """The staged rows, with the types that the table has now."""
+    rows = staged.rows(spark, plan.place)
+    return rows if table is None else types.widened(rows, table.schema)
 
 
 def layout_for(before: Seen, plan: CommitPlan) -> Layout:

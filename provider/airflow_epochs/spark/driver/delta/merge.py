@@ -26,9 +26,10 @@ from airflow_epochs.spark.driver.delta.jobs import (
     refusal,
     seen,
     signature,
+    staged_for,
     write_staged,
 )
-from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen
+from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen, Table
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.transforms.conditions import quoted
@@ -146,30 +147,35 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
         try:
-            _CHANGES[plan.change.how.mode](spark, plan, before.about.table is None)
+            _CHANGES[plan.change.how.mode](spark, plan, before.about.table)
         except deletions.NotComparable as refused:
             return Committed(about=before.about, marker=before.marker, refused=str(refused))
     return committed(spark, plan, before)
 
 
 def _replaced(before: Seen, plan: ChangePlan) -> str | None:
-    """An append may go to a table that somebody has created meanwhile; its rows must not be replaced."""
-    unknown = plan.table_id is None and before.about.table is not None and before.marker.epoch is None
-    if unknown and plan.change.how.mode.startswith("overwrite"):
+    """Why an overwrite would take rows away that nobody has promised to replace; None if it would not.
+
+    An append may go to a table that somebody has created meanwhile, or has partitioned by other columns.
+    """
+    table, mode = before.about.table, plan.change.how.mode
+    if plan.table_id is None and table is not None and before.marker.epoch is None and mode.startswith("overwrite"):
         return "somebody created the table after these rows were staged"
-    return None
+    if table is None or mode != "overwrite_partitions" or before.marker.epoch == plan.epoch or not plan.change.rows:
+        return None
+    return partitions.difference(table.partition_by, plan.partition_by)
 
 
-def _append(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
-    append(plan, staged.rows(spark, plan.place), new=new, options=_options(plan))
+def _append(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
+    append(plan, staged_for(table, spark, plan), new=table is None, options=_options(plan))
 
 
-def _overwrite(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
-    how, rows = plan.change.how, staged.rows(spark, plan.place)
+def _overwrite(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
+    how, rows = plan.change.how, staged_for(table, spark, plan)
     partitions = how.mode == "overwrite_partitions"
     nothing = plan.change.rows == 0 and (partitions or how.empty == "keep")
-    if new or nothing:  # nothing to append, too: the epoch is signed all the same
-        append(plan, rows, new=new, options=_options(plan))
+    if table is None or nothing:  # nothing to append, too: the epoch is signed all the same
+        append(plan, rows, new=table is None, options=_options(plan))
     elif is_path(plan.target):
         rows.write.format("delta").mode("overwrite").options(**_of_overwrite(plan)).save(for_spark(plan.target))
     else:
@@ -193,7 +199,7 @@ def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
         writer.overwrite(F.lit(True))
 
 
-def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
+def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
     from pyspark.sql import functions as F
 
     how, found = plan.change.how, staged.table(spark, plan.place)
@@ -209,21 +215,21 @@ def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
         if own := [each for each in noted if each.startswith(f"{plan.change.notes}/")]:
             name = own[0].rpartition("/")[2]
             plan = replace(plan, user_metadata=_telling(plan.user_metadata, deletions=name))
-    if new:
+    if table is None:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
         append(plan, rows, new=True, options=_options(plan))
     else:
         _merge_into(spark, plan, rows, found.columns)
 
 
-def _merge(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
+def _merge(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
     rows = staged.table(spark, plan.place)
-    if new:  # empty and unsigned: the MERGE then finds it as it would find any other table
+    if table is None:  # empty and unsigned: the MERGE then finds it as it would find any other table
         append(plan, rows.limit(0), new=True, options={})
     _merge_into(spark, plan, rows, rows.columns)
 
 
-_CHANGES: dict[str, Callable[[SparkSession, ChangePlan, bool], None]] = {
+_CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = {
     "append": _append,
     "overwrite": _overwrite,
     "overwrite_partitions": _overwrite,

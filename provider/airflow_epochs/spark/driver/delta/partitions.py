@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 
+def difference(now: Collection[str], staged: Collection[str]) -> str | None:
+    """Why rows staged for a table's partitions mean others now; None if they mean the same. Names have no case."""
+    if {name.lower() for name in now} == {name.lower() for name in staged}:
+        return None
+    return f"it is partitioned by {list(now)} now, and was by {list(staged)} when the rows were staged"
+
+
 def stored(df: DataFrame, partition_by: Collection[str]) -> DataFrame:
     """``df`` with NULL for an empty text in a partition column, as Delta stores it."""
     from pyspark.sql import functions as F

@@ -103,6 +103,33 @@ def type_name(kind: Any) -> str:
     return str(kind["type"])
 
 
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
+}
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+
+
+def widens(kind: Any, wider: Any) -> bool:
+    """Whether a column of type ``kind`` can get the ``wider`` type in Delta, which has all values of it. Not nested."""
+    if not isinstance(kind, str) or not isinstance(wider, str) or kind == wider:
+        return False
+    if wider in _WIDER.get(kind, ()):
+        return True
+    narrow, wide = (_DIGITS[kind], 0) if kind in _DIGITS else _digits(kind), _digits(wider)
+    return narrow is not None and wide is not None and narrow[0] <= wide[0] and narrow[1] <= wide[1]
+
+
+def _digits(kind: str) -> tuple[int, int] | None:
+    """How many digits a decimal number has before and behind the point; None for other types."""
+    found = _DECIMAL.fullmatch(kind)
+    return (int(found[1]) - int(found[2]), int(found[2])) if found else None
+
+
 PLAIN_TEXT = "string collate UTF8_BINARY"
 """Spark Connect may write this for ``string``. Spark takes both for the same type; no other reader knows this one."""
 _IN_SQL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", PLAIN_TEXT: "string"}

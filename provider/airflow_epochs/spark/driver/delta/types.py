@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.schema import sql_type
+from airflow_epochs.spark.driver.delta.schema import JsonDict, sql_type, widens
 from airflow_epochs.transforms.conditions import column_named, quoted
 
 if TYPE_CHECKING:
@@ -34,6 +34,22 @@ def plain(df: DataFrame) -> DataFrame:
         return df.selectExpr(*map(_plain, fields))
     # A cast loses what is noted of a column, such as its comment.
     return df.select(*(F.expr(_plain(field)).alias(field.name, metadata=field.metadata) for field in fields))
+
+
+def widened(df: DataFrame, table: JsonDict) -> DataFrame:
+    """``df`` with the wider types that columns of a table have got since ``df`` was staged for it.
+
+    Nobody can undo such a change of a table, and Delta appends no narrower rows to it. Every value stays what it is.
+    """
+    from pyspark.sql import functions as F
+
+    now = {field["name"].lower(): field["type"] for field in table["fields"]}
+    for field in df.schema.fields:
+        wider = now.get(field.name.lower())
+        if widens(field.dataType.jsonValue(), wider):
+            cast = F.expr(f"CAST({column_named(field.name)} AS {sql_type(wider)})")
+            df = df.withColumn(field.name, cast.alias(field.name, metadata=field.metadata))
+    return df
 
 
 def _plain(field: StructField) -> str:
