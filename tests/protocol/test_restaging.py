@@ -336,7 +336,7 @@ def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the
     scenario.code = "new"
     for task in TASKS:
         with pytest.raises(
-            Corrupt, match=r"code has changed since the epoch was opened \(old then, new now\)"
+            Corrupt, match=r"code has changed since its rows were staged \(old then, new now\)"
         ) as caught:
             task(scenario.coordinator())
         assert "Put the transform's file, and the files that it imports, back" in caught.value.remedy
@@ -346,6 +346,21 @@ def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the
     scenario.coordinator().complete(run(1))
     scenario.code = "new"
     finished(scenario)
+
+
+def test_the_code_that_was_deployed_before_the_stage_keeps_the_promise_and_that_of_open_does_not() -> None:
+    scenario = Coded()
+    scenario.coordinator().open(run(1))
+    scenario.code = "new"
+    report = scenario.coordinator().stage(run(1)).stage
+    assert report
+    scenario.coordinator().vote(run(1), report)
+    vacuum(scenario)
+    scenario.code = "old"
+    with pytest.raises(Corrupt, match=r"code has changed since its rows were staged \(new then, old now\)"):
+        scenario.coordinator().commit(run(1), "orders")
+    scenario.code = "new"
+    scenario.coordinator().commit(run(1), "orders")
 
 
 @pytest.mark.parametrize(("digests", "kept"), [(True, True), (False, False)], ids=["of all values", "of another kind"])
