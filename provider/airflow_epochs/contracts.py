@@ -227,7 +227,12 @@ class Position:
     @classmethod
     def after(cls, record: OpenRecord | CompleteRecord | None) -> Position | None:
         """The position that a completion record, or the record of a command, leaves behind; None: there is none."""
-        return cls(ranges=record.ranges, state=record.source_state) if record else None
+        return cls.of(record) if record else None
+
+    @classmethod
+    def of(cls, record: OpenRecord | CompleteRecord) -> Position:
+        """As ``after``, of a record that is there."""
+        return cls(ranges=record.ranges, state=record.source_state)
 
 
 @dataclass(frozen=True, kw_only=True)

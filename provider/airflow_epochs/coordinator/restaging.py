@@ -250,9 +250,9 @@ class Promise:
             f"transform's code has changed since its rows were staged ({then[:12]} then, {now[:12]} now), so the rows "
             "may differ. Nothing was changed.",
             code=codes.RESTAGED_BY_OTHER_CODE,
-            remedy="Put the transform's file, and the files that it imports, back to their state when the "
-            "epoch's rows were staged. Then clear the commit task: it stages the same offsets again with that code. Bring the new code "
-            "back when the epoch is complete.",
+            remedy="Put the transform's file, and the files that it imports, back to their state when the epoch's rows "
+            "were staged. Then clear the commit task: it stages the same offsets again with that code. Bring the new "
+            "code back when the epoch is complete.",
             sink=self.name,
             **attempt_fields(self._opened.txn),
         )
