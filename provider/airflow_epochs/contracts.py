@@ -611,6 +611,7 @@ class SinkAttempt:
         event_times: As in ``CompleteRecord`` of this epoch; given to the commit alone.
         state: The version that a state table's changes rest on; None for other sinks.
         restore: The version of the sink's table that comes back with this epoch; else None.
+        stored: As in ``SinkPlan``.
     """
 
     txn: TransactionId
@@ -623,6 +624,7 @@ class SinkAttempt:
     event_times: EventTimes = field(default_factory=dict)
     state: StatePin | None = None
     restore: RestorePoint | None = None
+    stored: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -637,6 +639,7 @@ class SinkAttempt:
             watermarks=opened.watermarks,
             state=opened.state.get(sink),
             restore=opened.restores.get(sink),
+            stored=opened.sinks[sink].stored,
         )
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
@@ -400,6 +401,29 @@ def test_rows_that_were_promised_by_what_spark_counted_are_counted_once_more(
     scenario.coordinator(spark=spark).commit(run(1), "orders")
     (job,) = spark.jobs
     assert (job.args["again"], job.args["statistics"], job.args["files_of_0_1"]) == (True, counted, False)
+
+
+def test_a_column_that_the_vote_promised_to_store_is_not_left_out_because_the_rows_are_staged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def storing(*names: str) -> Callable[..., Vote]:
+        def voted(*args: object) -> Vote:
+            found = vote(*args)
+            assert found.staged
+            return replace(found, staged=replace(found.staged, detail={"stored": list(names)}))
+
+        return voted
+
+    vote, scenario = MemorySink.vote, Scenario()
+    monkeypatch.setattr(MemorySink, "vote", storing("id", "qty"))
+    in_doubt(scenario)
+    vacuum(scenario)
+    monkeypatch.setattr(MemorySink, "vote", storing("id"))
+    with pytest.raises(Corrupt, match="differ from the rows that the sink promised: the table lacks qty") as lacking:
+        scenario.coordinator().commit(run(1), "orders")
+    assert lacking.value.code is codes.RESTAGED_OTHERWISE
+    monkeypatch.setattr(MemorySink, "vote", storing("qty", "id"))
+    scenario.coordinator().commit(run(1), "orders")
 
 
 def with_content(vote: Callable[..., Vote], scheme: str = "content of ") -> Callable[..., Vote]:

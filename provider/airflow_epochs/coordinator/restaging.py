@@ -32,6 +32,7 @@ from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
+    STORED,
     EventTimes,
     OpenRecord,
     Receipt,
@@ -332,6 +333,8 @@ def _difference(promised: Staged, vote: Vote) -> str | None:
     """How the rows that were staged again differ from the promised ones; None if they do not."""
     if vote.staged is None:
         return cause_and_remedy(vote.reason or "")[0].rstrip(".")
+    if lacking := sorted({*promised.detail.get(STORED, ())} - {*vote.staged.detail.get(STORED, ())}):
+        return f"the table lacks {', '.join(lacking)}"
     if vote.staged.has_rows_of(promised):
         return None
     if vote.staged.rows != promised.rows:
