@@ -585,6 +585,7 @@ class TryRecord:
         places: Sink name -> its staging place.
         session: The identity of the Spark session, as the runner chose it.
         code: The transform that this try runs, as in ``OpenRecord``.
+        function: Its function; None in a record of an older version.
     """
 
     txn_id: str
@@ -593,6 +594,7 @@ class TryRecord:
     session: JsonDict
     started_at: str
     code: str | None = None
+    function: str | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -838,6 +840,7 @@ class AcknowledgedRecord:
     Attributes:
         code: The new code, as in ``OpenRecord``.
         before: The code of the newest complete epoch at that time; None if unknown.
+        function: The transform's function; None: the operator named none, so that only changed files are meant.
         who, host, login: As in ``TakeoverRecord``.
     """
 
@@ -851,6 +854,7 @@ class AcknowledgedRecord:
     writer: str
     host: str = ""
     login: str = ""
+    function: str | None = None
     format: int = FORMAT_UNSIGNED
 
 
