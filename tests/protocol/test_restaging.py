@@ -414,7 +414,8 @@ def test_a_column_that_the_vote_promised_to_store_is_not_left_out_because_the_ro
 
         return voted
 
-    vote, scenario = MemorySink.vote, Scenario()
+    vote: Callable[..., Vote] = MemorySink.vote
+    scenario = Scenario()
     monkeypatch.setattr(MemorySink, "vote", storing("id", "qty"))
     in_doubt(scenario)
     vacuum(scenario)

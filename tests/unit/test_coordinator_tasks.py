@@ -51,7 +51,8 @@ def test_an_epoch_knows_which_columns_its_sink_stored_in_its_last_epoch_also_aft
     commit = MemorySink.commit
     monkeypatch.setattr(MemorySink, "commit", storing)
     scenario = Scenario()
-    assert scenario.coordinator().open(run(1)).sinks["orders"].stored == ()
+    scenario.coordinator().open(run(1))
+    assert newest(scenario).opened.sinks["orders"].stored == ()
     assert scenario.airflow_run(run(1)) is None
     monkeypatch.undo()
     scenario.produce(3)
@@ -60,7 +61,8 @@ def test_an_epoch_knows_which_columns_its_sink_stored_in_its_last_epoch_also_aft
     admin.waive(scenario.ledger, 2, "orders", by=admin.Account(who="me", why="a test"))
     scenario.coordinator().complete(run(2))
     scenario.produce(3)
-    opened = scenario.coordinator().open(run(3))
+    scenario.coordinator().open(run(3))
+    opened = newest(scenario).opened
     assert (opened.txn.epoch, opened.sinks["orders"].stored) == (3, ("id", "qty"))
 
 
