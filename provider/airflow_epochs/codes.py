@@ -1629,9 +1629,9 @@ RESTAGED_OTHERWISE = STAGED.code(
 RESTAGED_BY_OTHER_CODE = STAGED.code(
     "EPOCHS-RESTAGED-BY-OTHER-CODE",
     Corrupt,
-    "Promised rows were staged again, but the transform's code has changed since the epoch was opened.",
-    "Put the transform's file, and the files that it imports, back as they were when the epoch was opened. Then clear "
-    "the commit task. Bring the new code back after the epoch is complete.",
+    "Promised rows were staged again, but the transform's code has changed since they were first staged.",
+    "Put the transform's file, and the files that it imports, back as they were when the rows were first staged. Then "
+    "clear the commit task. Bring the new code back after the epoch is complete.",
 )
 
 DELTA = Chapter("Delta tables")

@@ -227,7 +227,12 @@ class Position:
     @classmethod
     def after(cls, record: OpenRecord | CompleteRecord | None) -> Position | None:
         """The position that a completion record, or the record of a command, leaves behind; None: there is none."""
-        return cls(ranges=record.ranges, state=record.source_state) if record else None
+        return cls.of(record) if record else None
+
+    @classmethod
+    def of(cls, record: OpenRecord | CompleteRecord) -> Position:
+        """As ``after``, of a record that is there."""
+        return cls(ranges=record.ranges, state=record.source_state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -606,6 +611,7 @@ class SinkAttempt:
         event_times: As in ``CompleteRecord`` of this epoch; given to the commit alone.
         state: The version that a state table's changes rest on; None for other sinks.
         restore: The version of the sink's table that comes back with this epoch; else None.
+        stored: As in ``SinkPlan``.
     """
 
     txn: TransactionId
@@ -618,6 +624,7 @@ class SinkAttempt:
     event_times: EventTimes = field(default_factory=dict)
     state: StatePin | None = None
     restore: RestorePoint | None = None
+    stored: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -632,6 +639,7 @@ class SinkAttempt:
             watermarks=opened.watermarks,
             state=opened.state.get(sink),
             restore=opened.restores.get(sink),
+            stored=opened.sinks[sink].stored,
         )
 
 

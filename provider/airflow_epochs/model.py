@@ -265,6 +265,10 @@ class Vote:
             raise ValueError("VOTE_ABORT without a reason")
 
 
+STORED = "stored"
+"""In ``detail`` of ``Staged`` and of ``Receipt``: the columns of the rows that the sink stores, as its vote found."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagedClaim:
     """What Spark reports that it staged for a sink. It proves nothing: the sink checks the rows before it votes.
@@ -310,12 +314,14 @@ class SinkPlan:
         previous: The sink's transaction before this epoch; None for its first epoch.
         ranges: The sink's own input, if it begins with earlier epochs (a backfill); None: the epoch's ranges.
         replayed_from: The first epoch of a backfill in which the transform runs once for each epoch; else None.
+        stored: The columns of the rows that the sink stored in ``previous``, as its receipt says; empty if unknown.
     """
 
     spec: JsonDict
     previous: str | None
     ranges: Ranges | None = None
     replayed_from: int | None = None
+    stored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.previous is not None:
@@ -579,6 +585,7 @@ class TryRecord:
         places: Sink name -> its staging place.
         session: The identity of the Spark session, as the runner chose it.
         code: The transform that this try runs, as in ``OpenRecord``.
+        function: Its function; None in a record of an older version.
     """
 
     txn_id: str
@@ -587,6 +594,7 @@ class TryRecord:
     session: JsonDict
     started_at: str
     code: str | None = None
+    function: str | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -832,6 +840,7 @@ class AcknowledgedRecord:
     Attributes:
         code: The new code, as in ``OpenRecord``.
         before: The code of the newest complete epoch at that time; None if unknown.
+        function: The transform's function; None: the operator named none, so that only changed files are meant.
         who, host, login: As in ``TakeoverRecord``.
     """
 
@@ -845,6 +854,7 @@ class AcknowledgedRecord:
     writer: str
     host: str = ""
     login: str = ""
+    function: str | None = None
     format: int = FORMAT_UNSIGNED
 
 

@@ -6,6 +6,8 @@ The rows are staged as Spark stages them: one row per key, with a column that sa
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs import codes
+from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.postgres import PostgresSession
@@ -486,6 +489,50 @@ def test_a_column_that_the_condition_names_need_not_be_in_the_table(sqlite: SqlW
     epoch = Epochs(sqlite, sqlite.sink("customers", mode="upsert", keys=["id"], delete_when=f"op = 'd' OR {condition}"))
     epoch.of(changes((1, "a", 1)).append_column("left", pa.array(["used"])))
     assert shown(sqlite) == [(1, "a", 1)]
+
+
+STOCK: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
+
+
+def stock(*rows: tuple[int, int], column: str = "qty") -> pa.Table:
+    quantities = [quantity for _, quantity in rows]
+    return pa.table(
+        {
+            "id": pa.array([key for key, _ in rows], pa.int64()),
+            column: pa.array(quantities, pa.int64()),
+            DELETED: pa.array([quantity == 0 for quantity in quantities]),
+        }
+    )
+
+
+@pytest.mark.parametrize("alter", ["RENAME COLUMN qty TO quantity", "DROP COLUMN qty"], ids=["renamed", "dropped"])
+def test_a_stored_column_that_the_condition_names_is_not_left_out_when_somebody_renames_or_drops_it(
+    sqlite: SqlWorld, alter: str
+) -> None:
+    sqlite.db.run("CREATE TABLE stock (id bigint PRIMARY KEY, qty bigint)")
+    sink, first = sqlite.sink("stock", **STOCK, delete_when="qty = 0"), transaction(1)
+    _, receipt = sqlite.epoch(sink, first, None, stock((1, 10), (2, 20)))
+    assert receipt.detail["stored"] == ["id", "qty"]
+    second = replace(attempt_of(transaction(2), first), stored=("id", "qty"))
+    staged = sqlite.staged(sink, second, stock((1, 11), (2, 0), (3, 30)))
+    assert staged.detail == {"stored": ["id", "qty"]}
+    sqlite.db.run(f"ALTER TABLE stock {alter}")
+
+    told = r"has no column 'qty' any more, which the sink stored before"
+    reason = sqlite.voted(sink, second, stock((1, 11))).reason
+    assert reason and re.search(told, reason) and "Put the column back" in reason
+    for attempt in (second, replace(second, stored=())):  # the vote alone has seen the column, too
+        with pytest.raises(Corrupt, match=told) as refused:
+            sink.commit(attempt, staged, sqlite.env)
+        assert refused.value.code is codes.SQL_COMMIT_REFUSED
+
+    other = sqlite.sink("stock", **STOCK, delete_when="left = 0")
+    assert sqlite.voted(other, second, stock((1, 11), column="left")).staged
+    back = "RENAME COLUMN quantity TO qty" if "RENAME" in alter else "ADD COLUMN qty bigint"
+    sqlite.db.run(f"ALTER TABLE stock {back}")
+    again = sink.commit(second, staged, sqlite.env)
+    assert sqlite.db.run("SELECT id, qty FROM stock ORDER BY id") == [(1, 11), (3, 30)]
+    assert sink.commit(second, staged, sqlite.env) == again
 
 
 def test_a_table_without_the_sequence_is_refused_before_the_first_epoch(world: SqlWorld) -> None:

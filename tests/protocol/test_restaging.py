@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
@@ -336,7 +337,7 @@ def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the
     scenario.code = "new"
     for task in TASKS:
         with pytest.raises(
-            Corrupt, match=r"code has changed since the epoch was opened \(old then, new now\)"
+            Corrupt, match=r"code has changed since its rows were staged \(old then, new now\)"
         ) as caught:
             task(scenario.coordinator())
         assert "Put the transform's file, and the files that it imports, back" in caught.value.remedy
@@ -346,6 +347,21 @@ def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the
     scenario.coordinator().complete(run(1))
     scenario.code = "new"
     finished(scenario)
+
+
+def test_the_code_that_was_deployed_before_the_stage_keeps_the_promise_and_that_of_open_does_not() -> None:
+    scenario = Coded()
+    scenario.coordinator().open(run(1))
+    scenario.code = "new"
+    report = scenario.coordinator().stage(run(1)).stage
+    assert report
+    scenario.coordinator().vote(run(1), report)
+    vacuum(scenario)
+    scenario.code = "old"
+    with pytest.raises(Corrupt, match=r"code has changed since its rows were staged \(new then, old now\)"):
+        scenario.coordinator().commit(run(1), "orders")
+    scenario.code = "new"
+    scenario.coordinator().commit(run(1), "orders")
 
 
 @pytest.mark.parametrize(("digests", "kept"), [(True, True), (False, False)], ids=["of all values", "of another kind"])
@@ -385,6 +401,30 @@ def test_rows_that_were_promised_by_what_spark_counted_are_counted_once_more(
     scenario.coordinator(spark=spark).commit(run(1), "orders")
     (job,) = spark.jobs
     assert (job.args["again"], job.args["statistics"], job.args["files_of_0_1"]) == (True, counted, False)
+
+
+def test_a_column_that_the_vote_promised_to_store_is_not_left_out_because_the_rows_are_staged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def storing(*names: str) -> Callable[..., Vote]:
+        def voted(*args: object) -> Vote:
+            found = vote(*args)
+            assert found.staged
+            return replace(found, staged=replace(found.staged, detail={"stored": list(names)}))
+
+        return voted
+
+    vote: Callable[..., Vote] = MemorySink.vote
+    scenario = Scenario()
+    monkeypatch.setattr(MemorySink, "vote", storing("id", "qty"))
+    in_doubt(scenario)
+    vacuum(scenario)
+    monkeypatch.setattr(MemorySink, "vote", storing("id"))
+    with pytest.raises(Corrupt, match="differ from the rows that the sink promised: the table lacks qty") as lacking:
+        scenario.coordinator().commit(run(1), "orders")
+    assert lacking.value.code is codes.RESTAGED_OTHERWISE
+    monkeypatch.setattr(MemorySink, "vote", storing("qty", "id"))
+    scenario.coordinator().commit(run(1), "orders")
 
 
 def with_content(vote: Callable[..., Vote], scheme: str = "content of ") -> Callable[..., Vote]:

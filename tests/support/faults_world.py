@@ -70,6 +70,7 @@ class DiskWorld:
     """Of the ledger's connection: the keys that records are signed with."""
     code: str | None = None
     """The digest of the DAG's transform."""
+    function: str = "keep_all"
     on_code_change: str = "warn"
     tables: Mapping[str, str] = field(default_factory=dict)
     """Where a sink's table has another name than the sink."""
@@ -114,7 +115,7 @@ class DiskWorld:
                     dag_id=self.dag_id,
                     source=self.source,
                     sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),
-                    transform=Transform(path="disk.py", function="keep_all", digest=self.code),
+                    transform=Transform(path="disk.py", function=self.function, digest=self.code),
                     on_code_change=self.on_code_change,
                     keep_epochs=self.keep_epochs,
                     backfill=self.backfill,

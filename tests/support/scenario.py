@@ -161,11 +161,12 @@ class Coded(Scenario):
     """A DAG whose transform has a known digest."""
 
     code: str | None = "old"
+    function: str = "keep_all"
     on_code_change: str = "warn"
 
     @property
     def pipeline(self) -> Pipeline:
-        transform = Transform(path="memory.py", function="keep_all", digest=self.code)
+        transform = Transform(path="memory.py", function=self.function, digest=self.code)
         return replace(super().pipeline, transform=transform, on_code_change=self.on_code_change)
 
 

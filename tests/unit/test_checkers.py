@@ -244,3 +244,15 @@ class _Facts:
 
     def __init__(self, facts: LedgerFacts) -> None:
         self.facts = facts
+
+
+@pytest.mark.parametrize("now", ["one", "another"])
+def test_offsets_of_a_table_that_was_moved_are_compared_under_its_new_name(now: str) -> None:
+    history, last = good(), good().facts.newest_complete
+    for epoch, record in history.facts.complete.items():
+        (of,) = record.ranges.values()
+        known = {"table_id": now if epoch == last else "one"}
+        ranges = {"/elsewhere" if epoch == last else "/table": of}
+        history = with_record(history, complete_key(epoch), CompleteRecord, ranges=ranges, source_state=known)
+    told = check(replace(history, starts={}), only={"I4"})
+    assert told.verdict is (Verdict.PASS if now == "one" else Verdict.FAIL)

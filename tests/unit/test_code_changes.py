@@ -114,6 +114,43 @@ def test_changed_code_opens_no_epoch_until_it_is_acknowledged_and_who_and_why_st
     assert (complete := stopping.ledger.complete_record(3)) and complete.commands == ()
 
 
+def test_another_function_of_the_same_file_is_changed_code_too(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path, code=OLD, on_code_change="stop")
+    world.produce(4)
+    assert world.run(1) is None
+    ordered(world.ledger_root, "epochs", "acknowledge-code", "orders", "--why", "so", "--yes", "--code", NEW)
+    world.produce(2)
+    world = replace(world, code=NEW)
+    assert world.run(2) is None
+    error: object = None
+    for number, function in enumerate(("v2", "v3"), start=3):
+        world.produce(2)
+        then, world = world.function, replace(world, function=function)
+        error = world.run(number)
+        assert isinstance(error, Refused) and error.code is codes.CODE_NOT_ACKNOWLEDGED
+        assert f"has changed since epoch {number - 1}: the function {then} then, {function} now" in error.what
+        screen = typed(world.ledger_root, error, "acknowledge-code")
+        assert f"in its newest complete epoch  {NEW}:{then}" in screen
+        assert f"from the next attempt on      {NEW}:{function}" in screen
+        assert world.run(number) is None
+    assert isinstance(error, Refused) and "Nothing to do" in typed(world.ledger_root, error, "acknowledge-code")
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_try_with_another_function_than_its_attempt_is_told_of_and_stages_nothing_where_the_pipeline_stops(
+    stopping: Coded,
+) -> None:
+    stopping.code = "old"
+    stopping.coordinator().open(run(2))
+    stopping.function = "v2"
+    with pytest.raises(Refused, match=r"the function keep_all then, v2 now\. Nothing was staged"):
+        stopping.coordinator().stage(run(2))
+    stopping.on_code_change = "warn"
+    report = stopping.coordinator().stage(run(2)).stage
+    assert report and "the function keep_all then, v2 now. These rows are of the new code" in report.warnings[0]
+    assert [record.function for record in stopping.ledger.tries(2)] == ["v2"]
+
+
 def test_an_acknowledgement_holds_for_one_code_and_until_the_next_one(stopping: Coded) -> None:
     acknowledge(stopping, "another")
     refused(stopping, 2)

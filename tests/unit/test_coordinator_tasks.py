@@ -13,12 +13,13 @@ import msgspec
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Limits, SparkJob
+from airflow_epochs.contracts import Environment, Limits, SinkAttempt, SparkJob
+from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
-from airflow_epochs.model import Backlog, DecisionKind, JsonDict, OffsetRange, OpenRecord, VoteKind
+from airflow_epochs.model import Backlog, DecisionKind, JsonDict, OffsetRange, OpenRecord, Receipt, Staged, VoteKind
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import MemorySource, MemorySpark, Row
+from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, Row
 from airflow_epochs.testing.environment import MemoryEpoch
 from airflow_epochs.testing.stores import FaultyStore
 from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
@@ -40,6 +41,30 @@ def test_the_next_epoch_begins_where_the_last_complete_one_ended() -> None:
     opened = scenario.coordinator().open(run(2))
     assert opened.ranges == {"orders": (OffsetRange(0, 5, 7), OffsetRange(1, 5, 6))}
     assert opened.txn.epoch == 2 and opened.txn.attempt == 1
+
+
+def test_an_epoch_knows_which_columns_its_sink_stored_in_its_last_epoch_also_after_a_waived_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def storing(sink: MemorySink, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        return replace(commit(sink, attempt, staged, env), detail={"stored": ["id", "qty"]})
+
+    commit = MemorySink.commit
+    monkeypatch.setattr(MemorySink, "commit", storing)
+    scenario = Scenario()
+    scenario.coordinator().open(run(1))
+    assert newest(scenario).opened.sinks["orders"].stored == ()
+    assert scenario.airflow_run(run(1)) is None
+    monkeypatch.undo()
+    scenario.produce(3)
+    in_doubt(scenario, 2)
+    assert SinkAttempt.of(newest(scenario).opened, "orders").stored == ("id", "qty")
+    admin.waive(scenario.ledger, 2, "orders", by=admin.Account(who="me", why="a test"))
+    scenario.coordinator().complete(run(2))
+    scenario.produce(3)
+    scenario.coordinator().open(run(3))
+    opened = newest(scenario).opened
+    assert (opened.txn.epoch, opened.sinks["orders"].stored) == (3, ("id", "qty"))
 
 
 def test_limits_of_a_run_narrow_the_epoch() -> None:

@@ -125,3 +125,39 @@ def test_where_no_dag_tells_the_source_a_command_takes_the_recorded_one_and_says
     assert "EPOCHS-PIPELINE-NOT-IN-DAGS" in shown and "it is taken as epoch 2 has it on record" in shown
     lab.run()
     assert lab.ids() == Counter([1, 2, 3, 4])
+
+
+def moved(lab: TableLab) -> None:
+    """Somebody moves the table, and the DAG follows."""
+    lab.table = lab.table.rename(lab.folder / "elsewhere")
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read there", "not yet read there"])
+def test_a_pipeline_of_a_table_that_was_moved_goes_back_with_its_tables_to_before_the_move(
+    lab: TableLab, read: bool
+) -> None:
+    moved(lab)
+    if read:
+        lab.write(4)
+        lab.run()
+    text = lab.ordered("rewind", "--to-epoch", "1", "--restore-tables")
+    assert f"read again: {2 if read else 1} offsets, {lab.table}[0] [1, " in text
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, *([4] if read else [])])
+    assert "offsets" in (verified := lab.printed("verify")) and "wrong" not in verified
+
+
+def test_a_backfill_reads_what_a_table_had_before_it_was_moved_and_the_offsets_are_found_contiguous(
+    lab: TableLab,
+) -> None:
+    moved(lab)
+    lab.write(4)
+    lab.run()
+    lab.write(5)
+    lab.more_sinks, lab.backfill = ("gold",), {"gold": 1}
+    lab.run()
+    assert sorted(row[0] for row in lab.asked("SELECT id FROM t", of="gold")) == [1, 2, 3, 4, 5]
+    verified = lab.printed("verify")
+    assert "offsets" in verified and "wrong" not in verified

@@ -190,14 +190,15 @@ def test_a_job_that_is_gone_is_stopped_before_another_one_is_submitted(
     assert [str(session["session"]) for session in spark.stopped] == [first]
 
 
+@pytest.mark.parametrize("other", [{"digest": "0" * 64}, {"function": "another"}], ids=["file", "function"])
 def test_rows_of_other_code_are_not_gone_on_with(
-    scenario: Scenario, spark: OutlivingSpark, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, spark: OutlivingSpark, monkeypatch: pytest.MonkeyPatch, other: dict[str, str]
 ) -> None:
     first = submitted(scenario, spark)
     spark.finish()
     coordinator = task(scenario, spark)
     pipeline = coordinator.task.pipeline
-    changed = replace(pipeline, transform=replace(pipeline.transform, digest="0" * 64))
+    changed = replace(pipeline, transform=replace(pipeline.transform, **other))
     monkeypatch.setattr(coordinator.task, "pipeline", changed)
     with pytest.raises(RunsOn) as gone:
         coordinator.stage(run(1))

@@ -14,11 +14,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import PlannedEpoch, Replacing, Stateful, Versioned
+from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Stateful, Versioned
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, records_upper_bound
+from airflow_epochs.sources.delta.moves import named_as_in
 
 log = secrecy.logger(__name__)
 
@@ -70,7 +71,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
         return plan
     _require_known(task, sink, first, epoch)
     _require_contiguous(task, sink, first, epoch, moved)
-    wide = widened(planned.ranges, _earlier(task, first, epoch))
+    wide = widened(planned.ranges, _earlier(task, first, epoch, planned))
     replays = _depends_on_epochs(task)
     try:
         earlier = _replayable(task, sink, first, epoch) if replays else []
@@ -214,10 +215,11 @@ def _gone(task: TaskTry, number: int, what: str) -> Corrupt:
 # -- the input of all of them ----------------------------------------------------------------------------------------
 
 
-def _earlier(task: TaskTry, first: int, epoch: int) -> Iterable[Ranges]:
+def _earlier(task: TaskTry, first: int, epoch: int, planned: PlannedEpoch) -> Iterable[Ranges]:
+    now = Position(ranges=planned.ranges, state=planned.state)
     for number in range(first, epoch):
         if record := task.ledger.complete_record(number):  # always true from ``RebuiltRecord.backfill_from`` on
-            yield record.ranges
+            yield named_as_in(now, Position.of(record))
 
 
 def widened(ranges: Ranges, earlier: Iterable[Ranges]) -> Ranges:

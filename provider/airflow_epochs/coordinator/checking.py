@@ -220,9 +220,9 @@ def _file(state: _State) -> str:
 
 def _code(state: _State) -> str:
     """As ``open`` and ``stage`` look at it. Changed code is no fault, unless the pipeline stops at it."""
-    code = code_changes.of_attempt(state.task, state.view.number, state.before, 0)
-    then = code_changes.code_of(state.ledger, state.before)
-    return "The code has changed since the newest complete epoch." if None not in (code, then) and code != then else ""
+    code_changes.of_attempt(state.task, state.view.number, state.before, 0)
+    changed = code_changes.has_changed(state.task, state.before)
+    return "The code has changed since the newest complete epoch." if changed else ""
 
 
 # -- the source -------------------------------------------------------------------------------------------------------

@@ -1,20 +1,46 @@
 """Whether the transform's code has changed since the last epoch, and who has acknowledged that.
 
-Code is compared by ``Transform.digest``. Where one of two digests is unknown, nothing is said to have changed: a record
-of an older version has none, and neither has a rebuilt ledger.
+Code is compared by ``Transform.digest``, which is that of the files, and by the function. Where one of two digests is
+unknown, nothing is said to have changed: a record of an older version has none, and neither has a rebuilt ledger. The
+function is compared only where both are known: the open record that has it may be pruned.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from airflow_epochs import codes, secrecy
-from airflow_epochs.config import STOP
+from airflow_epochs.config import STOP, Transform
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import TaskTry, new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import ACKNOWLEDGE_CODE, SHORT_CODE, AcknowledgedRecord, Command, CompleteRecord, OpenRecord
+from airflow_epochs.model import (
+    ACKNOWLEDGE_CODE,
+    SHORT_CODE,
+    AcknowledgedRecord,
+    Command,
+    CompleteRecord,
+    OpenRecord,
+    TryRecord,
+)
 
 log = secrecy.logger(__name__)
+
+
+class Code(NamedTuple):
+    """What makes rows: the digest of the files, and the function in them; each None if unknown."""
+
+    digest: str | None
+    function: str | None
+
+    def __str__(self) -> str:
+        return f"{self.digest or 'unknown'}{f':{self.function}' if self.function else ''}"
+
+    @classmethod
+    def of(cls, transform: Transform) -> Code:
+        """The code of a pipeline of today."""
+        return cls(transform.digest, transform.function)
 
 
 def code_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
@@ -42,12 +68,11 @@ def of_attempt(task: TaskTry, epoch: int, before: CompleteRecord | None, restore
 
 
 def _require_known(task: TaskTry, epoch: int, before: CompleteRecord | None) -> None:
-    now = task.pipeline.transform.digest
-    then = code_of(task.ledger, before) if now else None
-    if before is None or not _differ(then, now):
+    if before is None or not has_changed(task, before):
         return
+    then, now = of_epoch(task.ledger, before), Code.of(task.pipeline.transform)
     what = _changed(f"epoch {before.txn.epoch}", then, now)
-    if _must_ask(task, now):
+    if _must_ask(task, then, now):
         raise _not_acknowledged(task, f"{what} No epoch was opened.", epoch)
     log.warning("epoch %s: %s", epoch, what)
 
@@ -58,13 +83,41 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
     Raises:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was staged.
     """
-    then, now = opened.code, of_try(task, opened)
-    if not _differ(then, now):
+    then, now = Code(opened.code, _function_in(opened)), Code.of(task.pipeline.transform)
+    if opened.restored_to or not _differ(then, now):
         return ()
     what = _changed("the epoch was opened", then, now)
-    if _must_ask(task, now):
+    if _must_ask(task, then, now):
         raise _not_acknowledged(task, f"{what} Nothing was staged.", opened.txn.epoch, opened.txn.attempt)
     return (f"{what} These rows are of the new code.",)
+
+
+def has_changed(task: TaskTry, before: CompleteRecord | None) -> bool:
+    """Whether today's code is another one than that of a complete epoch, as far as both are known."""
+    now = Code.of(task.pipeline.transform)
+    return now.digest is not None and _differ(of_epoch(task.ledger, before), now)
+
+
+def of_epoch(ledger: Ledger, record: CompleteRecord | None) -> Code:
+    """As ``code_of``, with the function."""
+    return Code(code_of(ledger, record), _function_of(ledger, record))
+
+
+def _function_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
+    opened = ledger.open_record(record.txn.epoch, record.txn.attempt) if record else None
+    if opened and opened.restored_to:
+        return _function_of(ledger, ledger.complete_record(opened.restored_to))
+    return _function_in(opened) if opened else None
+
+
+def _function_in(opened: OpenRecord) -> str | None:
+    return opened.transform.rpartition(":")[2] or None
+
+
+def is_of_today(task: TaskTry, opened: OpenRecord, tried: TryRecord) -> bool:
+    """Whether an earlier try of this attempt ran the code that a try of it runs now."""
+    function = tried.function or _function_in(opened)
+    return tried.code == of_try(task, opened) and function == task.pipeline.transform.function
 
 
 def of_try(task: TaskTry, opened: OpenRecord) -> str | None:
@@ -73,8 +126,12 @@ def of_try(task: TaskTry, opened: OpenRecord) -> str | None:
 
 
 def obeyed(ledger: Ledger, opened: OpenRecord, code: str | None, before: CompleteRecord | None) -> tuple[Command, ...]:
-    """The acknowledgement of an epoch's code, for its completion record; none if it is the code of the epoch before."""
-    if opened.restored_to or not _differ(code_of(ledger, before) if code else None, code):
+    """The acknowledgement of an epoch's code, for its completion record; none if it has the files of the epoch before.
+
+    It looks at no function: an open record that cannot be read must not keep a decided epoch from its completion.
+    """
+    then = code_of(ledger, before) if code else None
+    if opened.restored_to or None in (then, code) or then == code:
         return ()
     found = [record for record in ledger.acknowledgements() if record.code == code]
     return tuple(
@@ -83,8 +140,10 @@ def obeyed(ledger: Ledger, opened: OpenRecord, code: str | None, before: Complet
     )
 
 
-def acknowledge(ledger: Ledger, pipeline: str, code: str, *, by: Account) -> AcknowledgedRecord:
-    """Let runs open epochs with this code, until the next acknowledgement.
+def acknowledge(
+    ledger: Ledger, pipeline: str, code: str, *, by: Account, function: str | None = None
+) -> AcknowledgedRecord:
+    """Let runs open epochs with this code, until the next acknowledgement. ``function``: as in ``AcknowledgedRecord``.
 
     Raises:
         Refused: Other code was acknowledged at the same moment. This acknowledgement was not recorded.
@@ -93,12 +152,13 @@ def acknowledge(ledger: Ledger, pipeline: str, code: str, *, by: Account) -> Ack
         pipeline=pipeline,
         number=len(ledger.acknowledgements()) + 1,
         code=code,
-        before=newest_code(ledger),
+        function=function,
+        before=newest_code(ledger).digest,
         writer=new_writer(),
         **by.fields,
     )
     standing = ledger.put_acknowledged(record)
-    if standing.writer != record.writer and standing.code != code:
+    if standing.writer != record.writer and (standing.code, standing.function) != (code, function):
         raise Refused(
             f"{standing.who} acknowledged the code {_short(standing.code)} at the same moment. This command changed "
             "nothing.",
@@ -108,38 +168,53 @@ def acknowledge(ledger: Ledger, pipeline: str, code: str, *, by: Account) -> Ack
     return standing
 
 
-def newest_code(ledger: Ledger) -> str | None:
-    """The code of the newest complete epoch; None if unknown."""
-    return code_of(ledger, ledger.complete_record(ledger.newest_complete()))
+def newest_code(ledger: Ledger) -> Code:
+    """The code of the newest complete epoch."""
+    return of_epoch(ledger, ledger.complete_record(ledger.newest_complete()))
 
 
-def _differ(then: str | None, now: str | None) -> bool:
-    return None not in (then, now) and then != now
+def is_known(ledger: Ledger, code: Code) -> bool:
+    """Whether the newest complete epoch has this code. ``code.function``: None if only the files are meant."""
+    then = newest_code(ledger)
+    return then.digest == code.digest and not _differ(then, code)
 
 
-def _changed(since: str, then: str | None, now: str | None) -> str:
-    return f"The code of the transform has changed since {since}: {_short(then)} then, {_short(now)} now."
+def _differ(then: Code, now: Code) -> bool:
+    if None in (then.digest, now.digest):
+        return False
+    return then.digest != now.digest or (None not in (then.function, now.function) and then.function != now.function)
+
+
+def _changed(since: str, then: Code, now: Code) -> str:
+    was, is_now = _short(then.digest), _short(now.digest)
+    if then.digest == now.digest:
+        was, is_now = f"the function {then.function}", f"{now.function}"
+    return f"The code of the transform has changed since {since}: {was} then, {is_now} now."
 
 
 def _short(code: str | None) -> str:
     return (code or "")[:SHORT_CODE]
 
 
-def _must_ask(task: TaskTry, now: str | None) -> bool:
+def _must_ask(task: TaskTry, then: Code, now: Code) -> bool:
     if task.pipeline.on_code_change != STOP:
         return False
     known = task.ledger.acknowledgements()
-    return not known or known[-1].code != now
+    if not known or known[-1].code != now.digest:
+        return True
+    if known[-1].function is None:  # only changed files were acknowledged
+        return then.digest == now.digest
+    return known[-1].function != now.function
 
 
 def _not_acknowledged(task: TaskTry, what: str, epoch: int, attempt: int | None = None) -> Refused:
-    name, now = task.pipeline.name, task.pipeline.transform.digest
+    name, now = task.pipeline.name, Code.of(task.pipeline.transform)
     return Refused(
         f"{what} The pipeline has on_code_change='stop', and nobody has acknowledged the new code.",
         code=codes.CODE_NOT_ACKNOWLEDGED,
         remedy="Compare the transform's file, and the files that it imports, with those of before. Then type "
         f"`airflow epochs acknowledge-code {name} --code {now} --why …`, and clear the failed tasks. To go on with the "
-        "old code, put the files back instead.",
+        "old code, put the files, and the function that `transform` of the DAG names, back instead.",
         pipeline=name,
         epoch=epoch,
         attempt=attempt,

@@ -29,6 +29,7 @@ from airflow_epochs.errors import EpochError, NoNewData, Refused, without_code
 from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
+    STORED,
     CompleteRecord,
     JsonDict,
     OpenRecord,
@@ -303,7 +304,17 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
         agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
     else:
         agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
-    return SinkPlan(spec=readable_spec(sink, task.pipeline), previous=previous)
+    return SinkPlan(
+        spec=readable_spec(sink, task.pipeline), previous=previous, stored=_stored(task, sink.name, expected)
+    )
+
+
+def _stored(task: TaskTry, sink: str, previous: TransactionId | None) -> tuple[str, ...]:
+    """The columns that the sink stored in its previous epoch; empty if no receipt tells."""
+    record = task.ledger.complete_record(previous.epoch) if previous else None
+    receipt = record.receipts.get(sink) if record else None
+    known = receipt is not None and receipt.txn_id == str(previous)
+    return tuple(receipt.detail.get(STORED, ())) if receipt and known else ()
 
 
 def readable_spec(sink: Sink, pipeline: Pipeline) -> JsonDict:

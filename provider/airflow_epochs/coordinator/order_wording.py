@@ -41,7 +41,7 @@ def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
         lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
     if move.lost:
         lines.append(f"  lost for good: {shown(move.lost)}")
-    older, again = orders.before_beginning(ledger, _read(move.again, move))
+    older, again = orders.before_beginning(ledger, _read(move.again, move), move.position)
     if older:
         lines.append(f"  older than the first epoch: {shown(older)}")
         lines.append("  Their rows come for the first time, unless an earlier command went back to them, too.")

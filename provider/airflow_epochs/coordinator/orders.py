@@ -40,6 +40,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.sinks import GROUP, from_spec
+from airflow_epochs.sources.delta.moves import named_as_in
 
 EPOCHS_COUNTED_MAX = 1_000
 """The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
@@ -126,13 +127,14 @@ def standing(ledger: Ledger, pipeline: str) -> Standing:
     )
 
 
-def before_beginning(ledger: Ledger, again: Ranges) -> tuple[Ranges, Ranges]:
+def before_beginning(ledger: Ledger, again: Ranges, at: Position) -> tuple[Ranges, Ranges]:
     """``again`` in two parts: what lies before the first epoch's beginning, and the rest.
 
-    Of a topic or partition that the first epoch did not read, everything is in the rest.
+    ``at``: where the next epoch begins. Of a topic or partition that the first epoch did not read, everything is in the
+    rest.
     """
     first = ledger.complete_record(1)
-    begins = starts_of(first.ranges) if first else {}
+    begins = starts_of(named_as_in(at, Position.of(first))) if first else {}
 
     def part(cut: Callable[[OffsetRange, int], OffsetRange]) -> Ranges:
         found = {t: tuple(cut(r, begins.get((t, r.partition), r.start)) for r in of) for t, of in again.items()}
@@ -266,11 +268,12 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
             pipeline=at.newest.txn.pipeline,
         )
     _require_same_topics(ledger, at, at.before, number)
-    last = at.order or at.before
-    missing, found = ends_of(last.ranges).keys() - ends_of(record.ranges).keys(), ends_of(record.ranges)
+    last = Position.of(at.order or at.before)
+    found = ends_of(named_as_in(last, Position.of(record)))
+    missing = ends_of(last.ranges).keys() - found.keys()
     for later in range(number + 1, at.epoch):
         complete = ledger.complete_record(later) if missing else None
-        starts = starts_of(complete.ranges) if complete else {}
+        starts = starts_of(named_as_in(last, Position.of(complete))) if complete else {}
         found |= {partition: starts[partition] for partition in missing & starts.keys()}
         missing -= starts.keys()
     offsets: dict[str, dict[int, int]] = {}

@@ -32,6 +32,7 @@ from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
+    STORED,
     EventTimes,
     OpenRecord,
     Receipt,
@@ -228,7 +229,7 @@ class Promise:
         )
 
     def _not_those(self, gone: RowsGone, difference: str | None) -> Corrupt:
-        changed = " The transform's code has changed since the epoch was opened." if self._code_changed else ""
+        changed = " The transform's code has changed since its rows were staged." if self._code_changed else ""
         differ = "The rows that were staged again differ from the rows that the sink promised"
         return self._broken(gone, f"{differ}: {difference}.{changed}{self._as_judged}")
 
@@ -244,21 +245,21 @@ class Promise:
         )
 
     def _asking(self, gone: RowsGone) -> Corrupt:
-        then, now = self._opened.code or "", self.task.pipeline.transform.digest or ""
+        then, now = self._code_then or "", self.task.pipeline.transform.digest or ""
         return Corrupt(
             f"{gone.what} The provider staged the rows again, and their digest is the promised one. But the "
-            f"transform's code has changed since the epoch was opened ({then[:12]} then, {now[:12]} now), so the rows "
+            f"transform's code has changed since its rows were staged ({then[:12]} then, {now[:12]} now), so the rows "
             "may differ. Nothing was changed.",
             code=codes.RESTAGED_BY_OTHER_CODE,
-            remedy="Put the transform's file, and the files that it imports, back to their state when the epoch was "
-            "opened. Then clear the commit task: it stages the same offsets again with that code. Bring the new code "
-            "back when the epoch is complete.",
+            remedy="Put the transform's file, and the files that it imports, back to their state when the epoch's rows "
+            "were staged. Then clear the commit task: it stages the same offsets again with that code. Bring the new "
+            "code back when the epoch is complete.",
             sink=self.name,
             **attempt_fields(self._opened.txn),
         )
 
     def _other_code(self, vote: Vote) -> bool:
-        """Whether other code than at ``open`` made these rows, without a known reason for the change.
+        """Whether other code than that of the promised rows made these, without a known reason for the change.
 
         If the DAG gained or lost a sink, the transform had to change. Then an equal digest of all values is enough.
         """
@@ -269,8 +270,14 @@ class Promise:
 
     @property
     def _code_changed(self) -> bool:
-        then, now = self._opened.code, code_changes.of_try(self.task, self._opened)
+        then, now = self._code_then, code_changes.of_try(self.task, self._opened)
         return None not in (then, now) and then != now
+
+    @property
+    def _code_then(self) -> str | None:
+        """The code that made the promised rows. Other code than at ``open`` may have been deployed before the stage."""
+        assert self.view.decision
+        return self.view.decision.code or self._opened.code
 
     # -- the sink and its attempt -------------------------------------------------------------------------------
 
@@ -326,6 +333,8 @@ def _difference(promised: Staged, vote: Vote) -> str | None:
     """How the rows that were staged again differ from the promised ones; None if they do not."""
     if vote.staged is None:
         return cause_and_remedy(vote.reason or "")[0].rstrip(".")
+    if lacking := sorted({*promised.detail.get(STORED, ())} - {*vote.staged.detail.get(STORED, ())}):
+        return f"the table lacks {', '.join(lacking)}"
     if vote.staged.has_rows_of(promised):
         return None
     if vote.staged.rows != promised.rows:

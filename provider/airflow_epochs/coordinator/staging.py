@@ -191,6 +191,7 @@ def _begun(
             session=session,
             started_at=task.now(),
             code=code_changes.of_try(task, opened),
+            function=task.pipeline.transform.function,
         )
     )
     plans = {
@@ -222,8 +223,11 @@ def _rejoined(task: TaskTry, opened: OpenRecord, this: _Try) -> tuple[_Try, Json
 
 def _rejoinable(task: TaskTry, opened: OpenRecord, this: _Try) -> list[TryRecord]:
     """The tries of the attempt that staged these sinks with today's code."""
-    code = code_changes.of_try(task, opened)
-    return [each for each in _tries(task, opened) if set(each.places) == set(this.sinks) and each.code == code]
+    return [
+        each
+        for each in _tries(task, opened)
+        if set(each.places) == set(this.sinks) and code_changes.is_of_today(task, opened, each)
+    ]
 
 
 def _tries(task: TaskTry, opened: OpenRecord) -> list[TryRecord]:

@@ -13,14 +13,15 @@ from enum import Enum
 from itertools import pairwise
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Perishable, Sink, Telling, Watching
+from airflow_epochs.contracts import Perishable, Position, Sink, Telling, Watching
 from airflow_epochs.coordinator import agreement
 from airflow_epochs.coordinator.opening import previous_of
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, ends_of, records_upper_bound
+from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, ends_of, records_upper_bound, starts_of
 from airflow_epochs.protocol import State
+from airflow_epochs.sources.delta.moves import named_as_in
 
 LEDGER = "ledger"
 LOOKS = 3
@@ -112,8 +113,8 @@ def _not_contiguous(records: Sequence[CompleteRecord]) -> list[str]:
         number = after.txn.epoch
         if number != before.txn.epoch + 1 or after.moved_in == number:
             continue
-        starts = {(topic, r.partition): r.start for topic, of_topic in after.ranges.items() for r in of_topic}
-        for (topic, partition), end in ends_of(before.ranges).items():
+        starts, ranges = starts_of(after.ranges), named_as_in(Position.of(after), Position.of(before))
+        for (topic, partition), end in ends_of(ranges).items():
             start = starts.get((topic, partition))
             if start != end:
                 at = f"begins at {start}" if start is not None else "has no range"

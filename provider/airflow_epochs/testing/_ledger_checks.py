@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from airflow_epochs.contracts import Position
 from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key
 from airflow_epochs.model import (
@@ -18,6 +19,7 @@ from airflow_epochs.model import (
     ends_of,
 )
 from airflow_epochs.protocol import State
+from airflow_epochs.sources.delta.moves import named_as_in
 from airflow_epochs.testing._violations import Violation, some
 from airflow_epochs.testing.history import Act, Event, History, LedgerCopy
 from airflow_epochs.testing.ledger_facts import LedgerFacts, epoch_of_key, newest_complete_of
@@ -36,6 +38,9 @@ def gaps(history: History) -> Iterator[Violation]:
     for epoch in sorted(complete):
         if complete[epoch].moved_in == epoch:
             position = _ordered(history.facts, epoch)
+        elif before := complete.get(epoch - 1):  # a Delta table may have been moved to another place since
+            ranges = named_as_in(Position.of(complete[epoch]), Position.of(before))
+            position = position if ranges == before.ranges else ends_of(ranges)
         named = {(topic, r.partition): r for topic, per_topic in complete[epoch].ranges.items() for r in per_topic}
         for where, r in named.items():
             if r.start > r.end:

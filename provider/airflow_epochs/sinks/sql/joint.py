@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import NotApplied, Refused, RowsGone, located
-from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind, attempt_fields
+from airflow_epochs.model import STORED, Receipt, Staged, StagedClaim, Vote, VoteKind, attempt_fields
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
 from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.marker import MarkerRow
@@ -91,8 +91,12 @@ def _rehearsed(
         for voter, staging, staged in found:
             try:
                 with part_of(session), voter.located():
-                    rehearsed[voter.name] = voter.of.rehearse(session, voter.attempt, staging, staged)
-                votes[voter.name] = Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+                    said = voter.of.rehearse(session, voter.attempt, staging, staged)
+                rehearsed[voter.name] = said
+                detail = {STORED: list(said.stored)} if said.stored else {}
+                votes[voter.name] = Vote(
+                    vote=VoteKind.VOTE_COMMIT, staged=replace(staged, detail=staged.detail | detail)
+                )
             except (Refused, RowsGone) as refused:  # as every sink; another Corrupt is for a person to look at
                 votes[voter.name] = _against(refused, missing)
                 missing = [*missing, voter.name]

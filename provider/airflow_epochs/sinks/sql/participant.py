@@ -23,6 +23,7 @@ from airflow_epochs.contracts import (
 )
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.model import (
+    STORED,
     JsonDict,
     Marker,
     Receipt,
@@ -71,10 +72,12 @@ class Rehearsed:
     Attributes:
         draw: The rows for which the commit will draw numbers.
         lacks_ends: Whether the table of markers is of version 0.1, without a column for the position.
+        stored: The columns that the commit will store, if the sink may leave out some; else empty.
     """
 
     draw: Draw
     lacks_ends: bool
+    stored: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class SqlParticipant:
             Corrupt: A person must look at the marker.
         """
         table = self._table(session, staging, attempt.previous)
-        load = self._load(session, table, staging)
+        load = self._load(session, table, staging, attempt.stored)
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_unchanged(attempt, marker, marker.make())
         if self.sink.rehearse:
@@ -175,7 +178,8 @@ class SqlParticipant:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)
         marker.write(attempt, staged.rows)
-        return Rehearsed(Draw(table, load.columns, staged.rows), marker.lacks_ends)
+        stored = tuple(field["name"] for field in load.fields) if self.sink.delete_when else ()
+        return Rehearsed(Draw(table, load.columns, staged.rows), marker.lacks_ends, stored)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
@@ -204,12 +208,27 @@ class SqlParticipant:
             remedy=f"{creating}. Then clear the failed task.",
         )
 
-    def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
+    def _load(self, session: Session, table: SqlTable, staging: Staging, stored: Sequence[str]) -> Load:
+        """``stored``: columns of the rows that the table must have, because they have been stored in it before."""
         staged = staging.shape.schema["fields"]
         fields = written(table, staged, self.sink.delete_when, kept=(*self.sink.keys, self.sink.sequence_by))
+        self._require_stored([field["name"] for field in staged if field not in fields], stored)
         columns = columns_for(table, fields, self.database.takes, self.database.type_for)
         by = self._by(table, staged, fields, columns) if self.sink.keys else None
         return Load(session=session, table=table, fields=fields, columns=columns, by=by)
+
+    def _require_stored(self, left_out: Sequence[str], stored: Sequence[str]) -> None:
+        """Raise Refused if columns are left out that have been stored before: they may have another name now."""
+        known = {name.lower() for name in stored}
+        if gone := [name for name in left_out if name.lower() in known]:
+            raise Refused(
+                f"Table {self.sink.table} has no column {', '.join(map(repr, gone))} any more, which the sink stored "
+                "before: somebody dropped or renamed it.",
+                code=codes.SQL_ROWS_UNFIT,
+                remedy="Put the column back into the table, under its old name. Or, if the table is to have no such "
+                "column from now on, give it another name in the transform's rows and in `delete_when` of the sink. "
+                "Then clear the stage task.",
+            )
 
     def _by(
         self, table: SqlTable, staged: Sequence[JsonDict], fields: Sequence[JsonDict], columns: Sequence[str]
@@ -277,7 +296,8 @@ class SqlParticipant:
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
         """Rows and marker. The session's transaction must have locked the marker."""
         staging = self._area.promised(attempt, staged)
-        load = self._load(session, self._table(session, staging, attempt.previous), staging)
+        table = self._table(session, staging, attempt.previous)
+        load = self._load(session, table, staging, (*attempt.stored, *staged.detail.get(STORED, ())))
         load.run(self._reader(staging), staged.rows)
         self.env.reached("sql.copied")
         return self.marker(session, attempt.txn.pipeline).write(attempt, staged.rows)
@@ -317,6 +337,7 @@ class SqlParticipant:
 
     def receipt(self, attempt: SinkAttempt, staged: Staged, row: MarkerRow, detail: JsonDict) -> Receipt:
         """Only from what the marker, the decision and the database say, so that a repeat returns the same."""
+        stored = {STORED: staged.detail[STORED]} if STORED in staged.detail else {}
         return Receipt(
             txn_id=str(attempt.txn),
             sink=self.sink.name,
@@ -325,7 +346,7 @@ class SqlParticipant:
             bytes=staged.bytes,
             version=None,
             committed_at=row.committed_at,
-            detail=detail,
+            detail=detail | stored,
         )
 
     # -- between epochs ------------------------------------------------------------------------------------------
@@ -335,15 +356,17 @@ class SqlParticipant:
         staging, staged = self._area.checked(attempt, StagedClaim(place=place))
         with self.session([self.who(attempt.txn.pipeline)]) as session:
             table = session.table(*self.sink.table_name)
-            problem = self._unfit(session, table, staging, staged.rows) if table else None
+            problem = self._unfit(session, table, staging, staged.rows, attempt.stored) if table else None
         seen = sample_of(staging, rows_in(self._area.batches(staging)), most)
         return replace(seen, problem=problem, creates=None if table else self._creating(staging.shape.schema["fields"]))
 
-    def _unfit(self, session: Session, table: SqlTable, staging: Staging, rows: int) -> str | None:
+    def _unfit(
+        self, session: Session, table: SqlTable, staging: Staging, rows: int, stored: Sequence[str]
+    ) -> str | None:
         """Why the rows do not fit the table, as far as that shows without writing them; None if nothing was found."""
         try:
             self._require_usable(table)
-            self._load(session, table, staging).look(self._reader(staging), rows)
+            self._load(session, table, staging, stored).look(self._reader(staging), rows)
         except Refused as no:
             return no.reason
         return None

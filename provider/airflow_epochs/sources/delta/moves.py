@@ -25,6 +25,15 @@ def versions_in(ranges: Ranges) -> tuple[int, int]:
     return only.start, only.end
 
 
+def named_as_in(now: Position, was: Position) -> Ranges:
+    """The ranges of ``was``, by the name that its table has in ``now``: a table keeps its id where it is moved to."""
+    known = was.state.get(TABLE_ID)
+    if not known or known != now.state.get(TABLE_ID) or not len(now.ranges) == len(was.ranges) == 1:
+        return was.ranges
+    (name,), (of,) = now.ranges, was.ranges.values()
+    return {name: of}
+
+
 def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
     """The position at which an aborted epoch began. ``ranges`` and ``state``: those that were planned."""
     if base is not None:

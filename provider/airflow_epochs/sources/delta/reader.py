@@ -306,8 +306,17 @@ class DeltaReader:
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]]) -> Move:
         """Go on with this version."""
+        offsets = self._by_todays_name(position, offsets)
         now, _ = self._standing(position, list(offsets))
         return moves.moved(position, self.config.table, now.id, self._version_in(now, offsets), now.newest)
+
+    def _by_todays_name(
+        self, position: Position, offsets: Mapping[str, Mapping[int, int]]
+    ) -> Mapping[str, Mapping[int, int]]:
+        """``offsets``, of which the position may have an earlier place of the table. ``_go_on`` compares the tables."""
+        if not position.state.get(TABLE_ID):
+            return offsets
+        return {self.config.table if topic in position.ranges else topic: of for topic, of in offsets.items()}
 
     def to_another(self, position: Position, starting: object) -> Move:
         """Go on in the table that is there now."""
