@@ -211,6 +211,9 @@ class Dataset(NamedTuple):
 
 # -- sources --------------------------------------------------------------------------------------------------------
 
+TABLE_ID = "table_id"
+"""In the state of a position in a table: the table's identity, which it keeps where it is moved to."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
@@ -233,6 +236,14 @@ class Position:
     def of(cls, record: OpenRecord | CompleteRecord) -> Position:
         """As ``after``, of a record that is there."""
         return cls(ranges=record.ranges, state=record.source_state)
+
+    def named_as_in(self, now: Position) -> Ranges:
+        """The ranges, by the name that their table has in ``now``, if it was moved since."""
+        known = self.state.get(TABLE_ID)
+        if not known or known != now.state.get(TABLE_ID) or not len(now.ranges) == len(self.ranges) == 1:
+            return self.ranges
+        (name,), (of,) = now.ranges, self.ranges.values()
+        return {name: of}
 
 
 @dataclass(frozen=True, kw_only=True)

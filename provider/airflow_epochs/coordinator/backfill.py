@@ -19,7 +19,6 @@ from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, records_upper_bound
-from airflow_epochs.sources.delta.moves import named_as_in
 
 log = secrecy.logger(__name__)
 
@@ -219,7 +218,7 @@ def _earlier(task: TaskTry, first: int, epoch: int, planned: PlannedEpoch) -> It
     now = Position(ranges=planned.ranges, state=planned.state)
     for number in range(first, epoch):
         if record := task.ledger.complete_record(number):  # always true from ``RebuiltRecord.backfill_from`` on
-            yield named_as_in(now, Position.of(record))
+            yield Position.of(record).named_as_in(now)
 
 
 def widened(ranges: Ranges, earlier: Iterable[Ranges]) -> Ranges:

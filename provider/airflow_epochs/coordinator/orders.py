@@ -40,7 +40,6 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.sinks import GROUP, from_spec
-from airflow_epochs.sources.delta.moves import named_as_in
 
 EPOCHS_COUNTED_MAX = 1_000
 """The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
@@ -134,7 +133,7 @@ def before_beginning(ledger: Ledger, again: Ranges, at: Position) -> tuple[Range
     rest.
     """
     first = ledger.complete_record(1)
-    begins = starts_of(named_as_in(at, Position.of(first))) if first else {}
+    begins = starts_of(Position.of(first).named_as_in(at)) if first else {}
 
     def part(cut: Callable[[OffsetRange, int], OffsetRange]) -> Ranges:
         found = {t: tuple(cut(r, begins.get((t, r.partition), r.start)) for r in of) for t, of in again.items()}
@@ -269,11 +268,11 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
         )
     _require_same_topics(ledger, at, at.before, number)
     last = Position.of(at.order or at.before)
-    found = ends_of(named_as_in(last, Position.of(record)))
+    found = ends_of(Position.of(record).named_as_in(last))
     missing = ends_of(last.ranges).keys() - found.keys()
     for later in range(number + 1, at.epoch):
         complete = ledger.complete_record(later) if missing else None
-        starts = starts_of(named_as_in(last, Position.of(complete))) if complete else {}
+        starts = starts_of(Position.of(complete).named_as_in(last)) if complete else {}
         found |= {partition: starts[partition] for partition in missing & starts.keys()}
         missing -= starts.keys()
     offsets: dict[str, dict[int, int]] = {}

@@ -21,7 +21,6 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, ends_of, records_upper_bound, starts_of
 from airflow_epochs.protocol import State
-from airflow_epochs.sources.delta.moves import named_as_in
 
 LEDGER = "ledger"
 LOOKS = 3
@@ -113,7 +112,7 @@ def _not_contiguous(records: Sequence[CompleteRecord]) -> list[str]:
         number = after.txn.epoch
         if number != before.txn.epoch + 1 or after.moved_in == number:
             continue
-        starts, ranges = starts_of(after.ranges), named_as_in(Position.of(after), Position.of(before))
+        starts, ranges = starts_of(after.ranges), Position.of(before).named_as_in(Position.of(after))
         for (topic, partition), end in ends_of(ranges).items():
             start = starts.get((topic, partition))
             if start != end:

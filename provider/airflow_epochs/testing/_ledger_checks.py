@@ -19,7 +19,6 @@ from airflow_epochs.model import (
     ends_of,
 )
 from airflow_epochs.protocol import State
-from airflow_epochs.sources.delta.moves import named_as_in
 from airflow_epochs.testing._violations import Violation, some
 from airflow_epochs.testing.history import Act, Event, History, LedgerCopy
 from airflow_epochs.testing.ledger_facts import LedgerFacts, epoch_of_key, newest_complete_of
@@ -39,7 +38,7 @@ def gaps(history: History) -> Iterator[Violation]:
         if complete[epoch].moved_in == epoch:
             position = _ordered(history.facts, epoch)
         elif before := complete.get(epoch - 1):  # a Delta table may have been moved to another place since
-            ranges = named_as_in(Position.of(complete[epoch]), Position.of(before))
+            ranges = Position.of(before).named_as_in(Position.of(complete[epoch]))
             position = position if ranges == before.ranges else ends_of(ranges)
         named = {(topic, r.partition): r for topic, per_topic in complete[epoch].ranges.items() for r in per_topic}
         for where, r in named.items():

@@ -5,11 +5,11 @@ A move changes nothing by itself. It becomes part of a ledger record, which the 
 
 from __future__ import annotations
 
-from airflow_epochs.contracts import Move, Position
+from airflow_epochs.contracts import TABLE_ID, Move, Position
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
 
-TABLE_ID, DIGEST = "table_id", "digest"
-"""Of the source's state: the table's identity, and a digest of the log entry of the last version that was read."""
+DIGEST = "digest"
+"""Of the source's state, beside ``TABLE_ID``: a digest of the log entry of the last version that was read."""
 WHOLE = "whole"
 """Of the state of a position at version 0: whether the next epoch reads the whole table, whatever ``starting`` is."""
 
@@ -23,15 +23,6 @@ def versions_in(ranges: Ranges) -> tuple[int, int]:
     """The inverse of ``of_versions``."""
     ((only,),) = ranges.values()
     return only.start, only.end
-
-
-def named_as_in(now: Position, was: Position) -> Ranges:
-    """The ranges of ``was``, by the name that its table has in ``now``: a table keeps its id where it is moved to."""
-    known = was.state.get(TABLE_ID)
-    if not known or known != now.state.get(TABLE_ID) or not len(now.ranges) == len(was.ranges) == 1:
-        return was.ranges
-    (name,), (of,) = now.ranges, was.ranges.values()
-    return {name: of}
 
 
 def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:

@@ -16,7 +16,7 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Environment, Move, PlannedEpoch, Position, SparkRead
+from airflow_epochs.contracts import TABLE_ID, Environment, Move, PlannedEpoch, Position, SparkRead
 from airflow_epochs.delta.log import entry_version, log_entry
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt, Refused
@@ -25,7 +25,7 @@ from airflow_epochs.names import resolved
 from airflow_epochs.sources.delta import moves
 from airflow_epochs.sources.delta.bounds import Bounds, Size
 from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, parse_starting
-from airflow_epochs.sources.delta.moves import DIGEST, TABLE_ID, of_versions, versions_in
+from airflow_epochs.sources.delta.moves import DIGEST, of_versions, versions_in
 from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
 from airflow_epochs.sources.delta.versions import (
     Unreadable,
