@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -74,10 +75,28 @@ def unclear_in(location: str) -> str | None:
     return found and found[0]
 
 
-def host_of_file(url: str) -> str | None:
-    """The host that a ``file:`` URL names by mistake, as by two slashes in place of three; None if it names none."""
+class FileHost(NamedTuple):
+    """What is wrong with a ``file:`` URL that names a host, as by two slashes in place of three.
+
+    ``meant``: the path that it has meant so far. ``wanted``: the URL with three slashes.
+    """
+
+    host: str
+    meant: str
+    wanted: str
+
+    @property
+    def flaw(self) -> str:
+        """What an error says after 'names'."""
+        return f"the host {self.host!r}: a URL of a file has three slashes. So far it meant {self.meant}"
+
+
+def host_of_file(url: str) -> FileHost | None:
+    """The host that a ``file:`` URL names by mistake; None if it names none."""
     parts = urlsplit(url)
-    return parts.netloc if parts.scheme == "file" and parts.netloc not in ("", "localhost") else None
+    if parts.scheme != "file" or parts.netloc in ("", "localhost"):
+        return None
+    return FileHost(parts.netloc, normalised(url), f"file:///{url.partition('://')[2]}")
 
 
 def resolved(location: str) -> str:

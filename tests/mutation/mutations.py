@@ -210,8 +210,7 @@ MUTATIONS = [
     Mutation(
         "clean-up of an aborted attempt takes the next one's places, too",
         [
-            ("coordinator/cleanup.py", ", of=opened.txn.attempt)", ")"),
-            ("coordinator/cleanup.py", "if record.txn_id == opened.txn_id:", "if True:"),
+            ("coordinator/cleanup.py", "ledger.tries_of(opened)", "ledger.tries(opened.txn.epoch)"),
             ("coordinator/cleanup.py", "if place != sink.place(attempt, try_id, self.env):", "if False:"),
             ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],

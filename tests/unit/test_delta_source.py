@@ -129,6 +129,12 @@ def test_a_file_url_with_two_slashes_is_refused_and_told_what_it_has_meant(rende
     assert "write file:///orders." in str(refused.value) and "write file:///lake/orders." in str(refused.value)
 
 
+def test_a_login_in_a_file_url_is_in_no_error() -> None:
+    with pytest.raises(BadArgument, match="names the host 'lake'") as refused:
+        DeltaSource("file://ada:word@lake/orders")
+    assert "word" not in str(refused.value)
+
+
 def test_a_source_on_record_with_a_file_url_with_two_slashes_means_what_it_has_meant() -> None:
     recorded = {**DeltaSource("/orders").spec(), "table": "file://lake/orders"}
     assert DeltaSource.from_spec(recorded) == DeltaSource("/orders")

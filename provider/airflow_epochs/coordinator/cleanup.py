@@ -75,9 +75,8 @@ def discard_attempt(
         env: The environment to work in.
     """
     clearing = _Clearing(ledger, today, env, frozenset(), lambda sink: sink.name in confirmed)
-    for record in ledger.tries(opened.txn.epoch, of=opened.txn.attempt):
-        if record.txn_id == opened.txn_id:
-            clearing.of_try(opened, record)
+    for record in ledger.tries_of(opened):
+        clearing.of_try(opened, record)
 
 
 @dataclass(frozen=True)

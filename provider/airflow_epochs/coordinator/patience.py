@@ -71,14 +71,7 @@ def _patience(task: TaskTry, opened: OpenRecord, run: Run) -> float:
     if opened.run == run or not task.pipeline.wait_for_others:
         return 0
     given = task.pipeline.wait_for_others * (1 << min(_aborted_by_others(task, opened), DOUBLINGS_MAX))
-    signs = [
-        opened.opened_at,
-        *(
-            t.started_at
-            for t in task.ledger.tries(opened.txn.epoch, of=opened.txn.attempt)
-            if t.txn_id == opened.txn_id
-        ),
-    ]
+    signs = [opened.opened_at, *(each.started_at for each in task.ledger.tries_of(opened))]
     return min(given, given - min(_age(task, sign) for sign in signs))
 
 

@@ -233,11 +233,7 @@ def _rejoinable(task: TaskTry, opened: OpenRecord, this: _Try) -> list[TryRecord
 def _tries(task: TaskTry, opened: OpenRecord) -> list[TryRecord]:
     """The tries of the attempt whose records may name a session."""
     today = task.env.spark.new_session()
-    return [
-        each
-        for each in task.ledger.tries(opened.txn.epoch, of=opened.txn.attempt)
-        if each.txn_id == opened.txn_id and may_stop(each, today)
-    ]
+    return [each for each in task.ledger.tries_of(opened) if may_stop(each, today)]
 
 
 def _release(task: TaskTry, opened: OpenRecord) -> None:

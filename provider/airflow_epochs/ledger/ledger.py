@@ -395,22 +395,27 @@ class Ledger:
         """Whether the run has an index, also one that ``epoch_of`` ignores or does not believe."""
         return self._records.has(run_key(run))
 
-    def tries(self, number: int, *, of: int | None = None, newest: int | None = None) -> list[TryRecord]:
+    def tries(self, number: int, *, newest: int | None = None) -> list[TryRecord]:
         """The records of all tries of ``stage`` in the epoch, sorted by key.
 
         Each record takes a request, and an epoch that keeps failing gets more with every attempt. So a task of one
-        attempt should not ask for all.
-
-        Args:
-            number: The epoch.
-            of: Only those of this attempt.
-            newest: Only those of so many attempts: the newest ones that have any.
+        attempt should not ask for all. ``newest``: only those of so many attempts, the newest ones that have any.
         """
-        keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]
-        if of is not None or newest is not None:
-            tried = {attempt for key in keys if (attempt := attempt_tried(key)) is not None}
-            wanted = {of} if of is not None else set(sorted(tried)[-(newest or 0) :])
+        keys = self._keys_of_tries(number)
+        if newest is not None:
+            wanted = sorted({attempt for key in keys if (attempt := attempt_tried(key)) is not None})[-newest:]
             keys = [key for key in keys if attempt_tried(key) in wanted]
+        return self._tries_at(keys)
+
+    def tries_of(self, opened: OpenRecord) -> list[TryRecord]:
+        """The records of this attempt's tries, sorted by key: no other attempt's, and none of another ledger's."""
+        keys = [key for key in self._keys_of_tries(opened.txn.epoch) if attempt_tried(key) == opened.txn.attempt]
+        return [record for record in self._tries_at(keys) if record.txn_id == opened.txn_id]
+
+    def _keys_of_tries(self, number: int) -> list[str]:
+        return [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]
+
+    def _tries_at(self, keys: list[str]) -> list[TryRecord]:
         return [record for key in keys if (record := self._records.get(key, TryRecord))]
 
     def restaged(self, number: int, sink: str) -> list[RestagedRecord]:

@@ -81,15 +81,12 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
             "that is there. For a new ledger, set it to another place without these characters.",
         )
-    if host_of_file(url):
-        bare = shown(url) if has_login(url) else url
+    if file := host_of_file(shown(url) if has_login(url) else url):
         raise Refused(
-            f"The ledger root {shown(url)!r} names the host {urlsplit(bare).netloc!r}: a URL of a file has three "
-            f"slashes. So far it meant {normalised(bare)!r}, and a ledger may be there.",
+            f"The ledger root {shown(url)!r} names {file.flaw}, and a ledger may be there.",
             code=codes.LEDGER_ROOT_UNUSABLE,
-            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{normalised(bare)}' to go on with a "
-            f"ledger that is there. For a new ledger, write 'file:///{bare.partition('://')[2]}'. Then clear the "
-            "failed task.",
+            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{file.meant}' to go on with a "
+            f"ledger that is there. For a new ledger, write '{file.wanted}'. Then clear the failed task.",
         )
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):

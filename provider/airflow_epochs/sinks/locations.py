@@ -20,13 +20,12 @@ def require_usable(what: str, url: str, sink: str) -> None:
             remedy="Put the login into the connection that `storage_conn_id` names, and take it out of the URL.",
             sink=sink,
         )
-    if not is_template(url) and (host := host_of_file(url)):
+    if not is_template(url) and (file := host_of_file(url)):
         raise Refused(
-            f"`{what}` of the sink, {url}, names the host {host!r}: a URL of a file has three slashes. So far it meant "
-            f"{normalised(url)}.",
+            f"`{what}` of the sink, {url}, names {file.flaw}.",
             code=codes.SINK_MISCONFIGURED,
-            remedy=f"Set `{what}` to file://{normalised(url)} to go on where the sink has been. If it is new, write "
-            f"file:///{url.partition('://')[2]}. Then clear the failed task.",
+            remedy=f"Set `{what}` to file://{file.meant} to go on where the sink has been. If it is new, write "
+            f"{file.wanted}. Then clear the failed task.",
             sink=sink,
         )
     if (unclear := unclear_in(url)) and not is_template(url):

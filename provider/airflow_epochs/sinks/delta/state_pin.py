@@ -10,6 +10,7 @@ from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation, open_table
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import host_of_file, normalised
+from airflow_epochs.secrecy import shown
 from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
@@ -135,13 +136,12 @@ def _anew_with_its_rows(state: StateTable) -> str:
 
 
 def _version_of(at: Whereabouts, initial: str) -> int:
-    if host := host_of_file(url := initial.strip()):
+    if file := host_of_file(shown(initial.strip())):
         raise Refused(
-            f"`initial` names {initial}, with the host {host!r}: a URL of a file has three slashes. So far it meant "
-            f"{normalised(url)}.",
+            f"`initial` names {shown(initial)}, with {file.flaw}.",
             code=codes.STATE_INITIAL_MISSING,
-            remedy=f"Set `initial` to file://{normalised(url)} if the state is to begin with the table there, else to "
-            f"file:///{url.partition('://')[2]}. Then clear the failed task.",
+            remedy=f"Set `initial` to file://{file.meant} if the state is to begin with the table there, else to "
+            f"{file.wanted}. Then clear the failed task.",
             sink=at.sink.name,
         )
     location = at.other(normalised(initial.strip()))

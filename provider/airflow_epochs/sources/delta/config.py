@@ -116,11 +116,10 @@ def require_no_host(table: object) -> None:
 
     A template may be rendered to anything.
     """
-    if isinstance(table, str) and not is_template(table) and (host := host_of_file(url := table.strip())):
+    if isinstance(table, str) and not is_template(table) and (file := host_of_file(secrecy.shown(table.strip()))):
         raise bad(
-            f"`table` is {table!r}, which names the host {host!r}: a URL of a file has three slashes. So far it meant "
-            f"{normalised(url)}. To go on there, write file://{normalised(url)}. If the source is new, write "
-            f"file:///{url.partition('://')[2]}."
+            f"`table` is {secrecy.shown(table)!r}, which names {file.flaw}. To go on there, write "
+            f"file://{file.meant}. If the source is new, write {file.wanted}."
         )
 
 
