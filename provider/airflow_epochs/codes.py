@@ -603,8 +603,8 @@ DRY_RUN_UNFINISHED = COMMANDS.code(
     "complete. A preview shows records that no run has taken yet, so no epoch may be open or in doubt.",
     "Choose a complete epoch that `airflow epochs list PIPELINE` prints. Or complete the epoch, as the preview of one "
     "in doubt needs: type `airflow epochs retry PIPELINE --why …`, or start a run. To preview the records of an open "
-    "epoch before they are published, type `airflow epochs abort PIPELINE --why …` if no run is at work. If one is, "
-    "type `airflow epochs pause PIPELINE --why …`, and wait until it has ended. Unpause the pipeline after that.",
+    "epoch before they are published, type `airflow epochs pause PIPELINE --why …`, mark a run that is at work as "
+    "failed in Airflow, and type `airflow epochs abort PIPELINE --why …`. Unpause the pipeline after the preview.",
 )
 DRY_RUN_GONE = COMMANDS.code(
     "EPOCHS-DRY-RUN-GONE",

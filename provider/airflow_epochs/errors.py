@@ -199,3 +199,9 @@ def tolerated(what: str) -> Iterator[None]:
         yield
     except Exception:
         log.warning("%s failed; it will be tried again with a later epoch", what, exc_info=True)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not empty; the error's class if there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -20,7 +20,7 @@ from airflow_epochs import DeltaSink, codes
 from airflow_epochs.commands import preview as command
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.coordinator import unpublished
-from airflow_epochs.coordinator.actions import Abort
+from airflow_epochs.coordinator.actions import Abort, Pause, Unpause
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.dry_run import dry_run
 from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
@@ -105,7 +105,7 @@ def test_a_preview_is_refused_while_an_epoch_is_open_or_in_doubt(world: DiskWorl
     with pytest.raises(Refused, match="Epoch 2 is in doubt") as in_doubt:
         preview(world.coordinator().task, 100, 1)
     assert {open_yet.value.code, in_doubt.value.code} == {codes.DRY_RUN_UNFINISHED}
-    assert commands(open_yet.value) == ["abort", "pause", "unpause"]
+    assert commands(open_yet.value) == ["pause", "abort", "unpause"]
     assert commands(in_doubt.value) == ["retry"]
     assert world.run(3) is None
     world.produce(1)
@@ -116,11 +116,19 @@ def commands(refused: Refused) -> list[str]:
     return re.findall(r"`airflow epochs (\w+) orders --why …`", refused.filled_remedy)
 
 
-def test_after_an_open_attempt_of_a_dead_run_was_aborted_its_records_can_be_previewed(world: DiskWorld) -> None:
+def test_an_open_epoch_is_previewed_as_the_error_says_and_no_other_run_takes_its_records(world: DiskWorld) -> None:
     opened = world.coordinator().open(world.run_of(2))
     assert isinstance(opened, OpenRecord)
-    Abort.of(world.ledger, "orders").do(world.ledger, Account(who="ada", why="to look first"))
+    ada = Account(who="ada", why="to look first")
+    Pause.of(world.ledger, "orders").do(world.ledger, ada)
+    Abort.of(world.ledger, "orders").do(world.ledger, ada)
+    with pytest.raises(NoNewData):
+        world.coordinator().open(world.run_of(3))
     assert preview(world.coordinator().task, 100, 1).ranges == opened.ranges
+    Unpause.of(world.ledger, "orders").do(world.ledger, ada)
+    assert world.run(3) is None
+    record = world.ledger.complete_record(2)
+    assert record and record.ranges == opened.ranges
 
 
 def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(world: DiskWorld) -> None:

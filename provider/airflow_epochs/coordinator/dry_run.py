@@ -38,8 +38,6 @@ from airflow_epochs.protocol import State
 from airflow_epochs.sinks.participant import vote_against, vote_against_rows
 from airflow_epochs.transforms.changes import DELETED
 
-log = secrecy.logger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SinkResult:

@@ -177,9 +177,10 @@ _TO_FINISH = (
     "again."
 )
 _TO_LOOK_FIRST = (  # a run would publish what the user wants to see before
-    "Type `airflow epochs abort PIPELINE --why …` if no run is at work: the next attempt takes the same records. If a "
-    "run is at work, type `airflow epochs pause PIPELINE --why …`, and wait until it has ended. Then type the command "
-    "again. `airflow epochs unpause PIPELINE --why …` ends the pause."
+    "Type `airflow epochs pause PIPELINE --why …`, so that no other run takes the records. If a run is at work, mark "
+    "it as failed in Airflow. If the epoch is still open then, type `airflow epochs abort PIPELINE --why …`: the next "
+    "attempt takes the same records. Then type the command again. `airflow epochs unpause PIPELINE --why …` ends the "
+    "pause."
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import NotApplied, Refused, first_line
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.storage.files import Files, open_files
 
@@ -178,12 +178,6 @@ def _require_nothing(location: TableLocation) -> None:
             f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
             code=codes.DELTA_NOT_A_TABLE,
         )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not empty; the error's class if there is none."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def read_marker(table: DeltaTable, app: App, location: TableLocation) -> Marker | None:

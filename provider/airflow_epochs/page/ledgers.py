@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fastapi import HTTPException, status
 
-from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids
@@ -15,8 +14,6 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import PipelineRow, overview
 from airflow_epochs.names import is_name
 from airflow_epochs.page.access import GetUserDep, readable_dags, require_readable
-
-log = secrecy.logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_epochs import codes
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage.blobs import TooLarge
 
@@ -48,7 +48,7 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
         if not isinstance(error, (BaseError, ValueError)) and type(error).__name__ != "PanicException":
             raise  # on some unknown options obstore panics, and a PanicException is no Exception
         raise Refused(
-            f"The provider cannot open the object store at {shown(url)}: {str(error).splitlines()[0]}",
+            f"The provider cannot open the object store at {shown(url)}: {first_line(error)}",
             code=codes.STORE_UNUSABLE,
         ) from error
 
@@ -255,7 +255,7 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise OutcomeUnknown(
-                f"The object store did not confirm that it wrote {self._place}/{path}: {str(error).splitlines()[0]}",
+                f"The object store did not confirm that it wrote {self._place}/{path}: {first_line(error)}",
                 code=codes.STORE_WRITE_UNKNOWN,
             ) from error
 
@@ -277,12 +277,12 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise NotApplied(
-                f"A request to the object store at {self._place} failed: {str(error).splitlines()[0]}",
+                f"A request to the object store at {self._place} failed: {first_line(error)}",
                 code=codes.STORE_UNREACHABLE,
             ) from error
 
     def _no_permission(self, error: Exception) -> Refused:
         return Refused(
-            f"The object store denies access to {self._place}: {str(error).splitlines()[0]}",
+            f"The object store denies access to {self._place}: {first_line(error)}",
             code=codes.STORE_FORBIDDEN,
         )

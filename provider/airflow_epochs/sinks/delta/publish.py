@@ -31,11 +31,10 @@ from airflow_epochs.delta.table import (
     FoundCommit,
     TableLocation,
     commit_in,
-    first_line,
     newest_checkpoint,
     open_table,
 )
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost, first_line
 from airflow_epochs.model import (
     JsonDict,
     Marker,

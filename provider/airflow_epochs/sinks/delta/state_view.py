@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
-from airflow_epochs.delta.table import TableLocation, first_line, store_failed, unreachable
-from airflow_epochs.errors import Refused
+from airflow_epochs.delta.table import TableLocation, store_failed, unreachable
+from airflow_epochs.errors import Refused, first_line
 from airflow_epochs.sinks.delta import state_sql
 from airflow_epochs.sinks.delta.state_pin import expired_to
 from airflow_epochs.sinks.delta.state_sql import DATAFUSION, DUCKDB, SPARK, StateQuery

@@ -13,8 +13,8 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Row, SinkAttempt, StagedSample
 from airflow_epochs.delta.log import StagedFile, actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.shape import PHYSICAL_NAME
-from airflow_epochs.delta.table import TableLocation, first_line
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.errors import NotApplied, Refused, first_line
 from airflow_epochs.model import JsonDict, Receipt, TransactionId
 from airflow_epochs.sinks.delta.modes import MERGE, UPSERT
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_epochs import codes
-from airflow_epochs.delta.table import first_line
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, first_line
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema, Write
 from airflow_epochs.sinks.kafka.value_options import PROTOBUF

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_epochs import codes
-from airflow_epochs.delta.table import first_line
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, first_line
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.model import JsonDict, Staged
 from airflow_epochs.schemas import WriterSchema

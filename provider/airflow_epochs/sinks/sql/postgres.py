@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Dataset
-from airflow_epochs.delta.table import first_line
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session, part_of
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable

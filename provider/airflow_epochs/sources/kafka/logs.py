@@ -77,8 +77,6 @@ class ClusterLog:
 Offsets = Mapping[str, Mapping[int, int]]
 """One offset per topic and partition."""
 
-Tails = Mapping[Partition, Tail]
-
 
 def offsets_at_ends(ranges: Ranges) -> dict[str, dict[int, int]]:
     """The position after the ranges, per topic and partition."""

@@ -41,11 +41,6 @@ class Gap:
         """Whether the topic or the partition is gone, so that the offset stands for no record any more."""
         return self.why in (_NO_TOPIC, _OTHER_TOPIC, _NO_PARTITION)
 
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the records were deleted before the pipeline read them. Otherwise it had read them."""
-        return self.why == _DELETED
-
     def __str__(self) -> str:
         offsets = f"offsets [{self.start}, {self.end})" if self.end is not None else f"offset {self.start} and up"
         return f"{self.topic}[{self.partition}] {offsets}"

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_epochs import codes, secrecy
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import (
     determinism,
@@ -41,7 +41,6 @@ from airflow_epochs.transforms.changes import LATE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
-log = secrecy.logger(__name__)
 
 P = TypeVar("P", bound=DeltaStaging)
 StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], Claim]
