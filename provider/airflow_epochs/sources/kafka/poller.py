@@ -76,8 +76,8 @@ class Watch:
             self._poller.end()
 
     def tell(self, seen: Seen) -> None:
-        """What a poll saw of all topics."""
-        self._newest = replace(seen, ends={at: end for at, end in seen.ends.items() if at[0] in self.topics})
+        """What a poll saw of its topics."""
+        self._newest = seen
         self._news.set()
 
 
@@ -108,9 +108,11 @@ class _Poller:
         while True:
             topics = frozenset[str]().union(*(each.topics for each in self.watches))
             seen = await self._look(topics)
+            of_topic = _by_topic(seen.ends)  # once for all watches: thousands may share this loop
             for each in tuple(self.watches):
                 if each.topics <= topics:  # else it came during this poll, which knows nothing of its topics
-                    each.tell(seen)
+                    own = [of_topic.get(topic, {}) for topic in sorted(each.topics)]
+                    each.tell(replace(seen, ends={at: end for ends in own for at, end in ends.items()}))
             pause = min(2 * pause, PAUSE_S_MAX) if seen.error else POLL_S
             await asyncio.sleep(pause)
 
@@ -120,6 +122,13 @@ class _Poller:
         except Exception as error:
             self._partitions = _Partitions()
             return Seen({}, error)
+
+
+def _by_topic(ends: Mapping[Partition, int]) -> dict[str, dict[Partition, int]]:
+    found: dict[str, dict[Partition, int]] = {}
+    for at, end in ends.items():
+        found.setdefault(at[0], {})[at] = end
+    return found
 
 
 class _Partitions:
