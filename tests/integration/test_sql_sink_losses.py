@@ -393,6 +393,17 @@ def test_a_session_that_the_server_ended_because_it_was_idle_is_told_of_with_the
             session.execute("SELECT 1")
 
 
+def test_a_wait_for_a_lock_that_was_too_short_is_told_of_with_the_setting_that_helps(pg: SqlWorld) -> None:
+    pg.env.connections["db"] = pg.db.connection(extra={"options": "-c lock_timeout=50ms"})
+    with (
+        Database().connect(pg.env.connections["db"], ["a"]) as one,
+        Database().connect(pg.env.connections["db"], ["b"]) as other,
+    ):
+        one.execute("SELECT pg_advisory_lock(7)")
+        with pytest.raises(NotApplied, match="lock_timeout=5min"):
+            other.execute("SELECT pg_advisory_lock(7)")
+
+
 @pytest.mark.parametrize("given", ["5min", -1, "nan", "inf", [300]])
 def test_a_commit_timeout_that_is_no_number_of_seconds_is_refused_before_an_epoch(pg: SqlWorld, given: Any) -> None:
     pg.env.connections["db"] = pg.db.connection(extra={"commit_timeout": given})

@@ -84,8 +84,9 @@ be gone. The connection's extra ``commit_timeout`` overrides this."""
 _MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
 """Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
 server that has become a standby."""
-_IDLE = "25P03"
-"""The SQLSTATE of a session that the server ended because it was idle in its transaction."""
+_LONGER = {"55P03": "lock_timeout=5min", "25P03": "idle_in_transaction_session_timeout=30min"}
+"""By SQLSTATE, the setting that gives more time: to wait for a lock, to be idle in a transaction. For all others it is
+``statement_timeout``."""
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -563,7 +564,7 @@ class PostgresSession:
         state = error.sqlstate or ""
         session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
         if session_ended or state.startswith(_MAY_PASS):
-            longer = "statement_timeout=3h" if state != _IDLE else "idle_in_transaction_session_timeout=30min"
+            longer = _LONGER.get(state, "statement_timeout=3h")
             return NotApplied(
                 f"{self.name} did not complete a statement: {_said(error)}",
                 code=codes.SQL_UNREACHABLE,
