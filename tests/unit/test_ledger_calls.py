@@ -10,6 +10,7 @@ import pytest
 from airflow_epochs.ledger import remembered
 from airflow_epochs.ledger.keys import complete_key
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.overview import overview
 from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
@@ -66,6 +67,15 @@ def test_the_newest_epochs_of_100_000_are_listed_without_a_look_at_the_others() 
         assert shown == [epochs] and not store.listed
         asked.append(len(store.calls))
     assert asked[1] - asked[0] <= A_THOUSAND_TIMES_AS_MANY
+
+
+def test_the_tab_of_a_dag_asks_of_another_dags_pipeline_only_whose_it_is() -> None:
+    epochs = CountedEpochs.of_a_ledger_with(1_000)
+    stores = [CountingStore(epochs.home) for _ in range(3)]
+    [own] = overview(["orders"], lambda _: epochs.ledger(stores[0]), "dag")
+    assert own == overview(["orders"], lambda _: epochs.ledger(stores[1]))[0]
+    assert overview(["orders"], lambda _: epochs.ledger(stores[2]), "another_dag") == []
+    assert len(stores[2].calls) <= 4 < len(stores[1].calls) / 2
 
 
 @SIGNED

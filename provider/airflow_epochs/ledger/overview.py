@@ -92,13 +92,31 @@ class PipelineRow:
 
 def pipelines_in(store: Store) -> list[str]:
     """The names of the pipelines that are registered in a store, sorted."""
-    return [name for name in store.folders() if is_name(name) and store.exists(f"{name}/{PIPELINE_KEY}")]
-
-
-def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger]) -> list[PipelineRow]:
-    """The row of each pipeline, in the order of the names. A ledger that cannot be read has a row that says so."""
+    names = [name for name in store.folders() if is_name(name)]
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        return list(pool.map(lambda name: _row(name, ledger_of), names))
+        registered = list(pool.map(lambda name: store.exists(f"{name}/{PIPELINE_KEY}"), names))
+    return [name for name, there in zip(names, registered, strict=True) if there]
+
+
+def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: str | None = None) -> list[PipelineRow]:
+    """The row of each pipeline, in the order of the names. A ledger that cannot be read has a row that says so.
+
+    Args:
+        names: The pipelines.
+        ledger_of: Opens the ledger of a pipeline.
+        dag_id: Only pipelines that this DAG owns or has owned, and those whose ledgers do not tell their owners. Of
+            the others only the owners are read.
+    """
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        rows = pool.map(lambda name: _row(name, ledger_of) if _may_be_of(name, ledger_of, dag_id) else None, names)
+        return [row for row in rows if row]
+
+
+def _may_be_of(name: str, ledger_of: Callable[[str], Ledger], dag_id: str | None) -> bool:
+    if dag_id is None:
+        return True
+    owners = _owners_at_least(name, ledger_of)
+    return dag_id in owners or not owners
 
 
 def seconds_of(complete: CompleteRecord) -> dict[str, float]:

@@ -32,22 +32,22 @@ class Unreachable:
     why: str
 
 
-def all_pipelines(user: GetUserDep) -> tuple[list[Listed], list[Unreachable]]:
-    """The pipelines that the user may see, and the connections that do not answer."""
+def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Listed], list[Unreachable]]:
+    """The pipelines that the user may see, and the connections that do not answer. ``dag_id``: as in ``overview``."""
     listed: list[Listed] = []
     unreachable: list[Unreachable] = []
     for conn_id in ledger_conn_ids():
         try:
-            listed += _of_connection(conn_id)
+            listed += _of_connection(conn_id, dag_id)
         except EpochError as error:
             unreachable.append(Unreachable(conn_id, error.what))
     readable = readable_dags(user, {each.row.dag_id for each in listed})
     return [each for each in listed if each.row.dag_id in readable], unreachable
 
 
-def _of_connection(conn_id: str) -> Iterator[Listed]:
+def _of_connection(conn_id: str, dag_id: str | None) -> Iterator[Listed]:
     hook = EpochsHook(conn_id)
-    for row in overview(hook.pipelines(), hook.ledger):
+    for row in overview(hook.pipelines(), hook.ledger, dag_id):
         yield Listed(conn_id, row)
 
 

@@ -47,7 +47,7 @@ def pipelines(request: Request, user: GetUserDep) -> Response:
 @router.get("/dags/{dag_id}")
 def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Response:
     """The tab of a DAG: its pipeline; a list, if it has several or none."""
-    listed, unreachable = all_pipelines(user)
+    listed, unreachable = all_pipelines(user, dag_id)
     its = [each for each in listed if each.row.dag_id == dag_id]
     if len(its) == 1:
         return RedirectResponse(path_of(request, its[0].conn_id, its[0].row.name))
@@ -59,7 +59,7 @@ def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Respons
 def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) -> Response:
     """The tab of a run: the epochs that it worked on."""
     run, found = Run(dag_id, run_id), []
-    listed, unreachable = all_pipelines(user)
+    listed, unreachable = all_pipelines(user, dag_id)
     its = [each for each in listed if dag_id in each.row.owners or not each.row.owners]
     unreadable = [each for each in its if each.row.condition is Condition.UNREADABLE]
     for each in its:
