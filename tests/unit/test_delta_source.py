@@ -26,6 +26,7 @@ from airflow_epochs.sources.delta import moves, reader
 from airflow_epochs.sources.delta.table_now import TableNow
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import from_json
+from airflow_epochs.storage.local import LocalFiles
 from tests.support.environment import Environment
 from tests.support.table_lab import TableLab, entry, maps_in, renamed_in
 
@@ -278,6 +279,25 @@ def test_the_history_of_a_table_comes_in_steps_from_version_0_on(lab: TableLab) 
     lab.options |= {"starting": 0, "max_files": 3}
     first = planned(lab)
     assert (versions(first), versions(planned(lab, first))) == ((0, 3), (3, 4))
+
+
+@pytest.mark.parametrize("starting", [0, 1])
+def test_a_bounded_epoch_looks_at_no_version_behind_the_first_one_that_is_too_much(
+    lab: TableLab, starting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        lab.write(number)
+    asked = list[int]()
+    read = LocalFiles.read
+
+    def noted(files: LocalFiles, path: str) -> bytes | None:
+        asked.extend(int(found[1]) for found in [re.search(r"_delta_log/0*(\d+)\.json", path)] if found)
+        return read(files, path)
+
+    monkeypatch.setattr(LocalFiles, "read", noted)
+    lab.options |= {"starting": starting, "max_files": 2}
+    assert versions(planned(lab)) == (starting, starting + 2)
+    assert set(asked) <= set(range(starting + 3))
 
 
 def moved(lab: TableLab, after: PlannedEpoch, starting: object) -> PlannedEpoch:

@@ -44,3 +44,6 @@ class Bounds:
     def __str__(self) -> str:
         named = {"max_files": self.max_files, "max_bytes": self.max_bytes}
         return " and ".join(f"{name}={value}" for name, value in named.items() if value is not None)
+
+
+NO_BOUNDS = Bounds()

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from urllib.parse import unquote
 
 from airflow_epochs import codes, secrecy
@@ -23,7 +24,7 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Backlog, JsonDict, Ranges
 from airflow_epochs.names import resolved
 from airflow_epochs.sources.delta import moves
-from airflow_epochs.sources.delta.bounds import Bounds, Size
+from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, Size
 from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, parse_starting
 from airflow_epochs.sources.delta.moves import DIGEST, of_versions, versions_in
 from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
@@ -157,7 +158,7 @@ class DeltaReader:
         end = min(now.newest + 1, start + self.config.max_versions)
         if start == 0:
             return self._end_of_beginning(now, end)
-        versions, flaw = self._readable(now, start, end)
+        versions, flaw = self._readable(now, start, end, self.config.bounds)
         if flaw and flaw.version == start:
             raise flaw.error
         return start + self._fitting(start, [version.size(feed=self.config.feed) for version in versions])
@@ -176,7 +177,7 @@ class DeltaReader:
 
     def _end_of_beginning(self, now: TableNow, end: int) -> int:
         """For an epoch that begins at version 0 and may end before the newest one."""
-        if self.config.bounds != Bounds():
+        if self.config.bounds != NO_BOUNDS:
             end = self._fitting(0, self._sizes_of_beginning(now, end))
         self._require_whole(now, end - 1, _READ_ALL)
         return end
@@ -195,12 +196,11 @@ class DeltaReader:
 
     def _fitting(self, start: int, sizes: Iterable[Size]) -> int:
         """How many versions the epoch reads. One that is larger than an epoch may be is an epoch of its own."""
-        told = list(sizes)
-        if self.config.bounds.exceeded_by(told[0]):
-            log.warning(
-                "version %s has %s, more than %s: it is an epoch of its own", start, told[0], self.config.bounds
-            )
-        return self.config.bounds.fitting(told)
+        told = iter(sizes)  # not a list: what is behind the bounds need not be read
+        first = next(told)
+        if self.config.bounds.exceeded_by(first):
+            log.warning("version %s has %s, more than %s: it is an epoch of its own", start, first, self.config.bounds)
+        return self.config.bounds.fitting(chain([first], told))
 
     def _planned(self, now: TableNow, start: int, end: int) -> PlannedEpoch:
         state = {TABLE_ID: now.id, DIGEST: digest_of(now.location.files, end - 1)}
@@ -230,8 +230,10 @@ class DeltaReader:
         elif flaw := self._readable(now, start, end)[1]:
             raise flaw.error
 
-    def _readable(self, now: TableNow, start: int, end: int) -> tuple[list[Version], Unreadable | None]:
-        return readable(now, range(start, end), feed=self.config.feed)
+    def _readable(
+        self, now: TableNow, start: int, end: int, bounds: Bounds = NO_BOUNDS
+    ) -> tuple[list[Version], Unreadable | None]:
+        return readable(now, range(start, end), feed=self.config.feed, bounds=bounds)
 
     def _require_whole(self, now: TableNow, version: int, remedy: str) -> Whole:
         """The files of a version. Raises Corrupt unless all are there."""

@@ -15,7 +15,7 @@ from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape, renamed
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sources.delta.bounds import Size
+from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, Size
 from airflow_epochs.sources.delta.table_now import TableNow
 from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.storage.files import Files
@@ -151,16 +151,19 @@ def _is_on(configuration: JsonDict) -> bool:
     return str(configuration.get(CHANGE_FEED, "")).lower() == "true"
 
 
-def readable(now: TableNow, numbers: Sequence[int], *, feed: bool) -> tuple[list[Version], Unreadable | None]:
+def readable(
+    now: TableNow, numbers: Sequence[int], *, feed: bool, bounds: Bounds = NO_BOUNDS
+) -> tuple[list[Version], Unreadable | None]:
     """The versions up to the first one that cannot be read, and that one.
 
     Args:
         now: The table.
         numbers: The versions to read, ascending.
         feed: Whether their changes are read, or only what they append.
+        bounds: The first version with which these are exceeded is the last one of interest: no later one is looked at.
     """
     found: list[Version] = []
-    flaw = None
+    flaw, size = None, Size()
     shape = now.known_shape_at(numbers[0]) if numbers and (feed or now.shape.may_have_mapped) else None
     feed_is_on = shape is None or _is_on(shape.properties)
     other_names = tuple(shape.renamed) if shape and maps_columns(shape.properties) else ()
@@ -179,6 +182,9 @@ def readable(now: TableNow, numbers: Sequence[int], *, feed: bool) -> tuple[list
         if flaw or version is None:
             break
         found.append(version)
+        size += version.size(feed=feed)
+        if bounds.exceeded_by(size):
+            break
     return _with_files(now.location, found, flaw, feed)
 
 
