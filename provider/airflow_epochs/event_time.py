@@ -109,7 +109,7 @@ def next_watermarks(event_time: EventTime | None, before: CompleteRecord | None,
     length = event_time.depth + 1 if event_time else len(earlier)
     # The epoch before has dropped state by the last but one, so a depth that was raised must not bring back an older
     # one. It gives the deepest operator nothing to close.
-    oldest = earlier[-2] if earlier else None
+    oldest = earlier[-2:][0] if earlier else None  # the only one, after a rebuild
     marks = [_own(event_time, before, now), *earlier[:-1], *[oldest] * length]
     return tuple(marks[:length])
 

@@ -15,12 +15,14 @@ from airflow_epochs.commands import asking
 from airflow_epochs.contracts import LastEpoch, Move, Position
 from airflow_epochs.coordinator import orders, rebuilding
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Fenced, Refused
+from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import rebuilt_key
 from airflow_epochs.ledger.queries import newest_epochs
-from airflow_epochs.model import Marker, RebuiltRecord, TransactionId
+from airflow_epochs.model import Marker, OpenRecord, RebuiltRecord, TransactionId
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
 from tests.support.environment import Action
@@ -511,6 +513,12 @@ def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> 
     rebuilding.carry_out(here, plan, by=BY)
     record = here.ledger.complete_record(3)
     assert record and record.watermarks == (told.watermark,)
+    lost.produce(1)
+    for event_time in (EventTime("10 s"), EventTime("10 s", depth=2), None):
+        after = next_watermarks(event_time, record, "2026-02-01T00:00:00+00:00")
+        assert after == (told.watermark,) * (event_time.depth + 1 if event_time else 1)
+    opened = Coordinator(here).open(lost.run_of(4))
+    assert isinstance(opened, OpenRecord) and opened.watermarks == (told.watermark,) * 2
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31T00:00:00"])
