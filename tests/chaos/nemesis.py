@@ -297,10 +297,10 @@ class Nemesis:
 
     def _restore(self) -> bool:
         """A table is taken back by an epoch, and forward again. In between no epoch may be completed."""
-        pipeline = self.dice.choice(TRIGGERED)
-        ledger = self.system.ledger_of(pipeline)
-        if not wait_for(lambda: self._comes_to_rest(pipeline), SETTLED_S) or (newest := ledger.newest_complete()) < 2:
+        pipeline = self._first_at_rest()
+        if pipeline is None or (newest := self.system.ledger_of(pipeline).newest_complete()) < 2:
             return False
+        ledger = self.system.ledger_of(pipeline)
         sink = self._changed_last(pipeline, newest)
         record = ledger.complete_record(newest - 1)
         back = record.receipts[sink].version if record and sink else None
@@ -340,6 +340,17 @@ class Nemesis:
 
         if not wait_for(forward, SETTLED_S):
             self.wrong.append(f"{table} could not be taken forward again to version {version}")
+
+    def _first_at_rest(self) -> str | None:
+        """Which pipeline without a schedule comes to rest first; None if neither does in time."""
+        pipelines = self.dice.sample(TRIGGERED, len(TRIGGERED))
+        resting: list[str] = []
+
+        def one_rests() -> bool:
+            resting[:] = [each for each in pipelines if self._comes_to_rest(each)]
+            return bool(resting)
+
+        return resting[0] if wait_for(one_rests, SETTLED_S) else None
 
     def _comes_to_rest(self, pipeline: str) -> bool:
         """Whether nothing runs, and no epoch is begun. One that is gets a run that finishes it."""

@@ -10,12 +10,11 @@ from functools import partial
 
 from airflow_epochs.model import ends_of
 from airflow_epochs.testing.history import Repeat, Rest
-from tests.chaos.system import PIPELINES, TRIGGERED, System, wait_for
+from tests.chaos.system import LOOK_S, PIPELINES, TRIGGERED, System, wait_for
 from tests.chaos.transfers import Transfers, ends
 
 STUCK_S = 300
 """Without a complete epoch for so long, with records left to take, a pipeline has not come to rest by itself."""
-LOOK_S = 1
 REPEAT_S = 120
 SWEEPS = 2
 """Epochs after the last one under faults: what a late process left is swept with the next epochs."""

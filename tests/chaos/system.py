@@ -55,9 +55,14 @@ SCHEDULING = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "600",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
 }
 """By default Airflow takes five minutes to miss a task that died, and as long for those of a scheduler that died. Two
-schedulers that look every 0.1 s, as those of the local stack do, keep half a processor busy with nothing."""
+schedulers that look every 0.1 s, as those of the local stack do, keep half a processor busy with nothing, and so do
+two DAG processors that read again and again what does not change."""
+LOOK_S = 1.0
+"""Airflow's API server needs a tenth of a second of a processor to answer."""
 
 
 class System(Stack):
@@ -239,7 +244,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
         with contextlib.suppress(httpx.HTTPError, OSError):
             if condition():
                 return True
-        time.sleep(0.3)
+        time.sleep(LOOK_S)
     return False
 
 
