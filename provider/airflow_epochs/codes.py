@@ -462,8 +462,8 @@ EPOCH_BLOCKED = STEPS.code(
     Refused,
     'An earlier run has not completed its epoch, and the pipeline has `on_failed_epoch="block"`, or reads data '
     "intervals. So no other run takes that epoch over. This run has changed nothing.",
-    "Type `airflow epochs retry PIPELINE --why …`, or clear the failed and the skipped tasks of the run that the "
-    "message names. When that run is green, clear this task.",
+    "Type `airflow epochs retry PIPELINE --why …`: it clears the tasks of the run that the message names. When that "
+    "run is green, clear this task.",
 )
 NOTHING_TO_ABORT = STEPS.code(
     "EPOCHS-NOTHING-TO-ABORT",
