@@ -638,7 +638,7 @@ ATTEMPT_NOT_OPEN = COMMANDS.code(
     Refused,
     "No attempt is undecided, or another one than the command was about. Only an undecided attempt can be aborted.",
     "Do nothing if no epoch is unfinished, or if it was aborted: the next run goes on by itself. If the epoch is in "
-    "doubt, clear the failed tasks of its run, or start a run: they finish it.",
+    "doubt, type `airflow epochs retry PIPELINE --why …`, or start a run: it finishes the epoch.",
 )
 SINK_NOT_AWAITED = COMMANDS.code(
     "EPOCHS-SINK-NOT-AWAITED",

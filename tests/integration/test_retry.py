@@ -108,8 +108,11 @@ def test_a_run_is_retried_with_the_newest_version_of_its_dag_unless_airflow_is_s
     assert given == [newest]
 
 
-def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
-    """The tasks that failed were to be tried again, when somebody marks the run as failed, or its time is over."""
+def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool, works: str = "") -> None:
+    """The tasks that failed were to be tried again, when somebody marks the run as failed, or its time is over.
+
+    ``works``: a task that is running then.
+    """
     from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
@@ -123,6 +126,7 @@ def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
         tasks = session.query(TaskInstance).filter_by(dag_id=dag.dag_id, run_id=run_id)
         tasks.filter_by(state="failed").update({"state": "up_for_retry"})
         tasks.filter_by(state="upstream_failed").update({"state": None})
+        tasks.filter_by(task_id=f"orders.{works}").update({"state": "running"})
     with create_session() as session:
         if by_hand:
             stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
@@ -176,6 +180,26 @@ def test_a_run_that_was_stopped_while_it_staged_aborts_the_attempt_if_it_fails_o
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.shown() == [["a"], ["a"]]
+
+
+@BOTH_LAYOUTS
+@pytest.mark.parametrize("remedy", ['`airflow epochs retry PIPELINE --why "…"`', "clear the run with all its tasks"])
+def test_what_the_guide_says_of_a_run_that_was_marked_as_failed_finishes_the_epoch_and_tells_the_tasks_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], remedy: str
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
+    assert remedy in guide.partition("## A run is red")[2].partition("\n## ")[0].replace("\n", " ")
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    in_doubt(lab)
+    stopped_by_airflow(lab, "r1", by_hand=True, works="epochs" if layout else "commit.audit")
+    if "retry" in remedy:
+        retried(lab)
+        outcome = short(lab.harness.drive("r1"))
+    else:
+        outcome = lab.clear("r1")
+    assert outcome.state == outcome.tasks["epochs" if layout else "complete"] == "success"
+    assert lab.after == [1] and fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 def marked_as_success(lab: Lab, *marked: str) -> None:
