@@ -462,8 +462,8 @@ EPOCH_BLOCKED = STEPS.code(
     Refused,
     'An earlier run has not completed its epoch, and the pipeline has `on_failed_epoch="block"`, or reads data '
     "intervals. So no other run takes that epoch over. This run has changed nothing.",
-    "Type `airflow epochs retry PIPELINE --why …`, or clear the failed and the skipped tasks of the run that the "
-    "message names. When that run is green, clear this task.",
+    "Type `airflow epochs retry PIPELINE --why …`: it clears the tasks of the run that the message names. When that "
+    "run is green, clear this task.",
 )
 NOTHING_TO_ABORT = STEPS.code(
     "EPOCHS-NOTHING-TO-ABORT",
@@ -638,7 +638,7 @@ ATTEMPT_NOT_OPEN = COMMANDS.code(
     Refused,
     "No attempt is undecided, or another one than the command was about. Only an undecided attempt can be aborted.",
     "Do nothing if no epoch is unfinished, or if it was aborted: the next run goes on by itself. If the epoch is in "
-    "doubt, clear the failed tasks of its run, or start a run: they finish it.",
+    "doubt, type `airflow epochs retry PIPELINE --why …`, or start a run: it finishes the epoch.",
 )
 SINK_NOT_AWAITED = COMMANDS.code(
     "EPOCHS-SINK-NOT-AWAITED",

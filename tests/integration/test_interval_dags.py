@@ -163,7 +163,7 @@ def test_a_run_that_is_read_again_is_retried_shown_and_named_as_airflow_knows_it
     assert dag.drive(first).state == "failed"
     assert conditions[0] == ("running", "")
     assert dag.drive(second).tasks["orders.open"] == "failed"
-    assert f"skipped tasks of run {first} of DAG" in capsys.readouterr().out
+    assert f"it clears the tasks of run {first} of DAG" in capsys.readouterr().out
     retry = Retry.of(lab.world.ledger, name)
     assert retry.run_id == first
     retry.do(lab.world.ledger, Account(who="ana", why="Spark has room again"))

@@ -108,8 +108,11 @@ def test_a_run_is_retried_with_the_newest_version_of_its_dag_unless_airflow_is_s
     assert given == [newest]
 
 
-def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
-    """The tasks that failed were to be tried again, when somebody marks the run as failed, or its time is over."""
+def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool, works: str = "") -> None:
+    """The tasks that failed were to be tried again, when somebody marks the run as failed, or its time is over.
+
+    ``works``: a task that is running then.
+    """
     from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
@@ -123,6 +126,7 @@ def stopped_by_airflow(lab: Lab, run_id: str, *, by_hand: bool) -> None:
         tasks = session.query(TaskInstance).filter_by(dag_id=dag.dag_id, run_id=run_id)
         tasks.filter_by(state="failed").update({"state": "up_for_retry"})
         tasks.filter_by(state="upstream_failed").update({"state": None})
+        tasks.filter_by(task_id=f"orders.{works}").update({"state": "running"})
     with create_session() as session:
         if by_hand:
             stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
@@ -176,6 +180,102 @@ def test_a_run_that_was_stopped_while_it_staged_aborts_the_attempt_if_it_fails_o
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.shown() == [["a"], ["a"]]
+
+
+@BOTH_LAYOUTS
+@pytest.mark.parametrize("remedy", ['`airflow epochs retry PIPELINE --why "…"`', "clear the run with all its tasks"])
+def test_what_the_guide_says_of_a_run_that_was_marked_as_failed_finishes_the_epoch_and_tells_the_tasks_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], remedy: str
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
+    assert remedy in guide.partition("## A run is red")[2].partition("\n## ")[0].replace("\n", " ")
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    in_doubt(lab)
+    stopped_by_airflow(lab, "r1", by_hand=True, works="epochs" if layout else "commit.audit")
+    if "retry" in remedy:
+        retried(lab)
+        outcome = short(lab.harness.drive("r1"))
+    else:
+        outcome = lab.clear("r1")
+    assert outcome.state == outcome.tasks["epochs" if layout else "complete"] == "success"
+    assert lab.after == [1] and fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def marked_as_success(lab: Lab, *marked: str) -> None:
+    """Somebody marks tasks of run r1 as success, and the tasks behind them run."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+
+    dag_id = lab.harness.dag.dag_id
+    with create_session() as session:
+        session.query(DagRun).filter_by(dag_id=dag_id, run_id="r1").one().set_state(DagRunState.RUNNING)
+        tasks = session.query(TaskInstance).filter_by(dag_id=dag_id, run_id="r1")
+        tasks.filter(TaskInstance.state.in_(("failed", "upstream_failed", "skipped"))).update({"state": None})
+        for task in marked:
+            tasks.filter_by(task_id=f"orders.{task}").update({"state": "success"})
+    assert short(lab.harness.drive("r1")).state == "failed"
+
+
+def goes_on_after_one_retry(lab: Lab, *marked: str) -> None:
+    told = Retry.of(fresh(lab), "orders").told(fresh(lab))[0]
+    assert f"marked as success though they are not done ({', '.join(f'orders.{task}' for task in marked)})" in told
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]] and lab.after == [1]
+
+
+@pytest.mark.parametrize("policy", ["take_over", "block"])
+@pytest.mark.parametrize("marked", [("vote",), ("stage", "vote"), ("commit.audit", "vote")], ids=str)
+def test_a_vote_that_somebody_marked_as_success_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, marked: tuple[str, ...]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy)
+    lab.produce("a", "b")
+    lab.spark.failures = 1
+    assert lab.run("r1").state == "failed"
+    marked_as_success(lab, *marked)
+    goes_on_after_one_retry(lab, *(task for task in marked if task != "stage"))
+
+
+@pytest.mark.parametrize("policy", ["take_over", "block"])
+def test_an_open_that_somebody_marked_as_success_opens_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy)
+    lab.produce("a", "b")
+
+    def fails(source: MemorySource, *of: Any) -> Any:
+        raise NotApplied("No broker answers.", remedy="wait.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemorySource, "plan", fails)
+        assert lab.run("r1").state == "failed"
+    marked_as_success(lab, "open")
+    goes_on_after_one_retry(lab, "open")
+
+
+def test_a_commit_that_somebody_marked_as_success_is_done(lab: Lab) -> None:
+    in_doubt(lab)
+    marked_as_success(lab, "commit.audit")
+    goes_on_after_one_retry(lab, "commit.audit")
+
+
+@BOTH_LAYOUTS
+def test_no_green_task_of_the_pipeline_runs_again_if_the_runs_epoch_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    """Its last task would repeat the asset events."""
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    lab.produce("a")
+    lab.mine_fails = True
+    assert lab.run("r1").state == "failed"
+    before, lab.mine_fails = tries(lab, "r1"), False
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert {task for task, number in tries(lab, "r1").items() if number > before[task]} == {"mine"}
 
 
 def test_all_tasks_run_again_of_a_failed_run_whose_tasks_are_all_green(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_epochs.coordinator import code_changes, savepoints, series
 from airflow_epochs.coordinator.admin import Account
@@ -227,6 +228,26 @@ def test_a_failed_stage_aborts_its_attempt_and_the_cleared_task_takes_the_same_o
     assert lab.shown() == [["a", "b"], ["a", "b"]]
     record = lab.ledger.complete_record(1)
     assert record and (record.txn.attempt, record.ranges["orders"][0].end) == (2, 1)
+
+
+@pytest.mark.parametrize("layout", [{}, {"layout": "single"}], ids=["per step", "single"])
+def test_a_stage_that_airflow_ends_by_its_execution_timeout_is_aborted_and_the_reason_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    lab.produce("a")
+
+    def slow(*of: Any) -> None:
+        raise AirflowTaskTimeout("Timeout, PID: 1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.spark, "run", slow)
+        assert lab.run("r1").state == "failed"
+    decision = lab.ledger.decision_record(1, 1)
+    assert decision and decision.decision.value == "GLOBAL_ABORT"
+    assert "AirflowTaskTimeout: Timeout, PID: 1" in decision.reason
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a"], ["a"]]
 
 
 def test_a_vote_against_the_second_epoch_says_to_clear_the_one_task_and_that_helps(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
@@ -200,6 +200,23 @@ def test_an_epoch_in_doubt_is_told_until_it_is_complete(
     told = got(server)
     assert told["orders.commits.audit.retried"] == told["orders.completed"] == 1
     assert told["orders.in_doubt.count"] == 0
+
+
+def test_a_commit_that_airflow_ends_by_its_execution_timeout_is_told_and_one_that_waits_in_the_triggerer_is_not(
+    world: DiskWorld, server: StatsdServer
+) -> None:
+    c = left_in_doubt(world)
+
+    def raises(error: BaseException) -> None:
+        raise error
+
+    with pytest.raises(AirflowTaskTimeout):
+        step(c, "commit.orders", lambda: raises(AirflowTaskTimeout("Timeout, PID: 1")))
+    told = got(server)
+    assert told["orders.commits.orders.failed"] == told["orders.in_doubt.count"] == 1
+    with pytest.raises(TaskDeferred):
+        step(c, "commit.orders", lambda: raises(TaskDeferred(trigger=None, method_name="execute")))
+    assert not got(server)
 
 
 def test_an_epoch_whose_sinks_all_have_receipts_is_told_while_it_cannot_be_completed(

@@ -42,9 +42,8 @@ def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
     raise Refused(
         f"The epoch is {view.state.value}, and belongs to {owner}.",
         code=codes.EPOCH_BLOCKED,
-        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`, or clear the failed and the skipped tasks "
-        f"of {owner}. When that run is green, clear this task. If Airflow no longer has that run, see "
-        "docs/intervals.md#when-a-run-fails.",
+        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`: it clears the tasks of {owner}. When that "
+        "run is green, clear this task. If Airflow no longer has that run, see docs/intervals.md#when-a-run-fails.",
         **attempt_fields(view.opened.txn),
     )
 

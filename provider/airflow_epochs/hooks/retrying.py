@@ -77,18 +77,25 @@ class Retry:
         self._require_same(ledger)
         view, pause = unfinished(ledger), ledger.pause_in_force()
         return [
-            self._what(),
+            self._what(ledger),
             self._becomes(ledger, view),
             *([f"{pausing.in_words(pause)} A run finishes what is in doubt, and takes no new epoch."] if pause else []),
             *([_paused_dag(self.dag_id)] if _dag(self.pipeline, self.dag_id).is_paused else []),
         ]
 
-    def _what(self) -> str:
+    def _what(self, ledger: Ledger) -> str:
         if not self.run_id:
             return f"A new run of DAG {self.dag_id} is started."
         run = Run(self.dag_id, self.run_id)
-        which = f"Of {run}, the tasks that failed or were skipped" if _not_green(run) else f"All tasks of {run}"
-        return f"{which} are cleared, and Airflow goes on with the run."
+        return f"{self._which(ledger, run)} are cleared, and Airflow goes on with the run."
+
+    def _which(self, ledger: Ledger, run: Run) -> str:
+        marked = _marked_green(ledger, self.pipeline, run)
+        if not marked and not _not_green(run):
+            return f"All tasks of {run}"
+        names = ", ".join(sorted({task_id for task_id, _ in marked}))
+        too = f", and those that somebody marked as success though they are not done ({names})," if marked else ""
+        return f"Of {run}, the tasks that failed or were skipped{too}"
 
     def _becomes(self, ledger: Ledger, view: EpochView | None) -> str:
         """What becomes of the unfinished epoch, or of new data."""
@@ -103,7 +110,7 @@ class Retry:
         run = Run(self.dag_id, self.run_id or f"retry__{by.at}")
         self._record(ledger, run, by)
         if self.run_id:
-            _clear(self.pipeline, run)
+            _clear(ledger, self.pipeline, run)
             return f"Airflow runs the tasks of run {run.run_id} again."
         _start(self.pipeline, run, by)
         return f"Run {run.run_id} of DAG {self.dag_id} is queued."
@@ -224,6 +231,42 @@ def _not_green(run: Run) -> list[tuple[str, int]]:
         return [(task_id, index) for task_id, index in rows.filter(Task.state.in_(NOT_GREEN))]
 
 
+def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:
+    """The pipeline's green tasks of a failed run that the ledger says are not done: somebody marked them as success.
+
+    Without them, the run would fail again in the same place for ever.
+    """
+    from airflow.models.taskinstance import TaskInstance as Task
+    from airflow.utils.session import create_session
+
+    if _state_of(run) != FAILED:
+        return []
+    view = unfinished(ledger)
+    if view is None or airflow_run(ledger, view.opened.run) != run:
+        if _epoch_passed_on(ledger, run) is not None:
+            return []
+        view = None
+    with create_session() as session:
+        rows = session.query(Task.task_id, Task.map_index, Task.operator)
+        green = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id, state="success").all()
+    undone = _undone(view)
+    return [
+        (task_id, index)
+        for task_id, index, operator in green
+        if f".{pipeline}." in f".{task_id}" and f".{task_id}".endswith(undone.get(operator or "", ()))
+    ]
+
+
+def _undone(view: EpochView | None) -> dict[str, tuple[str, ...]]:
+    """Operator -> how the ids of its tasks end that have yet to do something for the epoch; None: it is not opened."""
+    if view is not None and view.state is State.IN_DOUBT:
+        waits = tuple(f".commit.{sink}" for sink in view.epoch.unacknowledged)
+        return {"CommitSinkOperator": waits, "CompleteEpochOperator": ("",), ALL_IN_ONE: ("",)}
+    undecided = dict.fromkeys(("VoteEpochOperator", "CommitSinkOperator", "CompleteEpochOperator"), ("",))
+    unopened = {"OpenEpochOperator": ("",), "StageEpochOperator": ("",)} if view is None else {}
+    return {**unopened, **undecided, ALL_IN_ONE: ("",)}
+
+
 def _is_all_in_one(run: Run) -> bool:
     """Whether a task of the run runs all phases of a pipeline."""
     from airflow.models.taskinstance import TaskInstance as Task
@@ -234,8 +277,8 @@ def _is_all_in_one(run: Run) -> bool:
         return rows.first() is not None
 
 
-def _clear(pipeline: str, run: Run) -> None:
-    """Clear the tasks of a run that failed or were skipped; all of one that has none, or did not fail.
+def _clear(ledger: Ledger, pipeline: str, run: Run) -> None:
+    """Clear the tasks of a run that failed, were skipped or are green but not done; all, if none is or it did not fail.
 
     They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: most
     retries follow a correction of the code.
@@ -244,7 +287,7 @@ def _clear(pipeline: str, run: Run) -> None:
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
-    tasks = _not_green(run)
+    tasks = [*_not_green(run), *_marked_green(ledger, pipeline, run)]
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
         if dag is None:

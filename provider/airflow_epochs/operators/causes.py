@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
 from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
 
@@ -26,7 +28,7 @@ def noted(context: Context) -> Iterator[None]:
         yield
     except NoNewData:
         raise
-    except Exception as error:
+    except (Exception, AirflowTaskTimeout) as error:  # the timeout is no Exception
         with tolerated("noting the cause of the failure"):
             if task_instance := context.get("ti"):
                 task_instance.xcom_push(key=KEY, value=cause_of(error))

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from airflow.sdk import conf
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_epochs.errors import EpochError, Fenced, NoNewData, tolerated
 
@@ -56,13 +57,13 @@ def measured(task: TaskTry, step: str, phases: Sequence[str], try_number: int = 
         return
     begun, before = time.monotonic(), len(phases)
 
-    def send_all(error: Exception | None) -> None:
+    def send_all(error: BaseException | None) -> None:
         with tolerated("sending metrics"):
             _Step(task, step, frozenset(phases[before:]), try_number, error).send(time.monotonic() - begun)
 
     try:
         yield
-    except Exception as error:  # not that of Airflow which lets a task wait in the triggerer: the step is not over
+    except (Exception, AirflowTaskTimeout) as error:  # not TaskDeferred, which lets a task wait: the step is not over
         send_all(error)
         raise
     send_all(None)
@@ -76,7 +77,7 @@ class _Step:
     name: str
     reached: frozenset[str]
     try_number: int
-    error: Exception | None
+    error: BaseException | None
     now: float = field(default_factory=time.time)
 
     def send(self, seconds: float) -> None:
@@ -153,7 +154,7 @@ class _Step:
         send(kind, name, value, self.task.pipeline.name, **labels)
 
 
-def count_abort(pipeline: str, error: Exception) -> None:
+def count_abort(pipeline: str, error: BaseException) -> None:
     """Count an attempt that was aborted because of the error."""
     if is_on():
         with tolerated("sending metrics"):
@@ -169,7 +170,7 @@ def send(kind: Literal["incr", "gauge", "timing"], name: str, value: float, pipe
     getattr(stats, kind)(stat, value, tags=tags)
 
 
-def _code_in(error: Exception | None) -> str:
+def _code_in(error: BaseException | None) -> str:
     """The code of the error that led to an abort, without its prefix."""
     text = error.what if isinstance(error, EpochError) else str(error)
     found = _CODE.search(text) or _CODE.search(str(error))

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
 from airflow_epochs import secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
@@ -161,12 +163,12 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         """After a failure, do what the task ``abort`` of the other layout does."""
         try:
             yield
-        except Exception as error:
+        except (Exception, AirflowTaskTimeout) as error:  # the timeout is no Exception
             with tolerated("aborting the attempt"):
                 self._abort(coordinator, run, error)
             raise
 
-    def _abort(self, coordinator: Coordinator, run: Run, error: Exception) -> None:
+    def _abort(self, coordinator: Coordinator, run: Run, error: BaseException) -> None:
         from airflow_epochs.operators import causes, metrics
 
         before = len(self.environment.phases)
