@@ -191,3 +191,27 @@ def test_a_run_whose_failed_epoch_was_taken_over_without_a_command_passes_it_on(
     world.fail("9", hours(9))
     assert world.run("10", hours(10)) == ("10", 1, range(9, 10))
     assert world.run("9", hours(9)) == ("9", 1, range(9, 10))
+
+
+def test_a_run_that_finishes_the_epoch_of_a_run_that_obeyed_a_rewind_does_so_in_all_its_tasks() -> None:
+    world = Hours(TAKE_OVER)
+    for hour in (9, 10, 11):
+        world.run(str(hour), hours(hour))
+    world.rewind(9)
+    died = world.coordinator(hours(9))
+    known = rereading.as_known(died.task, Run("dag", "9"))
+    died.open(known)
+    died.vote(known, died.stage(known).stage)
+
+    def of_hour_12() -> tuple[Coordinator, Run]:
+        coordinator = world.coordinator(hours(12))
+        return coordinator, rereading.as_known(coordinator.task, Run("dag", "12"))
+
+    opened, run = of_hour_12()
+    epoch = opened.open(run).txn.epoch
+    for step in (Coordinator.stage, Coordinator.complete):
+        task, run = of_hour_12()
+        step(task, run)
+        assert run == Run("dag", "12")
+    record = world.ledger.complete_record(epoch)
+    assert record and record.completed_by == run

@@ -42,7 +42,7 @@ def _complete(task: TaskTry, run: Run, last: int) -> CompleteRecord | None:
 def _is_of_others(task: TaskTry, source: ByInterval, record: CompleteRecord, run: Run) -> bool:
     """Whether another run obeyed a command in the run's failed epoch, and did not read up to the run's interval."""
     until, interval = source.read_until(record.source_state), task.interval()
-    obeyed = record.opened_by != run and any(each.again for each in record.commands)
+    obeyed = run not in (record.opened_by, record.completed_by) and any(each.again for each in record.commands)
     return obeyed and until is not None and interval is not None and until < interval.end
 
 

@@ -43,7 +43,7 @@ def _lost(ledger: Ledger, run: Run) -> list[Run]:
     """The ids that ``again`` may have made because another run obeyed a command in the run's epoch, newest first."""
     epoch = ledger.epoch_of(run)
     record = ledger.complete_record(epoch) if epoch else None
-    if not record or record.opened_by == run or not any(each.again for each in record.commands):
+    if not record or run in (record.opened_by, record.completed_by) or not any(each.again for each in record.commands):
         return []
     following = again(run, record.txn.epoch)
     return [*_lost(ledger, following), following]
