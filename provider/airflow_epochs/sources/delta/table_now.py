@@ -99,7 +99,10 @@ class Whole:
 
 def whole(table: DeltaTable) -> Whole:
     """The files of a table's version."""
-    found: list[JsonDict] = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
+    actions = table.get_add_actions(flatten=True)
+    # The statistics of all columns would take many times the memory.
+    used = [name for name in ("path", "num_records", "size_bytes") if name in actions.schema.names]
+    found: list[JsonDict] = actions.select(used).to_struct_array().to_pylist()
     paths = tuple(unquote(each["path"]) for each in found)
     return Whole(
         files=tuple(path for path in paths if ":/" not in path),
