@@ -18,5 +18,5 @@ class _Wide:
 
 
 def test_a_look_at_all_files_leaves_their_statistics_of_columns_out() -> None:
-    found = whole(_Wide())  # type: ignore[arg-type]
+    found = whole(_Wide())
     assert (found.files, found.records, found.size.files) == (("a b",), 3, 1)
