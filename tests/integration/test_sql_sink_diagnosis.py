@@ -225,6 +225,20 @@ def test_a_database_that_loses_epochs_before_the_last_one_is_complete_gets_them_
     goes_on(under_a_new_name(world, first))
 
 
+def test_a_database_that_loses_the_epoch_before_the_one_in_doubt_gets_both_under_another_name(world: Related) -> None:
+    dump(world)
+    epochs(world, 3, 3)
+    world.source.produce(3)
+    with pytest.raises(Crash):
+        world.run(4, {"commit.orders": crash})
+    restore(world)
+    error = world.run(80)
+    assert isinstance(error, Corrupt) and error.code is codes.SINK_BEHIND
+    typed(world.folder / "ledger", error, "waive")
+    assert world.run(4) is None, "the failed task, cleared"
+    goes_on(under_a_new_name(world, 3))
+
+
 def test_a_table_that_does_not_take_what_it_promised_is_waived_by_the_command_in_the_error(world: Related) -> None:
     shown = world.source.all_rows()
     world.source.produce(3)

@@ -343,6 +343,41 @@ def test_a_right_that_the_user_lacks_on_another_sinks_notes_is_named_before_the_
     assert pg.db.run("SELECT * FROM members") == []
 
 
+@pytest.mark.parametrize("options", [CHANGES, SEQUENCE_ONLY], ids=["deletes", "sequence only"])
+def test_notes_that_row_level_security_hides_from_the_user_are_refused_before_the_epoch(
+    pg: SqlWorld, options: dict[str, Any]
+) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    user = in_the_name_of_another_user(pg, "members")
+    schema = pg.db.table().partition(".")[0]
+    ((notes,),) = pg.db.run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' AND tablename ~ 'deleted'")
+    pg.db.run(f"GRANT SELECT, INSERT, UPDATE ON {notes} TO {user}", f"ALTER TABLE {notes} ENABLE ROW LEVEL SECURITY")
+    sink = pg.sink("members", keys=["id"], **options)
+    with pytest.raises(Refused, match="where deleted keys are noted, applies to the connection's user") as refused:
+        sink.require_ready("orders", SECOND, pg.env)
+    (disable,) = re.findall("`(ALTER TABLE [^`]+)`", str(refused.value))
+    pg.db.run(disable)
+    sink.require_ready("orders", SECOND, pg.env)
+    pg.epoch(sink, THIRD, SECOND, change("Ann, late", 15, id="a"))
+    assert pg.db.run("SELECT * FROM members") == []
+
+
+def test_a_publication_of_all_tables_stops_no_epoch_that_deletes(pg: SqlWorld) -> None:
+    """As Debezium makes one. Of a published table without an identity, PostgreSQL updates no row."""
+    pg.db.run("CREATE TABLE members (id text PRIMARY KEY, name text, lsn bigint)")
+    schema = pg.db.table().partition(".")[0]
+    pg.db.run(f"CREATE PUBLICATION p_{schema} FOR TABLES IN SCHEMA {schema}")
+    try:
+        sink = pg.sink("members", keys=["id"], **CHANGES)
+        pg.epoch(sink, FIRST, None, change("Ann", 10, id="a"))
+        pg.epoch(sink, SECOND, FIRST, change(None, 20, id="a"))
+        pg.epoch(sink, THIRD, SECOND, change(None, 30, id="a"))
+    finally:
+        pg.db.run(f"DROP PUBLICATION p_{schema}")
+    assert pg.db.run("SELECT * FROM members") == []
+
+
 @pytest.mark.parametrize("name", ["Ann, late", None], ids=["brings", "deletes"])
 def test_a_right_on_notes_that_appeared_after_the_epoch_was_opened_is_named_by_the_vote(
     pg: SqlWorld, name: str | None

@@ -78,9 +78,11 @@ class Case:
         return Corrupt(
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger expects "
             f"{self.expected or 'no epoch'}. The ledger was lost or restored to an older state, or another pipeline "
-            "has the same name. Nothing was read or written.",
+            "has the same names of pipeline and sink. Nothing was read or written.",
             code=codes.LEDGER_BEHIND,
-            remedy=rebuild_remedy(shown.pipeline, "docs/kafka-sink.md, 'The ledger is behind the marker'"),
+            remedy=f"Check that topic {self._rows} has the rows of epoch {shown.epoch}. If it does not, the marker is "
+            "another pipeline's: give this sink another name, or a `marker_topic` of its own. If it does: "
+            + rebuild_remedy(shown.pipeline, "docs/kafka-sink.md, 'The ledger is behind the marker'"),
         )
 
     def _of_another_ledger(self, shown: TransactionId) -> Corrupt:

@@ -93,8 +93,11 @@ class Deletions:
         """The connection's user has the rights on the notes that it needs. ``deletes``: also to note deletions.
 
         Raises:
-            Refused: It lacks some.
+            Refused: It lacks some, or a policy of row-level security hides notes from it.
         """
+        for notes in self._tables():
+            if notes.hides:
+                raise self._hidden(notes)
         if lacks := self._lacks(deletes):
             noting = f"notes the keys that it deletes in {self.table.schema}.{self.name}"
             does = noting if deletes else "looks for its keys in the notes of deletions by other sinks"
@@ -104,6 +107,16 @@ class Deletions:
                 remedy="Grant the user these rights: "
                 f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
             )
+
+    @staticmethod
+    def _hidden(notes: SqlTable) -> Refused:
+        return Refused(
+            f"The row-level security of {notes.spelled}, where deleted keys are noted, applies to the connection's "
+            "user. The sink does not see notes that a policy hides, so an older row could bring a deleted key back.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy=f"Switch it off: `ALTER TABLE {notes.spelled} DISABLE ROW LEVEL SECURITY`. Or give the connection a "
+            "user with BYPASSRLS. Then clear the failed task.",
+        )
 
     def _lacks(self, deletes: bool) -> list[str]:
         """As GRANT spells them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
+from airflow_epochs.model import JsonDict, Marker, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, txn_of
 
@@ -25,17 +25,24 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     found, recorded = marker.look(), seen.receipt.detail if seen.receipt else {}
     if _is_elsewhere(recorded, session):
         return _elsewhere(sink, recorded, session)
-    stands = compare(txn_of(found), seen.expected)
-    if stands is Shown.EXPECTED:  # asked again, they agree
+    if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
         return None
-    if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
-        return _ahead(sink, found, seen.expected)
+    if found is not None:
+        return _disagrees(sink, found, seen.expected, marker)
     assert seen.expected
-    if isinstance(found, MarkerRow):
-        return (_behind if stands is Shown.BEHIND else _another)(sink, found, seen.expected)
-    if isinstance(found, Reservation):
-        return _emptied(sink, seen.expected)
     return _gone(sink, seen.expected, seen, session, marker)
+
+
+def _disagrees(
+    sink: SqlSink, found: MarkerRow | Reservation, expected: TransactionId | None, marker: MarkerTable
+) -> Corrupt:
+    stands = compare(txn_of(found), expected)
+    if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
+        return _ahead(sink, found, expected, marker)
+    assert expected
+    if isinstance(found, MarkerRow):
+        return (_behind if stands is Shown.BEHIND else _another)(sink, found, expected)
+    return _emptied(sink, expected)
 
 
 def _is_elsewhere(recorded: JsonDict, session: Session) -> bool:
@@ -69,14 +76,17 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
     )
 
 
-def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None) -> Corrupt:
+def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None, marker: MarkerTable) -> Corrupt:
     known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
     return Corrupt(
-        f"The last epoch in table {sink.table} is {found.txn.epoch} ({found.txn}), but {known}. The ledger lost its "
-        "newest records, it was restored from an older copy, or the connection leads to another ledger."
-        f"{_at(found)} Nothing was written.",
+        f"The marker of sink {sink.name} in {marker.schema}.{marker.name} says that its last epoch is "
+        f"{found.txn.epoch} ({found.txn}), but {known}. The ledger lost its newest records, it was restored from an "
+        "older copy, the connection leads to another ledger, or another pipeline with these names of pipeline and "
+        f"sink has its marker in the same table.{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
-        remedy="Point `ledger_conn_id` to the right ledger if it leads to another one. "
+        remedy=f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
+        "another pipeline's: give this sink another name, or a `marker_table` of its own. If it does, point "
+        "`ledger_conn_id` to the right ledger if it leads to another one. "
         + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
 
@@ -169,7 +179,13 @@ def unclaimed(
 
 
 def not_previous(
-    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int
+    sink: SqlSink,
+    attempt: SinkAttempt,
+    marker: MarkerTable,
+    found: MarkerRow | Reservation | None,
+    rows: int,
+    *,
+    decided: bool,
 ) -> Corrupt:
     """The marker is neither the previous epoch's nor this one's."""
     if found is None and attempt.previous:
@@ -182,13 +198,17 @@ def not_previous(
             marker=marker,
             rows=rows,
         )
-    return Corrupt(
-        f"The last epoch in table {sink.table} is {described_transaction(txn_of(found))}, but the ledger expects "
-        f"{described_transaction(attempt.previous)} before {attempt.txn}. Nothing was written.",
-        code=codes.TWO_LEDGERS,
-        remedy="Do not clear a task yet. Find out whether somebody restored the database or the ledger, or whether "
-        "another pipeline has the same name. See docs/sql.md, 'The marker'.",
+    assert found
+    error = _disagrees(sink, found, attempt.previous, marker)
+    shown = txn_of(found)
+    seen = Disagreement(
+        pipeline=attempt.txn.pipeline,
+        found=Marker.of(shown) if shown else None,
+        expected=attempt.previous,
+        in_doubt=attempt.txn if decided else None,
     )
+    error.remedy += seen.while_in_doubt(sink.name)
+    return error
 
 
 def _to_put_back(

@@ -265,7 +265,7 @@ class SqlParticipant:
         """Make the first epoch visible before its commit."""
         marker = self.marker(session, attempt.txn.pipeline)
         found = marker.make()
-        self._require_previous(attempt, marker, found)
+        self._require_previous(attempt, marker, found, decided=False)
         if found != Reservation.of(attempt):
             marker.reserve(attempt)
 
@@ -290,7 +290,7 @@ class SqlParticipant:
             and found != Reservation.of(attempt)
         ):
             raise diagnosis.unclaimed(self.sink, attempt, marker, found, staged.rows)
-        self._require_previous(attempt, marker, found, staged.rows)
+        self._require_previous(attempt, marker, found, staged.rows, decided=True)
         return None
 
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
@@ -318,11 +318,17 @@ class SqlParticipant:
             ) from refused
 
     def _require_previous(
-        self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int = 0
+        self,
+        attempt: SinkAttempt,
+        marker: MarkerTable,
+        found: MarkerRow | Reservation | None,
+        rows: int = 0,
+        *,
+        decided: bool,
     ) -> None:
         """The table shows the sink's previous epoch, no other."""
         if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:
-            raise diagnosis.not_previous(self.sink, attempt, marker, found, rows)
+            raise diagnosis.not_previous(self.sink, attempt, marker, found, rows, decided=decided)
 
     def detail(self, session: Session) -> JsonDict:
         """Which table in which database it is. If another table is found later, the error names both."""

@@ -375,8 +375,10 @@ class PostgresSession:
         return f"CAST({self.quoted(column.name)} AS {kind})"
 
     def make_unique(self, schema: str, table: str, columns: str) -> None:
-        """The server names the index."""
-        self.execute(f"CREATE UNIQUE INDEX ON {self.quoted(schema)}.{self.quoted(table)} ({columns})")
+        """The server names the index. In a publication, a table without a primary key needs an identity for updates."""
+        spelled = f"{self.quoted(schema)}.{self.quoted(table)}"
+        self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
+        self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """As ``values.postgres_check`` says."""
