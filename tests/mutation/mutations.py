@@ -199,8 +199,8 @@ MUTATIONS = [
         [
             (
                 "ledger/ledger.py",
-                'keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]',
-                'keys = [key for key in self._records.keys_in("epochs") if ".try." in key]',
+                'return [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]',
+                'return [key for key in self._records.keys_in("epochs") if ".try." in key]',
             ),
             ("coordinator/cleanup.py", "if place != sink.place(attempt, try_id, self.env):", "if False:"),
             ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),

@@ -6,6 +6,7 @@ Spark is played by deltalake's writer here, which leaves in the log what the sin
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -419,3 +420,22 @@ def test_upkeep_asks_for_no_notes_where_there_are_none(table: Path, world: Envir
         spark.jobs.clear()
         DeltaSink("silver", str(table), **options).maintain("orders", 50, world)
         assert [job.kind for job in spark.jobs] == ["delta_optimize"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}, {"mode": "overwrite"}], ids=str
+)
+def test_a_table_that_a_late_first_commit_filled_takes_the_epoch_again_after_what_is_told_of_its_log(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Where Spark committed, its files would be left beside the log: nothing is told."""
+    world, sink = Environment(spark=LikeSpark()), DeltaSink("gold", str(tmp_path / "gold"), **options)
+    late, second = attempt_of(transaction(1)), attempt_of(transaction(2))
+    staged, again = (promised(voted(sink, *epoch)) for epoch in ((late, world, 1), (second, world, 1, 2)))
+    sink.commit(late, staged, world)
+    told = sink.how_to_vacate(late.txn, world)
+    assert (told is None) == bool(options)
+    if told:
+        shutil.move(tmp_path / "gold" / "_delta_log", tmp_path / "aside")
+        sink.commit(second, again, world)
+        assert ids_in(tmp_path / "gold") == [1, 2]

@@ -118,12 +118,15 @@ class DeltaParticipant(Whereabouts):
         return Suspect(target=self._seen(seen.pipeline), seen=seen, recorded=recorded).diagnosis()
 
     def how_to_vacate(self, first: TransactionId) -> str | None:
-        """None for a table of a catalog too, which knows its tables itself, and for one that only Spark opens."""
+        """None for a table of a catalog too, which knows its tables itself, and for one that only Spark opens.
+
+        Likewise for a commit of Spark's, whose files would be left where a new table begins.
+        """
         if self.sink.in_catalog:
             return None
         target = self.look(self.location(), first.pipeline)
         commit = target.commit_of(first) if target.problem is None and target.version == 0 else None
-        if commit is None or commit.version != 0:
+        if commit is None or commit.version != 0 or (commit.user_metadata or {}).get("committer") != "deltalake":
             return None
         return (
             f"Take the folder {target.location.name}/_delta_log out of the table: move it to another place. It has "

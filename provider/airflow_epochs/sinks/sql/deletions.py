@@ -114,8 +114,8 @@ class Deletions:
             f"The row-level security of {notes.spelled}, where deleted keys are noted, applies to the connection's "
             "user. The sink does not see notes that a policy hides, so an older row could bring a deleted key back.",
             code=codes.SQL_TABLE_UNUSABLE,
-            remedy=f"Switch it off: `ALTER TABLE {notes.spelled} DISABLE ROW LEVEL SECURITY`. Or give the connection a "
-            "user with BYPASSRLS. Then clear the failed task.",
+            remedy=f"Let no policy apply: `ALTER TABLE {notes.spelled} DISABLE ROW LEVEL SECURITY`. Or give the "
+            "connection a user with BYPASSRLS. Then clear the failed task.",
         )
 
     def _lacks(self, deletes: bool) -> list[str]:
