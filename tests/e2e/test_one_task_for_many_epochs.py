@@ -42,13 +42,15 @@ class OneTask:
 
 @pytest.fixture(scope="module")
 def one_task(running: RunningStack) -> OneTask:
-    return OneTask(running)
+    """At work: it has completed an epoch."""
+    one_task = OneTask(running)
+    running.unpause(DAG)
+    wait_until(lambda: one_task.ledger.newest_complete() >= 1, DEADLINE_S)
+    return one_task
 
 
 def test_a_task_that_is_killed_in_an_epoch_is_retried_and_takes_each_order_once(one_task: OneTask) -> None:
     api, ledger = one_task.api, one_task.ledger
-    one_task.running.unpause(DAG)
-    wait_until(lambda: ledger.newest_complete() >= 1, DEADLINE_S)
     epoch = one_task.produce_and_wait_for_work(2_000, seed=21)
     run = one_task.run_id
     psutil.Process(api.task(DAG, run, TASK)["pid"]).kill()
