@@ -815,6 +815,15 @@ class Perishable(Protocol):
 
 
 @runtime_checkable
+class KnownByMarker(Protocol):
+    """A sink whose marker stands beside its rows, and not among them: only receipts tell which rows are its own."""
+
+    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
+        """Whether it is no longer where it committed ``own``, but where another sink has committed ``other``."""
+        ...
+
+
+@runtime_checkable
 class Watching(Protocol):
     """A sink that notices what other writers have done to its rows since one of its commits."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run
 from airflow_epochs.sinks.sql.database import Numbers
@@ -21,7 +22,7 @@ from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.environment import Environment
 from tests.support.faults_world import crash
-from tests.support.sql_pipeline import CHILD, NAMES, related
+from tests.support.sql_pipeline import CHILD, COLUMNS, NAMES, Related, related
 from tests.support.sql_world import Db, SqlWorld, new_postgres
 
 pytestmark = pytest.mark.proof
@@ -309,3 +310,22 @@ def test_a_sequence_with_room_for_rehearsal_and_commit_is_enough(postgres: Postg
     given = rows(5, n=[1])
     second = attempt_of(transaction(1, pipeline="other"))
     assert world.voted(world.sink(), second, given).staged, "no number is drawn for a column that the rows have"
+
+
+def test_sinks_that_swap_their_names_or_tables_are_refused_and_go_on_at_their_own_places(
+    db: Db, tmp_path: Path
+) -> None:
+    db.run(*(f"CREATE TABLE {table} ({COLUMNS})" for table in ("first", "second")))
+    world = Related(tmp_path, db, names=("a", "b"), tables={"a": "first", "b": "second"})
+    world.source.produce(4)
+    assert world.run(1) is None
+    world.source.produce(2)
+    for swapped in (replace(world, names=("b", "a")), world):
+        error = replace(swapped, tables={"a": "second", "b": "first"}).run(2)
+        assert isinstance(error, Corrupt) and error.code is codes.TABLE_ELSEWHERE
+    assert world.run(3) is None
+    world.require_all_shown("first", "second")
+    anew = replace(world, names=("c", "d"), tables={"c": "second", "d": "first"})
+    world.source.produce(2)
+    assert anew.run(4) is None, "both have new names, as the error says"
+    world.require_all_shown("first", "second")

@@ -13,6 +13,7 @@ from airflow_epochs.contracts import (
     Diagnosing,
     Disagreement,
     Environment,
+    KnownByMarker,
     Sink,
     Stateful,
     rebuild_remedy,
@@ -33,6 +34,26 @@ from airflow_epochs.model import (
     attempt_fields,
     compare,
 )
+
+
+def require_own_place(sink: Sink, before: CompleteRecord | None) -> None:
+    """Raise Corrupt if a sink has the table or topic in which another sink committed its last epoch.
+
+    As after two sinks have swapped their names: both markers are as expected, and each sink has the other's rows.
+    """
+    own = before.receipts.get(sink.name) if before else None
+    if before is None or own is None or not isinstance(sink, KnownByMarker):
+        return
+    for other in before.receipts.values():
+        if other.sink != sink.name and sink.has_place_of(other, own):
+            raise Corrupt(
+                f"Sink {sink.name} points to the place where sink {other.sink} has committed epoch "
+                f"{before.txn.epoch}. Its own rows are in another place.",
+                code=codes.TABLE_ELSEWHERE,
+                remedy="Point each sink back to its own table or topic. If the sinks are to change places on purpose, "
+                "give both of them new names. Then clear the failed task.",
+                sink=sink.name,
+            )
 
 
 def require_marker(

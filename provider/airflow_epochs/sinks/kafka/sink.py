@@ -240,6 +240,12 @@ class KafkaSink:
 
         return dataset_of(env.connection(self.conn_id), self.topic)
 
+    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
+        """Whether it now has the topic of another sink of the same cluster, and had another one before."""
+        then, there = own.detail, other.detail
+        same_cluster = then.get("marker_topic_id") == there.get("marker_topic_id") is not None
+        return same_cluster and then.get("topic") != self.topic == there.get("topic")
+
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's newest marker in the marker topic."""
         return self._participant(env).last_committed(pipeline)

@@ -254,6 +254,12 @@ class SqlSink:
         connection, (schema, table) = env.connection(self.conn_id), self.table_name
         return database_of(connection).dataset(connection, schema or receipt.detail.get("schema"), table)
 
+    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
+        """Whether it now has the table of another sink of the same database, and had another one before."""
+        then, there = own.detail, other.detail
+        same_database = then.get("database") == there.get("database") is not None
+        return same_database and then.get("table") != self.table == there.get("table")
+
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""
         return self._participant(env).last_committed(pipeline)
