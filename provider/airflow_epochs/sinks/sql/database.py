@@ -111,6 +111,10 @@ class Session(Protocol):
         """The table that an unquoted ``schema.name`` means; None if there is none."""
         ...
 
+    def has_triggers(self, table: SqlTable) -> bool:
+        """Whether users have made triggers on the table, or on a partition of it."""
+        ...
+
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
         """Which of these rights the connection's user has on no column of the table."""
         ...

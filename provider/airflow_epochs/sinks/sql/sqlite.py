@@ -199,6 +199,14 @@ class SqliteSession:
     def _comparisons(self, collations: Iterable[tuple[Any, ...]]) -> dict[str, Comparison]:
         return {name: Comparison(collation=self.quoted(collation)) for name, collation in collations}
 
+    def has_triggers(self, table: SqlTable) -> bool:
+        """Asks the schema table."""
+        statement = (
+            f"SELECT 1 FROM {self.quoted(table.schema)}.sqlite_master WHERE type = 'trigger'"
+            " AND lower(tbl_name) = lower(?) LIMIT 1"
+        )
+        return bool(self.execute(statement, (table.name,)))
+
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
         """None: who may open the file for writing, as the transaction has, may do everything."""
         return []
