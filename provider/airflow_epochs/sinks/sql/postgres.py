@@ -384,6 +384,10 @@ class PostgresSession:
         """The server names the index."""
         self.execute(f"CREATE UNIQUE INDEX ON {self.quoted(schema)}.{self.quoted(table)} ({columns})")
 
+    def make_publishable(self, schema: str, table: str) -> None:
+        """A publication FOR ALL TABLES, as Debezium makes, takes in each new table. Of no index: it may have NULLs."""
+        self.execute(f"ALTER TABLE {self.quoted(schema)}.{self.quoted(table)} REPLICA IDENTITY FULL")
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """As ``values.postgres_check`` says."""
         return postgres_check(column.kind, kind)
