@@ -1997,9 +1997,10 @@ SQL_NOTES_UNFIT = SQL.code(
 SQL_ROWS_DROPPED = SQL.code(
     "EPOCHS-SQL-ROWS-DROPPED",
     Refused,
-    "The database wrote fewer rows than the sink sent: a trigger or a rule drops rows without an error.",
+    "The database wrote fewer rows than the sink sent, or others: a trigger or a rule drops rows, or changes their "
+    "keys or their `sequence_by`, without an error.",
     "Remove such rows in the transform, or change the trigger or rule that drops them (for example, a trigger that "
-    "returns NULL or calls RAISE(IGNORE)). Then clear the failed task.",
+    "returns NULL or calls RAISE(IGNORE)), or that changes their keys or `sequence_by`. Then clear the failed task.",
 )
 SQL_TABLE_MISSING = SQL.code(
     "EPOCHS-SQL-TABLE-MISSING",

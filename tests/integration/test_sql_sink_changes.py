@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,129 @@ def test_a_row_that_a_trigger_drops_is_missed_also_beside_an_older_row(pg: SqlWo
     )
     reason = pg.reason_against(pg.sink("customers", **CHANGES), changes((1, "Late", 9), (2, "Bob", 1), (3, "Cy", 1)))
     assert "The sink sent 3 rows to table customers, and the database wrote 2" in reason
+
+
+TOUCH = {
+    "postgres": (
+        "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.updated_at := now(); RETURN NEW; END'",
+        "CREATE TRIGGER touch BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION touch()",
+    ),
+    "sqlite": (
+        "CREATE TRIGGER touch AFTER UPDATE OF name ON accounts"
+        " BEGIN UPDATE accounts SET updated_at = '2100-01-01T00:00:00.000000Z' WHERE id = NEW.id; END",
+    ),
+}
+
+
+def touched(name: str, day: int) -> pa.Table:
+    when = pa.array([datetime(2026, 1, day, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
+    return pa.table({"id": pa.array([1], pa.int64()), "name": [name], "updated_at": when})
+
+
+def test_a_trigger_that_changes_the_sequence_is_a_vote_against_because_newer_rows_would_be_older(
+    world: SqlWorld,
+) -> None:
+    instant = "timestamptz" if world.db.kind == "postgres" else "text"
+    world.db.run(f"CREATE TABLE accounts (id bigint PRIMARY KEY, name text, updated_at {instant})")
+    world.db.run(*TOUCH[world.db.kind])
+    sink = world.sink("accounts", mode="upsert", keys=["id"], sequence_by="updated_at")
+    first, second = transaction(1), transaction(2)
+    world.epoch(sink, first, None, touched("v1", 1))
+    vote = world.voted(sink, attempt_of(second, first), touched("v2", 2))
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "EPOCHS-SQL-ROWS-DROPPED" in (vote.reason or "")
+    assert "a trigger changes column 'updated_at' of the rows" in (vote.reason or "")
+    world.db.run("DROP TRIGGER touch" + (" ON accounts" if world.db.kind == "postgres" else ""))
+    world.epoch(sink, second, first, touched("v2", 2))
+    assert world.db.run("SELECT name FROM accounts") == [("v2",)]
+
+
+MAIL = {
+    "postgres": (
+        "CREATE FUNCTION low() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN NEW.email := lower(NEW.email); RETURN NEW; END'",
+        "CREATE TRIGGER low BEFORE INSERT OR UPDATE ON mails FOR EACH ROW EXECUTE FUNCTION low()",
+    ),
+    "sqlite": (
+        "CREATE TRIGGER low AFTER INSERT ON mails"
+        " BEGIN UPDATE mails SET email = lower(email) WHERE email = NEW.email; END",
+    ),
+}
+
+
+def mail(key: str) -> pa.Table:
+    return changes((1, "v1", 1)).set_column(0, "email", pa.array([key]))
+
+
+@pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
+def test_a_trigger_that_changes_a_key_is_a_vote_against_because_no_deletion_would_find_it(
+    world: SqlWorld, options: dict[str, Any]
+) -> None:
+    world.db.run("CREATE TABLE mails (email text PRIMARY KEY, name text, lsn bigint)", *MAIL[world.db.kind])
+    sink = world.sink("mails", **{**options, "keys": ["email"]})
+    assert "a trigger changes column 'email' of the rows, or deletes them" in world.reason_against(sink, mail("Ann@x"))
+    world.epoch(sink, transaction(1), None, mail("ann@x"))
+    assert world.db.run("SELECT email FROM mails") == [("ann@x",)]
+
+
+def test_a_trigger_may_change_a_key_where_nothing_looks_for_the_old_one(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE mails (email text PRIMARY KEY, name text, lsn bigint)", *MAIL["postgres"])
+    rows = mail("Ann@x").drop_columns(["op", DELETED])
+    pg.epoch(pg.sink("mails", mode="upsert", keys=["email"]), transaction(1), None, rows)
+    assert pg.db.run("SELECT email FROM mails") == [("ann@x",)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lsn"),
+    [
+        ("char(8)", "numeric(19)"),
+        ("varchar(8)", "text"),
+        ("shout", "char(9)"),
+        ("text", "double precision"),
+        ('text COLLATE "POSIX"', "late"),
+    ],
+)
+def test_a_trigger_that_changes_other_columns_is_no_vote_against_whatever_the_types_of_key_and_sequence(
+    pg: SqlWorld, kind: str, lsn: str
+) -> None:
+    """The database pads and rounds the rows by these types, as it does in the table."""
+    pg.db.run(
+        "CREATE DOMAIN shout AS varchar(9)",
+        "CREATE DOMAIN late AS bigint",
+        f"CREATE TABLE mails (email {kind} PRIMARY KEY, name text, lsn {lsn})",
+        "CREATE FUNCTION low() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN NEW.name := lower(NEW.name) || now(); RETURN NEW; END'",
+        "CREATE TRIGGER low BEFORE INSERT OR UPDATE ON mails FOR EACH ROW EXECUTE FUNCTION low()",
+    )
+    values = {"numeric(19)": pa.decimal128(19, 0), "double precision": pa.float64(), "late": pa.int64()}
+    sink = pg.sink("mails", **{**CHANGES, "keys": ["email"]})
+    epoch = Epochs(pg, sink)
+    for number in (1, 2, 2, 1):
+        rows = changes((1, "V1", number)).set_column(0, "email", pa.array(["Ann"]))
+        epoch.of(rows.set_column(2, "lsn", rows["lsn"].cast(values.get(lsn, pa.string()))))
+    assert pg.db.run("SELECT email = 'Ann', lsn::text::numeric FROM mails") == [(True, 2)]
+
+
+def test_a_trigger_on_a_partition_that_changes_the_sequence_is_a_vote_against(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE parted (id bigint PRIMARY KEY, name text, lsn bigint) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (1) TO (9)",
+        "CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.lsn := 99; RETURN NEW; END'",
+        "CREATE TRIGGER later BEFORE INSERT ON parted_1 FOR EACH ROW EXECUTE FUNCTION later()",
+    )
+    assert "a trigger changes column 'lsn'" in pg.reason_against(pg.sink("parted", **CHANGES), changes((1, "Ann", 1)))
+
+
+def test_a_row_that_a_trigger_leaves_alone_beside_a_newer_one_is_no_vote_against(pg: SqlWorld) -> None:
+    """A row that is newer by now, of another pipeline, is not the work of a trigger."""
+    pg.db.run(
+        "CREATE TRIGGER same BEFORE UPDATE ON customers"
+        " FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    )
+    epoch = Epochs(pg, pg.sink("customers", **CHANGES))
+    epoch((1, "Ann", 10), (2, "Bob", 10))
+    epoch((1, "Ann", 10), (2, "late", 9), (3, "Cy", 1))
+    assert shown(pg) == [(1, "Ann", 10), (2, "Bob", 10), (3, "Cy", 1)]
 
 
 def test_a_row_without_a_sequence_in_the_table_is_older_than_any_other(world: SqlWorld) -> None:

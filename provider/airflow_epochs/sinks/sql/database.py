@@ -103,12 +103,20 @@ class Session(Protocol):
         """Create a unique index. ``columns``: as a statement lists them."""
         ...
 
+    def make_publishable(self, schema: str, table: str) -> None:
+        """Let a table without a primary key be updated while a publication publishes its changes."""
+        ...
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """A check that finds values of Delta's ``kind`` that the column cannot store, or would store only in part."""
         ...
 
     def table(self, schema: str | None, name: str) -> SqlTable | None:
         """The table that an unquoted ``schema.name`` means; None if there is none."""
+        ...
+
+    def has_triggers(self, table: SqlTable) -> bool:
+        """Whether users have made triggers on the table, or on a partition of it."""
         ...
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:

@@ -38,16 +38,16 @@ class Load:
     columns: Sequence[str]
     by: By | None = None
 
-    def run(self, read: Read, rows: int) -> None:
-        """Write all rows.
+    def run(self, read: Read, rows: int, *, rehearses: bool = False) -> None:
+        """Write all rows. ``rehearses``: nothing is promised yet, so look also at what triggers make of them.
 
         Raises:
-            Refused: The database refuses or drops rows, keys are NULL or repeated, or the number of rows is not
-                ``rows``. The transaction must be rolled back.
+            Refused: The database refuses, drops or changes rows, keys are NULL or repeated, or the number of rows is
+                not ``rows``. The transaction must be rolled back.
         """
         sent = _Counted(self._sound(read()))
         try:
-            taken = self._upsert(sent) if self.by else self.session.load(self.table, self.columns, self.fields, sent)
+            taken = self._upsert(sent, rehearses) if self.by else self._append(sent)
         except RowRefused as refused:
             if found := refused.row or (row_at_line(read(), self.fields, refused.line) if refused.line else None):
                 refused.what += f" The refused row: {row_named(*found, self._key_fields())}."
@@ -97,9 +97,12 @@ class Load:
         named = dict(zip(self.columns, (field["name"] for field in self.fields), strict=True))
         return [named[key] for key in self.by.keys] if self.by else []
 
-    def _upsert(self, sent: _Counted) -> int:
+    def _append(self, sent: _Counted) -> int:
+        return self.session.load(self.table, self.columns, self.fields, sent)
+
+    def _upsert(self, sent: _Counted, rehearses: bool) -> int:
         assert self.by is not None
-        upsert = Upsert(session=self.session, table=self.table, columns=self.columns, by=self.by)
+        upsert = Upsert(session=self.session, table=self.table, columns=self.columns, by=self.by, rehearses=rehearses)
         return upsert.run(self.fields, sent)
 
 

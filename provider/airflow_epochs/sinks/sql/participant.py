@@ -173,7 +173,7 @@ class SqlParticipant:
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_unchanged(attempt, marker, marker.make())
         if self.sink.rehearse:
-            load.run(self._reader(staging), staged.rows)
+            load.run(self._reader(staging), staged.rows, rehearses=True)
         else:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)

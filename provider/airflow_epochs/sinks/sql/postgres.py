@@ -97,6 +97,12 @@ _LEAVES = """
     SELECT c.relname, c.relkind, c.relpersistence FROM part JOIN pg_catalog.pg_class c USING (oid)
     WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
 """
+_TRIGGERS = """
+    WITH RECURSIVE part(oid) AS (
+        SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
+    )
+    SELECT EXISTS (SELECT 1 FROM part JOIN pg_catalog.pg_trigger t ON t.tgrelid = part.oid WHERE NOT t.tgisinternal)
+"""
 _TABLE = """
     SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT'),
            pg_catalog.row_security_active(c.oid)
@@ -380,6 +386,10 @@ class PostgresSession:
         self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")
 
+    def make_publishable(self, schema: str, table: str) -> None:
+        """A publication FOR ALL TABLES, as Debezium makes, takes in each new table. Of no index: it may have NULLs."""
+        self.execute(f"ALTER TABLE {self.quoted(schema)}.{self.quoted(table)} REPLICA IDENTITY FULL")
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """As ``values.postgres_check`` says."""
         return postgres_check(column.kind, kind)
@@ -429,6 +439,10 @@ class PostgresSession:
             if problem := _problem(kind, persistence, writable=True):
                 return f"its partition {name!r} is not usable: {problem}"
         return None
+
+    def has_triggers(self, table: SqlTable) -> bool:
+        """Asks the catalog. The triggers of foreign keys are the server's own."""
+        return bool(self.execute(_TRIGGERS, (table.id,))[0][0])
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
         """Asks ``has_any_column_privilege``, which is true of rights on the whole table too. DELETE has no columns."""

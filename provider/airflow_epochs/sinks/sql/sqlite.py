@@ -142,6 +142,9 @@ class SqliteSession:
         index = f"{self.quoted(schema)}.{self.quoted(f'{table}_key')}"
         self.execute(f"CREATE UNIQUE INDEX {index} ON {self.quoted(table)} ({columns})")
 
+    def make_publishable(self, schema: str, table: str) -> None:
+        """Does nothing: SQLite has no publications."""
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """Only texts and times have values that SQLite could not keep."""
         return sound(kind)
@@ -198,6 +201,14 @@ class SqliteSession:
 
     def _comparisons(self, collations: Iterable[tuple[Any, ...]]) -> dict[str, Comparison]:
         return {name: Comparison(collation=self.quoted(collation)) for name, collation in collations}
+
+    def has_triggers(self, table: SqlTable) -> bool:
+        """Asks the schema table."""
+        statement = (
+            f"SELECT 1 FROM {self.quoted(table.schema)}.sqlite_master WHERE type = 'trigger'"
+            " AND lower(tbl_name) = lower(?) LIMIT 1"
+        )
+        return bool(self.execute(statement, (table.name,)))
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
         """None: who may open the file for writing, as the transaction has, may do everything."""

@@ -39,12 +39,18 @@ class By:
 
 @dataclass(frozen=True, kw_only=True)
 class Upsert:
-    """One epoch's change of a table. ``columns``: those that the rows have, in the order of their fields."""
+    """One epoch's change of a table.
+
+    Attributes:
+        columns: Those that the rows have, in the order of their fields.
+        rehearses: Whether to refuse rows whose key or sequence a trigger changes. A commit has promised them.
+    """
 
     session: Session
     table: SqlTable
     columns: Sequence[str]
     by: By
+    rehearses: bool = False
 
     def run(self, fields: Sequence[JsonDict], rows: Batches) -> int:
         """Change the table.
@@ -54,7 +60,8 @@ class Upsert:
             row.
 
         Raises:
-            Refused: The database refuses a row, or keys are NULL or repeated.
+            Refused: The database refuses a row, keys are NULL or repeated, or a trigger changes what later epochs
+                look for.
         """
         sent = self._fill(fields, rows)
         self._require_keys()
@@ -147,13 +154,52 @@ class Upsert:
     def _insert(self, rows: int) -> int:
         columns, keys = self._names.listed(self.columns), self._names.listed(self.by.keys)
         # Ordered by key: two sinks with overlapping keys then wait for each other and do not deadlock.
-        taken = self.session.change(
+        written = self.session.change(
             f"{self.table.insert} INTO {self._target} AS t ({columns}) SELECT {columns} FROM {self._batch} WHERE 1 = 1"
             f" ORDER BY {keys} ON CONFLICT ({keys}) DO {self._update()}"
         )
-        if taken < rows:  # the database may not count rows that existed already
-            taken = self._found()
+        taken = written if written >= rows else self._found()  # it may not count rows that existed already
+        if self.rehearses and taken == rows:
+            self._require_kept(all_written=written >= rows)
         return taken
+
+    def _require_kept(self, *, all_written: bool) -> None:
+        """Later epochs find the rows by their keys, and compare their sequences.
+
+        ``all_written``: no row of another transaction, which committed a newer one meanwhile, stands in their place.
+
+        Raises:
+            Refused: A trigger gives rows another key or another sequence, or deletes them.
+        """
+        if not (self.by.sequence or self.by.deleted) or not self.session.has_triggers(self.table):
+            return
+        if lost := self._without("1 = 1"):
+            raise self._changed(lost, self.by.keys, ", or deletes them")
+        if self.by.sequence and (lost := self._without(self._same_sequence(all_written))):
+            raise self._changed(lost, [self.by.sequence])
+
+    def _without(self, alike: str) -> int:
+        """How many of the batch's rows have no row in the table with the same key for which the condition is true."""
+        there = f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same_keys} AND ({alike}))"
+        return int(self.session.execute(f"SELECT count(*) FROM {self._batch} b WHERE NOT {there}")[0][0])
+
+    def _same_sequence(self, all_written: bool) -> str:
+        """The temporary table has the target's types, so both have rounded and padded the value in the same way."""
+        assert self.by.sequence
+        here, there = (self._names.ordered(self.by.sequence, each) for each in ("b", "t"))
+        same = f"{there} = {here} OR {there} IS NULL AND {here} IS NULL"
+        return same if all_written else f"{same} OR NOT {self._not_older('b', 't')}"
+
+    def _changed(self, rows: int, names: Sequence[str], otherwise: str = "") -> Refused:
+        columns = f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+        return Refused(
+            f"The sink wrote {rows} rows of table {self.table.name} that the table does not show as they are: a "
+            f"trigger changes {columns} of the rows{otherwise}. Later epochs would not find these rows, or would take "
+            "newer rows as older.",
+            code=codes.SQL_ROWS_DROPPED,
+            remedy=f"Change the trigger: let it leave {columns} as the sink writes the rows, and keep its own value in "
+            "another column. Or let the transform return the value that the trigger makes. Then clear the failed task.",
+        )
 
     def _update(self) -> str:
         names = [self.session.quoted(name) for name in self._others]
