@@ -14,7 +14,7 @@ import pytest
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
-from tests.support.sql_world import Db, PostgresDb, SqlWorld, committed_while_another_waits
+from tests.support.sql_world import Db, SqlWorld, committed_while_another_waits
 
 CHANGES: dict[str, Any] = {"mode": "upsert", "sequence_by": "lsn", "delete_when": "op = 'd'"}
 FIRST, SECOND, THIRD = (transaction(number) for number in (1, 2, 3))
@@ -392,16 +392,3 @@ def test_a_right_on_notes_that_appeared_after_the_epoch_was_opened_is_named_by_t
     pg.db.run(*(grant.replace("<the user>", user) for grant in grants))
     pg.epoch(sink, THIRD, SECOND, change(name, 15, id="a"))
     assert pg.db.run("SELECT * FROM members") == []
-
-
-def test_a_key_is_deleted_again_and_again_while_a_publication_publishes_all_tables(pg: SqlWorld) -> None:
-    """Debezium makes such a publication. An update of a published table needs a replica identity."""
-    pg.db.run(MEMBERS)
-    publication = f"all_of_{pg.db.schema}" if isinstance(pg.db, PostgresDb) else ""
-    pg.db.run(f"CREATE PUBLICATION {publication} FOR ALL TABLES")
-    try:
-        delete(pg, "members", lsn=20, id="a")
-        pg.epoch(pg.sink("members", keys=["id"], **CHANGES), THIRD, SECOND, change(None, 30, id="a"))
-        assert pg.db.run(f"SELECT id, lsn FROM {notes_of(pg, 'members')}") == [("a", 30)]
-    finally:
-        pg.db.run(f"DROP PUBLICATION {publication}")

@@ -103,10 +103,6 @@ class Session(Protocol):
         """Create a unique index. ``columns``: as a statement lists them."""
         ...
 
-    def make_publishable(self, schema: str, table: str) -> None:
-        """Let a table without a primary key be updated while a publication publishes its changes."""
-        ...
-
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """A check that finds values of Delta's ``kind`` that the column cannot store, or would store only in part."""
         ...

@@ -259,7 +259,6 @@ class Deletions:
         )
         compared = ", ".join(map(self._names.compared, self.keys))
         self.session.make_unique(self.table.schema, self.name, compared)
-        self.session.make_publishable(self.table.schema, self.name)
 
     @property
     def _columns(self) -> list[str]:

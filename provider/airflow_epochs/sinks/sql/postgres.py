@@ -386,10 +386,6 @@ class PostgresSession:
         self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")
 
-    def make_publishable(self, schema: str, table: str) -> None:
-        """A publication FOR ALL TABLES, as Debezium makes, takes in each new table. Of no index: it may have NULLs."""
-        self.execute(f"ALTER TABLE {self.quoted(schema)}.{self.quoted(table)} REPLICA IDENTITY FULL")
-
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """As ``values.postgres_check`` says."""
         return postgres_check(column.kind, kind)

@@ -142,9 +142,6 @@ class SqliteSession:
         index = f"{self.quoted(schema)}.{self.quoted(f'{table}_key')}"
         self.execute(f"CREATE UNIQUE INDEX {index} ON {self.quoted(table)} ({columns})")
 
-    def make_publishable(self, schema: str, table: str) -> None:
-        """Does nothing: SQLite has no publications."""
-
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """Only texts and times have values that SQLite could not keep."""
         return sound(kind)
