@@ -298,9 +298,11 @@ class Nemesis:
     def _restore(self) -> bool:
         """A table is taken back by an epoch, and forward again. In between no epoch may be completed."""
         pipeline = self._first_at_rest()
-        if pipeline is None or (newest := self.system.ledger_of(pipeline).newest_complete()) < 2:
+        if pipeline is None:
             return False
         ledger = self.system.ledger_of(pipeline)
+        if (newest := ledger.newest_complete()) < 2:
+            return False
         sink = self._changed_last(pipeline, newest)
         record = ledger.complete_record(newest - 1)
         back = record.receipts[sink].version if record and sink else None

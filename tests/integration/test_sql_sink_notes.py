@@ -349,9 +349,7 @@ def test_notes_that_row_level_security_hides_from_the_user_are_refused_before_th
 ) -> None:
     pg.db.run(MEMBERS)
     delete(pg, "members", id="a")
-    user = in_the_name_of_another_user(pg, "members")
-    schema = pg.db.table().partition(".")[0]
-    ((notes,),) = pg.db.run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' AND tablename ~ 'deleted'")
+    user, notes = in_the_name_of_another_user(pg, "members"), notes_of(pg, "members")
     pg.db.run(f"GRANT SELECT, INSERT, UPDATE ON {notes} TO {user}", f"ALTER TABLE {notes} ENABLE ROW LEVEL SECURITY")
     sink = pg.sink("members", keys=["id"], **options)
     with pytest.raises(Refused, match="where deleted keys are noted, applies to the connection's user") as refused:

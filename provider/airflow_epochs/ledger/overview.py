@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from itertools import compress
 
 from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.keys import PIPELINE_KEY
@@ -94,8 +95,7 @@ def pipelines_in(store: Store) -> list[str]:
     """The names of the pipelines that are registered in a store, sorted."""
     names = [name for name in store.folders() if is_name(name)]
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        registered = list(pool.map(lambda name: store.exists(f"{name}/{PIPELINE_KEY}"), names))
-    return [name for name, there in zip(names, registered, strict=True) if there]
+        return list(compress(names, pool.map(lambda name: store.exists(f"{name}/{PIPELINE_KEY}"), names)))
 
 
 def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: str | None = None) -> list[PipelineRow]:

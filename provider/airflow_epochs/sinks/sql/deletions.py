@@ -95,10 +95,10 @@ class Deletions:
         Raises:
             Refused: It lacks some, or a policy of row-level security hides notes from it.
         """
-        for notes in self._tables():
-            if notes.hides:
-                raise self._hidden(notes)
-        if lacks := self._lacks(deletes):
+        tables = list(self._tables())
+        if hidden := next((notes for notes in tables if notes.hides), None):
+            raise self._hidden(hidden)
+        if lacks := self._lacks(tables, deletes):
             noting = f"notes the keys that it deletes in {self.table.schema}.{self.name}"
             does = noting if deletes else "looks for its keys in the notes of deletions by other sinks"
             raise Refused(
@@ -118,12 +118,12 @@ class Deletions:
             "connection a user with BYPASSRLS. Then clear the failed task.",
         )
 
-    def _lacks(self, deletes: bool) -> list[str]:
+    def _lacks(self, tables: Iterable[SqlTable], deletes: bool) -> list[str]:
         """As GRANT spells them."""
         makes = deletes and not self.exist
         creates = ["CREATE"] if makes and not self.session.may_create_in(self.table.schema) else []
         lacking = [f"{right} on schema {self.table.schema_spelled}" for right in creates]
-        for notes in self._tables():
+        for notes in tables:
             needed = ("SELECT", "INSERT", "UPDATE") if deletes and notes.name == self.name else ("SELECT",)
             lacking += [f"{right} on table {notes.spelled}" for right in self.session.lacks(notes, *needed)]
         return lacking

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Marker, Shown, TransactionId, compare
+from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, txn_of
+from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.sink import SqlSink
@@ -200,10 +200,9 @@ def not_previous(
         )
     assert found
     error = _disagrees(sink, found, attempt.previous, marker)
-    shown = txn_of(found)
     seen = Disagreement(
         pipeline=attempt.txn.pipeline,
-        found=Marker.of(shown) if shown else None,
+        found=marker_of(found),
         expected=attempt.previous,
         in_doubt=attempt.txn if decided else None,
     )

@@ -90,17 +90,17 @@ _LONGER = {"55P03": "lock_timeout=5min", "25P03": "idle_in_transaction_session_t
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
-_LEAVES = """
+_PARTS = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
     )
+"""
+"""Begins a statement: the table and all of its partitions."""
+_LEAVES = f"""{_PARTS}
     SELECT c.relname, c.relkind, c.relpersistence FROM part JOIN pg_catalog.pg_class c USING (oid)
     WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
 """
-_TRIGGERS = """
-    WITH RECURSIVE part(oid) AS (
-        SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
-    )
+_TRIGGERS = f"""{_PARTS}
     SELECT EXISTS (SELECT 1 FROM part JOIN pg_catalog.pg_trigger t ON t.tgrelid = part.oid WHERE NOT t.tgisinternal)
 """
 _TABLE = """
