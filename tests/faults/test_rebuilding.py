@@ -22,7 +22,7 @@ from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import rebuilt_key
 from airflow_epochs.ledger.queries import newest_epochs
-from airflow_epochs.model import Marker, OpenRecord, RebuiltRecord, TransactionId
+from airflow_epochs.model import Marker, OpenRecord, RebuiltRecord, Run, TransactionId
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
 from tests.support.environment import Action
@@ -347,6 +347,71 @@ def test_a_sink_that_lacks_the_epoch_in_doubt_gets_it_under_another_name(torn: D
     assert_all_rows(world, "orders", "audit")
     world.one_more_epoch()
     assert_all_rows(world, "orders", "audit")
+
+
+def timed_by(event_time: EventTime | None, world: DiskWorld) -> Coordinator:
+    coordinator = world.coordinator()
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, event_time=event_time)
+    return coordinator
+
+
+def rebuilt_without_audit(world: DiskWorld, event_time: EventTime | None) -> str:
+    """What the command prints of `audit`, whose table has an older copy. Then there is new input."""
+    told = rebuilding.Told(watermark=1)
+    plan = rebuilding.plan(timed_by(event_time, world).task, ["audit"], told)
+    assert plan
+    rebuilding.carry_out(timed_by(event_time, world).task, plan, by=BY)
+    world.produce(3)
+    (said,) = (line for line in rebuilding.announced(plan) if line.startswith("Give sink audit another name"))
+    return said
+
+
+def renamed_audit(world: DiskWorld, **backfill: int) -> DiskWorld:
+    return replace(world, sinks=("orders", "audit_2"), tables={"audit_2": "audit"}, backfill=backfill)
+
+
+@pytest.mark.parametrize("event_time", [None, EventTime("10 s")], ids=str)
+def test_only_a_backfill_that_opens_is_printed_for_a_sink_left_out(
+    world: DiskWorld, event_time: EventTime | None
+) -> None:
+    """With state or event time, an epoch is replayed by its open record, which a rebuilt ledger lacks."""
+    older = shutil.copytree(world.table("audit"), world.folder / "older")
+    epochs(world, 2, 3)
+    lose(world)
+    restored(world.table("audit"), older)
+    said = rebuilt_without_audit(world, event_time)
+    unknown, printed = (2, {"audit_2": 3}) if event_time is None else (3, {})
+    assert ("backfill" in said) is bool(printed)
+    assert ("It begins with epoch 4, and lacks earlier rows." in said) is not bool(printed)
+    with pytest.raises(Refused) as error:
+        timed_by(event_time, renamed_audit(world, audit_2=unknown)).open(Run("dag", "next"))
+    assert error.value.code is codes.BACKFILL_UNKNOWN
+    opened = timed_by(event_time, renamed_audit(world, **printed)).open(Run("dag", "next"))
+    assert isinstance(opened, OpenRecord) and opened.txn.epoch == 4
+    assert (opened.ranges_of("audit_2") == opened.ranges) is not bool(printed)
+
+
+@pytest.mark.parametrize(("since", "printed"), [(1, False), (2, True)])
+def test_an_open_record_in_an_old_copy_is_replayed_if_it_reads_all_that_the_sink_lacks(
+    world: DiskWorld, since: int, printed: bool
+) -> None:
+    """A table that lacks an epoch before, too, would not get its rows from the replay of the newest one."""
+    older, backup = world.folder / "older", world.folder / "backup"
+    for number in (1, 2):
+        if number > 1:
+            epochs(world, number)
+        if number == since:
+            shutil.copytree(world.table("audit"), older)
+    world.produce(3)
+    copying: dict[str, Action] = {"decision.put": lambda: shutil.copytree(world.ledger_root, backup)}
+    assert world.run(3, world.coordinator(copying)) is None
+    restored(world.ledger_root, backup)
+    restored(world.table("audit"), older)
+    said = rebuilt_without_audit(world, EventTime("10 s"))
+    assert ("backfill" in said) is printed
+    if printed:
+        opened = timed_by(EventTime("10 s"), renamed_audit(world, audit_2=3)).open(Run("dag", "next"))
+        assert isinstance(opened, OpenRecord) and opened.sinks["audit_2"].replayed_from == 3
 
 
 def test_a_sink_that_was_left_out_and_kept_its_name_stops_the_pipeline(torn: DiskWorld) -> None:

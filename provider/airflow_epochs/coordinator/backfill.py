@@ -71,7 +71,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
     _require_known(task, sink, first, epoch)
     _require_contiguous(task, sink, first, epoch, moved)
     wide = widened(planned.ranges, _earlier(task, first, epoch, planned))
-    replays = _depends_on_epochs(task)
+    replays = depends_on_epochs(task)
     try:
         earlier = _replayable(task, sink, first, epoch) if replays else []
         require_input(task, wide, planned, earlier)
@@ -124,7 +124,7 @@ def _require_known(task: TaskTry, sink: str, first: int, epoch: int) -> None:
 # -- epochs that are replayed ----------------------------------------------------------------------------------------
 
 
-def _depends_on_epochs(task: TaskTry) -> bool:
+def depends_on_epochs(task: TaskTry) -> bool:
     """Whether the rows that the transform returns may depend on the epoch whose input it gets."""
     return task.pipeline.event_time is not None or any(isinstance(sink, Stateful) for sink in task.pipeline.sinks)
 

@@ -17,6 +17,7 @@ from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Ends, LastEpoch, LeavingOut, Positioned, Sink, Source, Stateful
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.backfill import depends_on_epochs
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.ledger.ledger import Ledger
@@ -34,6 +35,7 @@ from airflow_epochs.model import (
     described_epochs,
     moved_in,
     starting_at_ends,
+    starts_of,
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.spark.driver.event_times import instant
@@ -147,11 +149,19 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
         told=told,
         ranges=read.ranges,
         source_state=read.source_state,
-        backfill_from=read.backfill_from,
+        backfill_from=read.backfill_from if _is_backfilled(task, txn, read.ranges) else txn.epoch + 1,
         moved_in=read.moved_in,
         carried=_carried(ledger, newest, frozenset(everything)),
         adopted_in=_adopted_in(ledger, newest, txn),
     )
+
+
+def _is_backfilled(task: TaskTry, txn: TransactionId, ranges: Ranges) -> bool:
+    """Whether a backfill can have the newest epoch. With state or event time, its open record alone is replayed."""
+    if not depends_on_epochs(task):
+        return True
+    opened = task.ledger.open_record(txn.epoch, txn.attempt)
+    return opened is not None and opened.txn == txn and starts_of(opened.ranges) == starts_of(ranges)
 
 
 def _needed(told: Told, shown: Mapping[str, LastEpoch]) -> Told:
@@ -540,7 +550,7 @@ def _positions(ranges: Ranges) -> Iterator[str]:
 def _lost(plan: Plan) -> Iterator[str]:
     epochs = described_epochs(plan.newest + 1, plan.txn.epoch)
     yield f"Lost for good: what the ledger recorded of {epochs} (receipts, votes, who opened them). XComs stay."
-    yield f"No sink can `backfill` from an epoch before {plan.backfill_from}: the ledger does not know their offsets."
+    yield f"No sink can `backfill` from an epoch before {plan.backfill_from}: the ledger lacks records that this needs."
     if plan.is_new:
         yield f"The ledger is begun anew, and belongs to DAG {plan.dag_id}."
 
