@@ -114,7 +114,9 @@ def test_a_problem_that_spark_reports_is_the_reason(sink: DeltaSink, attempt: Si
 
 def test_nothing_staged(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> None:
     plan = sink.plan_stage(attempt, "n", world)
-    assert "There is no finished staging table" in reason_of(sink, attempt, StagedClaim(place=plan["place"]), world)
+    cause, remedy = cause_and_remedy(reason_of(sink, attempt, StagedClaim(place=plan["place"]), world))
+    assert f"this worker sees no finished staging table at {plan['place']}" in cause
+    assert "share" in remedy and remedy.endswith("Then clear the stage task: it stages into a new folder.")
 
 
 def test_rows_of_another_transaction(

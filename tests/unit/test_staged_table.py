@@ -105,11 +105,26 @@ def test_rows_of_another_transaction_or_sink_are_refused(area: StagedTable, atte
     other = SinkAttempt(txn=transaction(3), ledger_id=attempt.ledger_id, previous=None)
     with pytest.raises(Refused, match="belongs to transaction"):
         area.checked(other, claim)
-    with pytest.raises(Refused, match="There is no finished staging table"):
+    with pytest.raises(Refused, match="sees no finished staging table"):
         area.checked(attempt, StagedClaim(place=area.place(attempt, "b")))
     elsewhere = StagedTable(root=area.root, sink="audit", target="topic audit", options={})
     with pytest.raises(Refused, match="not a staging place of sink 'audit'"):
         elsewhere.checked(attempt, claim)
+
+
+@pytest.mark.parametrize("unseen", ["all", "the files"])
+def test_rows_that_spark_reports_and_this_worker_does_not_see_are_told_of_a_disk_that_is_not_shared(
+    area: StagedTable, attempt: SinkAttempt, unseen: str
+) -> None:
+    """To stage again helps nobody: Spark would write to the same disk of another machine."""
+    place = area.place(attempt, "a")
+    if unseen == "the files":  # as where only the executors have disks of their own
+        a_file(staged(area, attempt, MANY, "a")).unlink()
+    with pytest.raises(Refused) as error:
+        area.checked(attempt, StagedClaim(place=place))
+    assert place in error.value.what and "this worker" in error.value.what
+    assert "a disk that Spark's driver and executors and all workers share" in (error.value.remedy or "")
+    assert "into an object store" in (error.value.remedy or "")
 
 
 @pytest.mark.parametrize("place", ["/etc", "{root}", "{own}", "{own}/../../x"])

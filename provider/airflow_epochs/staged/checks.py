@@ -12,15 +12,24 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
 from airflow_epochs.staged import footers
 from airflow_epochs.staged.staging import Staging
-from airflow_epochs.storage.files import Files
+from airflow_epochs.storage.files import Files, is_local
+from airflow_epochs.storage.local import LocalFiles
+
+_SHARE = (
+    "If Spark's machines and the Airflow workers each have a disk of their own there, move the sink's `staging`, or "
+    "its table, to a disk that Spark's driver and executors and all workers share under one path, or into an object "
+    "store. Then clear the stage task: it stages into a new folder."
+)
+"""What to do about files on a disk that Spark reports and this worker does not see. New tries would not help."""
 
 
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
     """What lies at ``place`` is a finished staging of this very transaction and sink."""
     if staging is None:
         raise Refused(
-            f"There is no finished staging table at {place}.",
+            f"Spark reports staged rows, but this worker sees no finished staging table at {place}.",
             code=codes.STAGED_INCOMPLETE,
+            remedy=_SHARE if is_local(place) else None,
             **attempt_fields(attempt.txn),
         )
     if staging.user_metadata.get("txn") != str(attempt.txn) or staging.user_metadata.get("app") != app:
@@ -55,6 +64,13 @@ def require_sizes(files: Files, staging: Staging) -> None:
     for file in staging.files:
         size = found.get(f"{staging.place}/{file.path}")
         if size != file.size:
+            if size is None and isinstance(files, LocalFiles):
+                raise Refused(
+                    f"The staged file {files.root}/{staging.place}/{file.path} is gone, or this worker does not see "
+                    "it.",
+                    code=codes.STAGED_INCOMPLETE,
+                    remedy=_SHARE,
+                )
             state = "is gone" if size is None else f"has {size} bytes instead of {file.size}"
             raise Refused(f"The staged file {staging.place}/{file.path} {state}.", code=codes.STAGED_INCOMPLETE)
 

@@ -130,7 +130,7 @@ class StagedTable:
         self._require_own_place(attempt, claim.place)
         files = self._where.files
         relative = self._where.relative(claim.place)
-        staging = checks.require_own(read_staging(files, relative), attempt, self._app(attempt), relative)
+        staging = checks.require_own(read_staging(files, relative), attempt, self._app(attempt), claim.place)
         staging = checks.require_files(files, staging)
         checks.require_sound_actions(staging)
         checks.require_rows(staging)

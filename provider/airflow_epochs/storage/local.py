@@ -93,7 +93,7 @@ class LocalFiles:
                 f"The path {shown(str(root))!r} is not absolute.",
                 code=codes.PATH_RELATIVE,
             )
-        self._root = root
+        self.root = self._root = root
         self._disk = Disk(root)
 
     def sizes(self, folder: str) -> dict[str, int]:

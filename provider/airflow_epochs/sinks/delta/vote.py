@@ -24,7 +24,7 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     location = at.location_of(claim.place, attempt)
     files, relative = location.files, location.relative(claim.place)
     app = at.app(attempt.txn.pipeline)
-    staging = staged_checks.require_own(read_staging(files, relative), attempt, app.epoch, relative)
+    staging = staged_checks.require_own(read_staging(files, relative), attempt, app.epoch, claim.place)
     staging = staged_checks.require_files(files, staging)
     staged_checks.require_sound_actions(staging)
     staged_checks.require_rows(staging)
