@@ -36,9 +36,9 @@ class Transform:
     digest: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Transform:
+    def parse(cls, text: object) -> Transform:
         """Parse ``path/to/file.py:function``. Raises BadArgument, which shows the expected form."""
-        path, separator, function = text.rpartition(":")
+        path, separator, function = text.rpartition(":") if isinstance(text, str) else ("", "", "")
         if not separator or not path.endswith(".py") or not function.isidentifier():
             raise BadArgument(
                 f"`transform` is {text!r}. It must have the form 'path/to/file.py:function'.",
@@ -130,9 +130,66 @@ def require_allowed(source: Source, **options: object) -> None:
             )
 
 
-def require_name(kind: str, name: str) -> str:
+def require_types(
+    *,
+    source: object,
+    sinks: object,
+    spark: object,
+    state: object = (),
+    event_time: object = None,
+    backfill: object = None,
+    expectations: object = None,
+    dead_letters: object = None,
+    ledger_conn_id: object,
+    operator_args: object = None,
+) -> None:
+    """Raise BadArgument, which names the argument, if one is of another kind than the pipeline takes.
+
+    By their methods: each task parses its DAG file, and ``contracts``, ``event_time`` and the rest would come with it.
+    """
+    is_source = _can(source, "plan", "spark_read")
+    _require("source", source, "a KafkaSource(…), a DeltaSource(…) or a source of your own", is_source)
+    _require_each("sinks", sinks, "a list of sinks", _A_SINK, "vote", "commit")
+    _require_each("state", state, "a list of StateTable(…)", "a StateTable(…)", "vote", "commit", "pin")
+    _require("spark", spark, "SparkConnect(…) or SparkSubmit(…)", _can(spark, "runner"))
+    is_rule = event_time is None or _can(event_time, "newest_allowed")
+    _require("event_time", event_time, "EventTime(…), or be left out", is_rule)
+    _require("backfill", backfill, "a dict of sink names and epochs", _is_dict(backfill))
+    _require("expectations", expectations, "a dict of sink names and lists", _is_dict(expectations))
+    is_sink = dead_letters is None or isinstance(dead_letters, str)
+    _require("dead_letters", dead_letters, "the name of a sink, or be left out", is_sink)
+    _require("ledger_conn_id", ledger_conn_id, "the id of a connection", isinstance(ledger_conn_id, str))
+    _require("operator_args", operator_args, "a dict of arguments of operators", _is_dict(operator_args))
+
+
+_A_SINK = "a DeltaSink(…), a KafkaSink(…), a SqlSink(…) or a sink of your own"
+
+
+def _require_each(option: str, values: object, must: str, each_must: str, *methods: str) -> None:
+    is_list = isinstance(values, Collection) and not isinstance(values, (str, Mapping))
+    _require(option, values, must, is_list)
+    for value in values if isinstance(values, Collection) else ():
+        if not _can(value, *methods):
+            raise BadArgument(f"`{option}` has {value!r}. Each one must be {each_must}.", code=codes.PIPELINE_ARGUMENT)
+
+
+def _require(option: str, value: object, must: str, fits: bool) -> None:
+    if not fits:
+        raise BadArgument(f"`{option}` is {value!r}. It must be {must}.", code=codes.PIPELINE_ARGUMENT)
+
+
+def _can(value: object, *methods: str) -> bool:
+    """Whether ``value`` has these methods. A class has not: somebody has forgotten to call it."""
+    return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in methods)
+
+
+def _is_dict(value: object) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+def require_name(kind: str, name: object) -> str:
     """Return ``name``, which the DAG gives a ``kind`` of thing. Raises BadArgument if it is no name."""
-    if not is_name(name):
+    if not isinstance(name, str) or not is_name(name):
         raise BadArgument(f"The {kind} name {name!r} is not valid. A name has {NAME_RULE}.", code=codes.NAME)
     return name
 

@@ -25,6 +25,7 @@ from airflow_epochs.config import (
     require_on_code_change,
     require_on_failed_epoch,
     require_one_run_at_a_time,
+    require_types,
     require_vote,
     require_wait,
 )
@@ -141,7 +142,8 @@ class EpochPipeline(TaskGroup):
     Raises:
         BadArgument: A name is not valid; another pipeline of the DAG has the same name and ledger; two sinks have the
             same name or destination; ``backfill``, ``wait_for_others``, ``on_code_change``, ``on_failed_epoch``,
-            ``keep_epochs``, ``layout``, ``for_seconds`` or ``max_epochs`` is not valid; the source does not allow an
+            ``keep_epochs``, ``layout``, ``for_seconds`` or ``max_epochs`` is not valid; an argument is of another type;
+            the group is in a mapped task group; the source does not allow an
             option; or ``max_active_runs`` is not 1.
         Refused: A sink writes to what the source reads.
     """
@@ -173,6 +175,20 @@ class EpochPipeline(TaskGroup):
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
+        require_name("pipeline", name)
+        require_types(
+            source=source,
+            sinks=sinks,
+            spark=spark,
+            state=state,
+            event_time=event_time,
+            backfill=backfill,
+            expectations=expectations,
+            dead_letters=dead_letters,
+            ledger_conn_id=ledger_conn_id,
+            operator_args=operator_args,
+        )
+        require_expectations(expectations or {}, [*sinks, *state])
         require_dead_letters(dead_letters, sinks, backfill or {}, expectations or {}, state)
         sinks = [*sinks, *state]
         require_distinct(sinks)
@@ -180,13 +196,12 @@ class EpochPipeline(TaskGroup):
         require_allowed(source, event_time=event_time, deferrable=deferrable)
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
-        require_expectations(expectations or {}, sinks)
         require_vote(vote)
         require_on_code_change(on_code_change)
         require_on_failed_epoch(on_failed_epoch)
         require_keep_epochs(keep_epochs)
         require_layout(layout, for_seconds=for_seconds, max_epochs=max_epochs, deferrable=deferrable)
-        super().__init__(group_id=require_name("pipeline", name), **task_group_args)
+        super().__init__(group_id=name, **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         document(self.dag, name, ledger_conn_id, parts_of(source, transform, sinks, spark))
         _add_params(self.dag, {**_PARAMS, **(_PARAMS_OF_SINGLE if layout == SINGLE else {})})

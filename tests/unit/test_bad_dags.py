@@ -327,3 +327,75 @@ def test_operators_used_one_by_one_refuse_to_run_beside_those_of_a_pipeline_of_t
     with pytest.raises(AirflowFailException, match=r"DAG 'bad' has 2 pipelines 'orders' with the same ledger") as no:
         cast(OpenEpochOperator, dag.get_task("open_us")).execute(cast(Context, {"dag": dag}))
     assert ONLY_ONE_GETS_A_NEW_NAME in str(no.value)
+
+
+def of_wrong_type(**arguments: Any) -> None:
+    with DAG("bad", schedule=None, max_active_runs=1):
+        EpochPipeline(
+            **{
+                "name": "orders",
+                "source": KafkaSource(topics=["orders"]),
+                "transform": "orders.py:orders",
+                "sinks": [ONE],
+                "spark": SparkConnect(),
+                **arguments,
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "says"),
+    [
+        ("name", None, "The pipeline name None is not valid."),
+        ("name", ONE, "The pipeline name DeltaSink('one', '/lake/one', mode='append') is not valid."),
+        ("source", "orders", "`source` is 'orders'. It must be a KafkaSource(…), a DeltaSource(…) or"),
+        ("source", ["orders"], "`source` is ['orders']. It must be"),
+        ("source", KafkaSource, "KafkaSource'>. It must be"),
+        ("source", ONE, "`source` is DeltaSink('one', '/lake/one', mode='append'). It must be"),
+        ("transform", define, "It must have the form 'path/to/file.py:function'."),
+        ("transform", None, "`transform` is None. It must have the form"),
+        ("sinks", ONE, "`sinks` is DeltaSink('one', '/lake/one', mode='append'). It must be a list of sinks."),
+        ("sinks", {"one": ONE}, "It must be a list of sinks."),
+        ("sinks", "one", "`sinks` is 'one'. It must be a list of sinks."),
+        ("sinks", None, "`sinks` is None. It must be a list of sinks."),
+        ("sinks", ["one"], "`sinks` has 'one'. Each one must be a DeltaSink(…), a KafkaSink(…), a SqlSink(…) or"),
+        ("sinks", [DeltaSink], "DeltaSink'>. Each one must be"),
+        ("sinks", [SparkConnect()], "`sinks` has SparkConnect('spark_connect_default'). Each one must be"),
+        ("state", ONE, "`state` is DeltaSink('one', '/lake/one', mode='append'). It must be a list of StateTable(…)."),
+        ("state", [DeltaSink("two", "/lake/two")], "`state` has DeltaSink('two', '/lake/two', mode='append'). Each"),
+        ("state", None, "`state` is None. It must be a list of StateTable(…)."),
+        ("spark", "spark_default", "`spark` is 'spark_default'. It must be SparkConnect(…) or SparkSubmit(…)."),
+        ("spark", SparkConnect, "It must be SparkConnect(…) or SparkSubmit(…)."),
+        ("spark", None, "`spark` is None. It must be SparkConnect(…) or SparkSubmit(…)."),
+        ("event_time", "10 min", "`event_time` is '10 min'. It must be EventTime(…), or be left out."),
+        ("backfill", ["one"], "`backfill` is ['one']. It must be a dict of sink names and epochs."),
+        ("backfill", "one", "`backfill` is 'one'. It must be a dict"),
+        ("expectations", [expect("n > 0")], "It must be a dict of sink names and lists."),
+        ("expectations", {"one": expect("n > 0")}, "It must be a list."),
+        ("expectations", {"one": "n > 0"}, "`expectations` of sink 'one' is 'n > 0'. It must be a list."),
+        ("expectations", {"one": ["n > 0"]}, "`expectations` of sink 'one' has 'n > 0'. Each one must be made by"),
+        ("dead_letters", ONE, "`dead_letters` is DeltaSink('one', '/lake/one', mode='append'). It must be the name"),
+        ("dead_letters", ["one"], "`dead_letters` is ['one']. It must be the name of a sink, or be left out."),
+        ("ledger_conn_id", None, "`ledger_conn_id` is None. It must be the id of a connection."),
+        ("ledger_conn_id", 5, "`ledger_conn_id` is 5. It must be the id of a connection."),
+        ("operator_args", ["pool"], "`operator_args` is ['pool']. It must be a dict of arguments of operators."),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_with_what_it_must_be(argument: str, value: Any, says: str) -> None:
+    """Python's own error would name a line of the provider, and no argument."""
+    with pytest.raises(BadArgument, match=re.escape(says)):
+        of_wrong_type(**{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("sinks", ONE), ("source", "orders"), ("spark", "x"), ("ledger_conn_id", None)]
+)
+def test_an_operator_refuses_an_argument_of_another_type_as_the_pipeline_does(argument: str, value: Any) -> None:
+    given = {
+        "source": KafkaSource(topics=["orders"]),
+        "sinks": [ONE],
+        "spark": SparkConnect(),
+        argument: value,
+    }
+    with pytest.raises(BadArgument, match=f"`{argument}` is "):
+        OpenEpochOperator(task_id="open", pipeline="orders", transform="orders.py:orders", **given)

@@ -27,6 +27,7 @@ from airflow_epochs.config import (
     Transform,
     require_keep_epochs,
     require_one_run_at_a_time,
+    require_types,
 )
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
@@ -120,6 +121,16 @@ class EpochOperator(BaseOperator):
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
+        require_types(
+            source=source,
+            sinks=sinks,
+            spark=spark,
+            event_time=event_time,
+            backfill=backfill,
+            expectations=expectations,
+            dead_letters=dead_letters,
+            ledger_conn_id=ledger_conn_id,
+        )
         for key, value in self.retry_defaults.items():
             kwargs.setdefault(key, value)
         parts = documentation.parts_of(source, transform, sinks, spark)
