@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_CUTS = re.compile("[#?]")
 _UNCLEAR = re.compile(r"[#?\x00-\x1f]|%[0-9A-Fa-f]{2}")
 CLEAR_RULE = "without '#', '?', control characters, and '%' before two hexadecimal digits"
 DRY_RUN = "dry-"
@@ -75,28 +76,37 @@ def unclear_in(location: str) -> str | None:
     return found and found[0]
 
 
-class FileHost(NamedTuple):
-    """What is wrong with a ``file:`` URL that names a host, as by two slashes in place of three.
+class FileFlaw(NamedTuple):
+    """Why a ``file:`` URL does not mean what it seems to.
 
-    ``meant``: the path that it has meant so far. ``wanted``: the URL with three slashes.
+    ``flaw``: what an error says after 'names'. ``meant``: the path that it has meant so far, as a URL has it.
+    ``wanted``: the URL that means what it seems to.
     """
 
-    host: str
+    flaw: str
     meant: str
     wanted: str
 
-    @property
-    def flaw(self) -> str:
-        """What an error says after 'names'."""
-        return f"the host {self.host!r}: a URL of a file has three slashes. So far it meant {self.meant}"
 
-
-def host_of_file(url: str) -> FileHost | None:
-    """The host that a ``file:`` URL names by mistake; None if it names none."""
+def flaw_of_file(url: str) -> FileFlaw | None:
+    """What is wrong with a ``file:`` URL: a host, as by two slashes in place of three, or a ``#`` or ``?``."""
     parts = urlsplit(url)
-    if parts.scheme != "file" or parts.netloc in ("", "localhost"):
+    if parts.scheme != "file":
         return None
-    return FileHost(parts.netloc, normalised(url), f"file:///{url.partition('://')[2]}")
+    path = _whole(url[len("file:") :])
+    if parts.netloc not in ("", "localhost"):
+        wrong, wanted = f"the host {parts.netloc!r}: a URL of a file has three slashes", f"///{path.lstrip('/')}"
+    elif found := _CUTS.search(url):
+        wrong, wanted = f"a file with {found[0]!r}: a URL ends before it, unless it is written in hexadecimal", path
+    else:
+        return None
+    meant = normalised(url)
+    return FileFlaw(f"{wrong}. So far it meant {meant}", _whole(meant.replace("%", "%25")), f"file:{wanted}")
+
+
+def _whole(path: str) -> str:
+    """A path in a URL, which does not end before its last character."""
+    return path.replace("#", "%23").replace("?", "%3F")
 
 
 def resolved(location: str) -> str:

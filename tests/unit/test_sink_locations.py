@@ -88,3 +88,23 @@ def test_a_file_url_with_two_slashes_is_refused_and_told_what_it_has_meant(what:
 
 def test_a_file_url_whose_beginning_is_a_template_waits_for_its_rendering() -> None:
     KafkaSink("orders", "out", staging="file://{{ var.value.lake }}/orders").destination()
+
+
+@pytest.mark.parametrize(("written", "wanted"), [("file:///lake/o#1", "%231"), ("FILE:///lake/o?1", "%3F1")])
+def test_a_file_url_that_ends_before_its_last_character_is_refused_and_told_what_it_has_meant(
+    written: str, wanted: str
+) -> None:
+    """It meant /lake/o, so that two tables, o#1 and o#2, were one."""
+    for sink in sinks_at(written):
+        with pytest.raises(Refused, match="So far it meant /lake/o") as refused:
+            sink.destination()
+        assert refused.value.code is codes.SINK_MISCONFIGURED and written in refused.value.what
+        assert "to file:///lake/o to go on where the sink has been" in refused.value.remedy
+        assert f"If it is new, write file:///lake/o{wanted}" in refused.value.remedy
+    with pytest.raises(BadArgument, match=f"So far it meant /lake/o.* write file:///lake/o{wanted}"):
+        DeltaSource(written)
+
+
+def test_what_the_refusal_of_a_cut_file_url_says_to_write_leads_to_the_whole_name() -> None:
+    assert DeltaSink("one", "file:///lake/o%231").destination() == "/lake/o#1"
+    assert DeltaSink("one", "file:///lake/o%3F1").destination() == "/lake/o?1"

@@ -189,7 +189,9 @@ def test_a_state_begins_with_no_table_of_a_file_url_with_two_slashes_but_is_read
     tmp_path: Path,
 ) -> None:
     state = StateTable("open", **{**WINDOWS, "table": str(tmp_path / "open")}, initial="file://lake/old")
-    with pytest.raises(Refused, match=r"names file://lake/old, with the host 'lake'.* So far it meant /old") as refused:
+    with pytest.raises(
+        Refused, match=r"is file://lake/old, which names the host 'lake'.* So far it meant /old"
+    ) as refused:
         state.pin(None, "orders", Environment())
     assert "Set `initial` to file:///old" in refused.value.remedy and "file:///lake/old" in refused.value.remedy
     recorded = from_spec(state.spec())

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import host_of_file, normalised
+from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
 from airflow_epochs.storage import fsync
 from airflow_epochs.storage.blobs import Blobs
@@ -81,7 +81,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
             "that is there. For a new ledger, set it to another place without these characters.",
         )
-    if file := host_of_file(shown(url) if has_login(url) else url):
+    if file := flaw_of_file(shown(url) if has_login(url) else url):
         raise Refused(
             f"The ledger root {shown(url)!r} names {file.flaw}, and a ledger may be there.",
             code=codes.LEDGER_ROOT_UNUSABLE,

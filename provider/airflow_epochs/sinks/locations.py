@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import CLEAR_RULE, host_of_file, is_template, normalised, unclear_in
+from airflow_epochs.names import CLEAR_RULE, flaw_of_file, is_template, normalised, unclear_in
 from airflow_epochs.secrecy import shown
 
 
@@ -20,7 +20,7 @@ def require_usable(what: str, url: str, sink: str) -> None:
             remedy="Put the login into the connection that `storage_conn_id` names, and take it out of the URL.",
             sink=sink,
         )
-    if not is_template(url) and (file := host_of_file(url)):
+    if not is_template(url) and (file := flaw_of_file(url)):
         raise Refused(
             f"`{what}` of the sink, {url}, names {file.flaw}.",
             code=codes.SINK_MISCONFIGURED,

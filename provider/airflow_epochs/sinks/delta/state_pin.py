@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation, open_table
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.names import host_of_file, normalised
-from airflow_epochs.secrecy import shown
+from airflow_epochs.names import flaw_of_file, normalised
+from airflow_epochs.secrecy import has_login, shown
 from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
@@ -136,9 +136,10 @@ def _anew_with_its_rows(state: StateTable) -> str:
 
 
 def _version_of(at: Whereabouts, initial: str) -> int:
-    if file := host_of_file(shown(initial.strip())):
+    written = shown(initial.strip()) if has_login(initial.strip()) else initial.strip()
+    if file := flaw_of_file(written):
         raise Refused(
-            f"`initial` names {shown(initial)}, with {file.flaw}.",
+            f"`initial` is {written}, which names {file.flaw}.",
             code=codes.STATE_INITIAL_MISSING,
             remedy=f"Set `initial` to file://{file.meant} if the state is to begin with the table there, else to "
             f"{file.wanted}. Then clear the failed task.",

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.names import CLEAR_RULE, host_of_file, is_template, normalised, unclear_in
+from airflow_epochs.names import CLEAR_RULE, flaw_of_file, is_template, normalised, unclear_in
 from airflow_epochs.sources.delta.bounds import Bounds
 from airflow_epochs.sources.sizes import FORMS, bytes_in
 
@@ -111,14 +111,17 @@ def _from_json(text: str) -> object:
         return None
 
 
-def require_no_host(table: object) -> None:
-    """Raise BadArgument if a URL of a file names a host. Not asked of a record, which has the path that it has meant.
+def require_file(table: object) -> None:
+    """Raise BadArgument if a URL of a file names a host, or has ``#`` or ``?``.
 
-    A template may be rendered to anything.
+    Not asked of a record, which has the path that it has meant. A template may be rendered to anything.
     """
-    if isinstance(table, str) and not is_template(table) and (file := host_of_file(secrecy.shown(table.strip()))):
+    if not isinstance(table, str) or is_template(table):
+        return
+    written = secrecy.shown(table) if secrecy.has_login(table) else table
+    if file := flaw_of_file(written.strip()):
         raise bad(
-            f"`table` is {secrecy.shown(table)!r}, which names {file.flaw}. To go on there, write "
+            f"`table` is {written!r}, which names {file.flaw}. To go on there, write "
             f"file://{file.meant}. If the source is new, write {file.wanted}."
         )
 

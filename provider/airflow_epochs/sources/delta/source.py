@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused, without_code
 from airflow_epochs.names import is_template, normalised, resolved
-from airflow_epochs.sources.delta.config import DEFAULTS, DeltaConfig, read_config, require_no_host
+from airflow_epochs.sources.delta.config import DEFAULTS, DeltaConfig, read_config, require_file
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Dataset, Environment, Limits, Move, PlannedEpoch, Position, SparkRead
@@ -72,7 +72,7 @@ class DeltaSource:
 
     def __post_init__(self) -> None:
         read_config(self._raw_given())
-        require_no_host(self.table)
+        require_file(self.table)
 
     def spec(self) -> JsonDict:
         """The source as JSON, for the ledger: connection ids, no secrets."""
@@ -98,7 +98,7 @@ class DeltaSource:
         from airflow_epochs.sources.delta.reader import require_no_loop
 
         with _told():
-            require_no_host(self.table)
+            require_file(self.table)
         require_no_loop(self._config().table, writes)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
