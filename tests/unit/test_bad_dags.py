@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airflow.sdk import DAG, Context, TaskGroup
+from airflow.sdk import DAG, Context, TaskGroup, task_group
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, expect
@@ -399,3 +399,23 @@ def test_an_operator_refuses_an_argument_of_another_type_as_the_pipeline_does(ar
     }
     with pytest.raises(BadArgument, match=f"`{argument}` is "):
         OpenEpochOperator(task_id="open", pipeline="orders", transform="orders.py:orders", **given)
+
+
+def test_a_pipeline_in_a_mapped_task_group_is_refused() -> None:
+    """All instances of its tasks would have one run, and so one epoch: they would do each other's work."""
+
+    @task_group
+    def each(number: int) -> None:
+        EpochPipeline(
+            "orders",
+            source=KafkaSource(topics=["orders"]),
+            transform="orders.py:orders",
+            sinks=[ONE],
+            spark=SparkConnect(),
+        )
+
+    with DAG("bad", schedule=None, max_active_runs=1), pytest.raises(BadArgument, match="mapped task group 'each'"):
+        each.expand(number=[1, 2])
+    with DAG("good", schedule=None, max_active_runs=1) as dag:
+        each(number=1)
+    assert "each.orders.open" in dag.task_ids

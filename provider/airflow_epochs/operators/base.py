@@ -143,6 +143,13 @@ class EpochOperator(BaseOperator):
                 "run. If a run fails, the next one would wait for it for ever, and could not be finished either.",
                 code=codes.PIPELINE_ARGUMENT,
             )
+        if mapped := next(self.iter_mapped_task_groups(), None):
+            raise BadArgument(
+                f"The pipeline {pipeline!r} is in the mapped task group {mapped.group_id!r}. All its instances would "
+                "work on the one epoch that a run of the pipeline has. Take it out of the group. Or give each "
+                "instance a pipeline of its own: make the groups in a loop, each with a pipeline of another name.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
         Transform.parse(transform)
         self.epoch: int | None = None  # the one that this process has worked on
         self._rested = False
