@@ -137,6 +137,8 @@ class EpochsHook(BaseHook):
     def pipelines(self) -> list[str]:
         """The names of the pipelines that have a ledger below the root, sorted."""
         from airflow_epochs.ledger.overview import pipelines_in
+        from airflow_epochs.ledger.writable import RIGHTS_REMEDY
+        from airflow_epochs.storage.objects import is_denied
 
         store = self.get_conn()
         try:
@@ -147,6 +149,7 @@ class EpochsHook(BaseHook):
             raise OutcomeUnknown(
                 f"The provider cannot list the ledgers of connection {self.ledger_conn_id!r}: {error!r}.",
                 code=codes.LEDGER_UNREADABLE,
+                remedy=RIGHTS_REMEDY if is_denied(error) else None,
             ) from error
 
     def _flag(self, name: str) -> bool:
@@ -197,7 +200,9 @@ class EpochsHook(BaseHook):
         folder = self._local_folder()
         if folder and not folder.is_dir() and not self._flag("create"):
             raise _no_folder(folder)
-        self.ledger(PROBED).probe()
+        ledger = self.ledger(PROBED)
+        ledger.identity()  # is not there: a store may deny to say so
+        ledger.probe()
         if folder:
             _remove_empty(folder / PROBED)
         fine = "The ledger's store honours put-if-absent: a probe was written, read back and removed."

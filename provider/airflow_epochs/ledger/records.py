@@ -19,10 +19,11 @@ from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust
-from airflow_epochs.ledger.writable import DISK_REMEDY, disk_says_no
+from airflow_epochs.ledger.writable import DISK_REMEDY, RIGHTS_REMEDY, disk_says_no
 from airflow_epochs.model import FORMAT, OpenRecord, PipelineRecord
 from airflow_epochs.names import validated_name
 from airflow_epochs.storage.blobs import TooLarge
+from airflow_epochs.storage.objects import is_denied
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -83,6 +84,7 @@ class Records:
             raise OutcomeUnknown(
                 f"The provider cannot read {self.key(key)} in the ledger: {error!r}.",
                 code=codes.LEDGER_UNREADABLE,
+                remedy=RIGHTS_REMEDY if is_denied(error) else None,
                 pipeline=self.pipeline,
             ) from error
 

@@ -10,6 +10,7 @@ import errno
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.store import Store
+from airflow_epochs.storage.objects import S3_RIGHTS, is_denied
 
 log = secrecy.logger(__name__)
 
@@ -17,6 +18,19 @@ DISK_REMEDY = (
     "Free space on the ledger's disk, or make the disk writable again. Then let Airflow retry, or clear the failed "
     "task: it goes on where it stopped."
 )
+
+
+RIGHTS_REMEDY = (
+    "Grant the credentials of the ledger's connection the permissions to read, write, list and delete below "
+    f"`ledger_root`. {S3_RIGHTS} Then let Airflow retry, or clear the failed task: it goes on where it stopped."
+)
+
+
+def remedy_of(error: Exception) -> str | None:
+    """What to do about an error of the ledger's store; None: what its code says."""
+    if is_denied(error):
+        return RIGHTS_REMEDY
+    return DISK_REMEDY if disk_says_no(error) else None
 
 
 def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
@@ -32,7 +46,7 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
         raise NotApplied(
             f"The provider cannot write to the ledger: {error!r}.",
             code=codes.LEDGER_NOT_WRITTEN,
-            remedy=DISK_REMEDY if disk_says_no(error) else None,
+            remedy=remedy_of(error),
             pipeline=pipeline,
         ) from error
     if not honoured:

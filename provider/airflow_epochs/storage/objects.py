@@ -57,6 +57,21 @@ def _client_value(value: str) -> str | bool:
     return value == "true" if value in ("true", "false") else value
 
 
+S3_RIGHTS = (
+    "On S3, they are s3:GetObject, s3:PutObject and s3:DeleteObject, and of the bucket s3:ListBucket: without it, S3 "
+    "denies to read a file that is not there."
+)
+
+
+def is_denied(error: Exception) -> bool:
+    """Whether an object store has denied a request to credentials that it knows. obstore has no kind for a listing."""
+    if not type(error).__module__.startswith("obstore"):
+        return False
+    from obstore.exceptions import PermissionDeniedError
+
+    return isinstance(error, PermissionDeniedError) or "status code: 403" in str(error)
+
+
 class _ObjectReader(io.RawIOBase):
     """An object as a Python file, because pyarrow calls methods that obstore's reader lacks."""
 
@@ -276,6 +291,8 @@ class ObjectFiles:
         except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
+            if is_denied(error):
+                raise self._no_permission(error) from error
             raise NotApplied(
                 f"A request to the object store at {self._place} failed: {first_line(error)}",
                 code=codes.STORE_UNREACHABLE,
@@ -285,4 +302,5 @@ class ObjectFiles:
         return Refused(
             f"The object store denies access to {self._place}: {first_line(error)}",
             code=codes.STORE_FORBIDDEN,
+            remedy=f"{codes.STORE_FORBIDDEN.remedy} {S3_RIGHTS}" if self._place.startswith("s3") else None,
         )
