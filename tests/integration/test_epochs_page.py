@@ -11,13 +11,17 @@ from html import escape
 from pathlib import Path
 
 import pytest
+from airflow.sdk import DAG
 from deltalake import DeltaTable
 
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 from airflow_epochs.cli import show_epoch
 from airflow_epochs.coordinator.admin import Account, take_over
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key
 from airflow_epochs.model import Backlog, JsonDict
+from airflow_epochs.page import access
+from tests.support.airflow_harness import Harness
 from tests.support.faults_world import DiskWorld, start
 from tests.support.page_lab import HTML, ORDERS, Browser, Ledgers, as_text, connected
 
@@ -237,6 +241,53 @@ def test_a_ledger_that_cannot_be_read_hides_no_other_one(ledgers: Ledgers, reade
     answer = reader.client.get("/epochs/pipelines/epochs_default/users", headers={"Accept": "text/html"})
     assert answer.status_code == 500
     assert "EPOCHS-LEDGER-RECORD-DAMAGED" in answer.text and "What to do:" in answer.text
+
+
+@pytest.mark.parametrize(("dag", "may_see"), [("orders_dag", True), ("other_dag", True), ("stranger", False)])
+def test_a_ledger_that_tells_no_owner_is_shown_to_those_who_may_read_a_dag_of_it(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch, dag: str, may_see: bool
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    named = {"orders_dag": ("epochs_default", "other"), "other_dag": ("epochs_default", "other"), "stranger": ()}
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", lambda self, details, **_: details.id == dag)
+    monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", lambda self, **_: {dag})
+    monkeypatch.setattr(access, "_all_dags", lambda: {*named, "another"})
+    monkeypatch.setattr(access, "_names", lambda dag_id, conn_id: conn_id in named[dag_id])
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
+    ledgers.epoch("orders")
+    ledgers.epoch("users")
+    (ledgers.root / "users" / PIPELINE_KEY).write_text("{")
+    text = reader.text("/epochs/")
+    assert ("users unreadable" in text) is ("The pipelines of connection other cannot" in text) is may_see
+
+
+def test_a_broken_ledger_that_tells_its_owner_is_shown_to_those_who_may_read_that_dag(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    ledgers.epoch("users")
+    (ledgers.root / "users" / "epochs" / f"{1:020}" / "complete.json").write_text("{")
+    for dag, may_see in (("users_dag", True), ("orders_dag", False)):
+        monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", lambda self, details, of=dag, **_: details.id == of)
+        assert ("users unreadable" in reader.text("/epochs/")) is may_see
+
+
+def test_a_dag_names_the_connection_of_the_ledger_in_its_tasks(tmp_path: Path) -> None:
+    with DAG("names_it", schedule=None, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders",
+            source=KafkaSource(topics=["orders"]),
+            transform="orders.py:orders",
+            sinks=[DeltaSink("one", "/lake/one")],
+            spark=SparkConnect(),
+            ledger_conn_id="my_ledger",
+        )
+    Harness(dag)
+    assert access._names("names_it", "my_ledger")
+    assert not access._names("names_it", "another") and not access._names("unknown", "my_ledger")
+    assert "names_it" in access._all_dags()
 
 
 def test_a_connection_that_does_not_answer_hides_no_other_one(

@@ -9,10 +9,13 @@ from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
 from fastapi import HTTPException, status
 
 __all__ = [
     "GetUserDep",
+    "knows_ledger",
     "may_edit",
     "may_run",
     "readable_dags",
@@ -29,6 +32,30 @@ def readable_dags(user: GetUserDep, dag_ids: Collection[str]) -> set[str]:
     """Those of the DAGs that the user may read."""
     teams = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
     return {dag_id for dag_id in dag_ids if _may(user, "GET", dag_id, teams.get(dag_id))}
+
+
+def knows_ledger(user: GetUserDep, conn_id: str) -> bool:
+    """Whether the user may read a DAG whose tasks name the connection of a ledger, or all DAGs.
+
+    For what is known of no owner: a connection that does not answer, a ledger that cannot be read.
+    """
+    everything, readable = _all_dags(), get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    if everything <= readable and _may(user, "GET", "", None):
+        return True
+    return any(_names(dag_id, conn_id) for dag_id in sorted(everything & readable))
+
+
+def _all_dags() -> set[str]:
+    with create_session() as session:
+        return {str(dag_id) for (dag_id,) in session.query(DagModel.dag_id).filter_by(is_stale=False)}
+
+
+def _names(dag_id: str, conn_id: str) -> bool:
+    """Whether a task of the DAG has this connection as that of its ledger. A template may be rendered to any."""
+    serialized = SerializedDagModel.get(dag_id)
+    tasks = (serialized.data or {})["dag"]["tasks"] if serialized else []
+    named = [str(task.get("__var", task).get("ledger_conn_id", "")) for task in tasks]
+    return any(name == conn_id or "{{" in name for name in named)
 
 
 def require_readable(user: GetUserDep, dag_id: str) -> None:

@@ -13,7 +13,7 @@ from airflow_epochs.hooks.ledgers import ledger_conn_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import PipelineRow, overview
 from airflow_epochs.names import is_name
-from airflow_epochs.page.access import GetUserDep, readable_dags, require_readable
+from airflow_epochs.page.access import GetUserDep, knows_ledger, readable_dags, require_readable
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Unreachable:
 
 
 def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Listed], list[Unreachable]]:
-    """The pipelines that the user may see, and the connections that do not answer. ``dag_id``: as in ``overview``."""
+    """The pipelines that the user may see, and the connections that do not answer. ``dag_id``: as in ``overview``.
+
+    What does not tell its owner is shown to those who may read a DAG that names its connection.
+    """
     listed: list[Listed] = []
     unreachable: list[Unreachable] = []
     for conn_id in ledger_conn_ids():
@@ -41,8 +44,16 @@ def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Lis
             listed += _of_connection(conn_id, dag_id)
         except EpochError as error:
             unreachable.append(Unreachable(conn_id, error.what))
-    readable = readable_dags(user, {each.row.dag_id for each in listed})
-    return [each for each in listed if each.row.dag_id in readable], unreachable
+    readable = readable_dags(user, {owner for each in listed if (owner := _owner(each.row))})
+    ownerless = {each.conn_id for each in listed if not _owner(each.row)}
+    known = {conn_id for conn_id in ownerless | {each.conn_id for each in unreachable} if knows_ledger(user, conn_id)}
+    seen = [each for each in listed if _owner(each.row) in readable or (not _owner(each.row) and each.conn_id in known)]
+    return seen, [each for each in unreachable if each.conn_id in known]
+
+
+def _owner(row: PipelineRow) -> str:
+    """The DAG that owns the pipeline; empty if the ledger does not tell it."""
+    return row.dag_id or (row.owners[-1] if row.owners else "")
 
 
 def _of_connection(conn_id: str, dag_id: str | None) -> Iterator[Listed]:
