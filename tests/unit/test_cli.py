@@ -172,7 +172,8 @@ def test_code_of_a_misspelled_pipeline_is_not_acknowledged(
     assert "has no pipeline 'orderz'. It has: orders." in capsys.readouterr().err
     assert not (tmp_path / "orderz").exists()
     acknowledge_code(_args(code="a" * 64, dag_id=None, why="w", ledger_conn_id=None))
-    assert "The next run opens an epoch with it." in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "The next run opens an epoch with it." in told and "`airflow epochs retry orders --why …`" in told
 
 
 def test_a_waived_sink_is_not_waited_for_any_more(

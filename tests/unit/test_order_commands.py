@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator import admin, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OffsetRange, Run
@@ -167,3 +167,9 @@ def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_
     admin.take_over(world.ledger, world.name, "new_dag", owner="dag", by=by)
     words = ("epochs", "skip", world.name, "--to-available", "--why", "the test says so")
     assert "Nothing to do" in ordered(world.ledger_root, *words), "the topic with losses is not read any more"
+
+
+@pytest.mark.parametrize("told", [rewinding.NEXT, rewinding.RESTORES])
+def test_after_a_command_a_failed_run_is_to_be_retried_not_cleared(told: str) -> None:
+    """To clear the failed tasks of a run that was marked as failed leaves tasks skipped, and makes the run green."""
+    assert "`airflow epochs retry PIPELINE --why …`" in told and "clear" not in told

@@ -60,7 +60,10 @@ def acknowledge_code(args: Namespace) -> None:
     )
     with logged("acknowledge-code", dag_id=args.dag_id or "", by=caller()):
         code_changes.acknowledge(ledger, args.pipeline, code.digest or "", by=by, function=code.function)
-    print("The next run opens an epoch with it. Start one, or clear the failed tasks of the last one.")
+    print(
+        "The next run opens an epoch with it. Start one, or, if the last one failed, type "
+        f"`airflow epochs retry {args.pipeline} --why …`."
+    )
 
 
 def _ledger_and_code(args: Namespace) -> tuple[Ledger, Code]:

@@ -13,10 +13,10 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import ends_of
 
-NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
+NEXT = "The next run obeys. Start one, or, if the last one failed, type `airflow epochs retry PIPELINE --why …`."
 RESTORES = (
     "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
-    "failed, clear the failed tasks of that run in place of starting the first one."
+    "failed, type `airflow epochs retry PIPELINE --why …` in place of starting the first one."
 )
 
 
