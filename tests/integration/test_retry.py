@@ -215,13 +215,13 @@ def marked_as_success(lab: Lab, *marked: str) -> None:
         tasks = session.query(TaskInstance).filter_by(dag_id=dag_id, run_id="r1")
         tasks.filter(TaskInstance.state.in_(("failed", "upstream_failed", "skipped"))).update({"state": None})
         for task in marked:
-            tasks.filter_by(task_id=f"orders.{task}").update({"state": "success"})
+            tasks.filter_by(task_id=f"{lab.prefix}{task}").update({"state": "success"})
     assert short(lab.harness.drive("r1")).state == "failed"
 
 
 def goes_on_after_one_retry(lab: Lab, *marked: str) -> None:
     told = Retry.of(fresh(lab), "orders").told(fresh(lab))[0]
-    assert f"marked as success though they are not done ({', '.join(f'orders.{task}' for task in marked)})" in told
+    assert f"marked as success though they are not done ({', '.join(f'{lab.prefix}{task}' for task in marked)})" in told
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]] and lab.after == [1]
@@ -255,6 +255,16 @@ def test_an_open_that_somebody_marked_as_success_opens_the_epoch(
         assert lab.run("r1").state == "failed"
     marked_as_success(lab, "open")
     goes_on_after_one_retry(lab, "open")
+
+
+def test_tasks_whose_ids_lack_the_pipelines_name_are_found_if_somebody_marked_them_as_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with prefix_group_id=False, or of operators without an EpochPipeline."""
+    lab = Lab(tmp_path, monkeypatch, prefix_group_id=False)
+    in_doubt(lab)
+    marked_as_success(lab, "commit.audit")
+    goes_on_after_one_retry(lab, "commit.audit")
 
 
 def test_a_commit_that_somebody_marked_as_success_is_done(lab: Lab) -> None:

@@ -83,6 +83,7 @@ class Lab:
 
     def dag(self, dag_id: str, **layout: Any) -> DAG:
         self.behind = "epochs" if layout.get("layout") == "single" else "complete"
+        self.prefix = "orders." if layout.get("prefix_group_id", True) else ""
         with DAG(dag_id, schedule=None, max_active_runs=1) as dag:
             group = EpochPipeline(
                 "orders",
@@ -105,7 +106,7 @@ class Lab:
         """The user's task: notes of which epoch it was told."""
         if self.mine_fails:
             raise RuntimeError("the user's own task fails")
-        self.after.append(ti.xcom_pull(task_ids=f"orders.{self.behind}")["epoch"])
+        self.after.append(ti.xcom_pull(task_ids=f"{self.prefix}{self.behind}")["epoch"])
 
     def produce(self, *values: object) -> None:
         self.world.produce("orders", 0, list(values))

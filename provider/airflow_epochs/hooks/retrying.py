@@ -247,14 +247,21 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
             return []
         view = None
     with create_session() as session:
-        rows = session.query(Task.task_id, Task.map_index, Task.operator)
-        green = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id, state="success").all()
+        rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
+        ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
+    # With prefix_group_id=False, or without an EpochPipeline, no id tells the pipeline. What is done does nothing.
+    named = [task for task in ours if f".{pipeline}." in f".{task.task_id}"]
     undone = _undone(view)
     return [
         (task_id, index)
-        for task_id, index, operator in green
-        if f".{pipeline}." in f".{task_id}" and f".{task_id}".endswith(undone.get(operator or "", ()))
+        for task_id, index, operator, state in named or ours
+        if state == "success" and _is_undone(f".{task_id}", undone.get(operator, ()))
     ]
+
+
+def _is_undone(task_id: str, ends: tuple[str, ...]) -> bool:
+    """Whether the id ends so. An id of the user's own does not tell the sink: it may be any."""
+    return task_id.endswith(ends) or (bool(ends) and ".commit." not in task_id)
 
 
 def _undone(view: EpochView | None) -> dict[str, tuple[str, ...]]:
