@@ -250,6 +250,19 @@ def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
         assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("work_url", "flaw"), [("file://lake/work", "names the host 'lake'"), ("file:///lake/w#1", "names a file with '#'")]
+)
+def test_a_work_url_that_driver_and_task_would_read_differently_is_refused(work_url: str, flaw: str) -> None:
+    """The driver would leave its report in one folder, and the task look for it in another."""
+    config = SparkSubmit("spark", deploy_mode="cluster", work_url=work_url)
+    with pytest.raises(Refused, match="work_url") as refused:
+        config.runner(submit_to("yarn")).run(JOB)
+    assert refused.value.code is codes.SPARK_CONNECTION
+    assert work_url in refused.value.what and flaw in refused.value.what
+    assert "file:///folder, with three slashes and without '#'" in refused.value.remedy
+
+
 def test_a_work_url_with_a_login_is_not_made_an_argument() -> None:
     config = SparkSubmit("spark", work_url="s3a://me:hunter2@lake/work")
     with pytest.raises(Refused, match=r"s3a://lake/work contains a login") as refused:
