@@ -27,6 +27,7 @@ from airflow_epochs.operators.epoch import (
     OpenEpochOperator,
     StageEpochOperator,
 )
+from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.operators.xcom import to_xcom
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.environment import connected
@@ -112,6 +113,26 @@ def test_airflow_retries_a_step_that_gets_no_connection_since_a_backend_without_
     told = raised_by(step, missing.value, monkeypatch)
     assert not isinstance(told, AirflowFailException)
     assert "secrets backend or API server did not answer" in str(told) and "AIRFLOW_CONN_NOWHERE" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("number", "decided", "ends"), [(1, False, False), (3, False, False), (4, False, True), (4, True, False)]
+)
+def test_the_one_task_gives_up_on_a_connection_that_is_missing_after_as_many_tries_as_open_unless_an_epoch_is_decided(
+    number: int, decided: bool, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its retries are those of a commit, which would go on for an hour with a misspelled name."""
+    with pytest.raises(EpochError, match=codes.CONNECTION_MISSING.name) as missing:
+        connection("nowhere")
+    step = operator(EpochsOperator)
+    assert isinstance(step, EpochsOperator) and step.retries > OpenEpochOperator.retry_defaults["retries"] == 3
+    step._decided = decided
+    context = cast(Context, {**CONTEXT, "ti": SimpleNamespace(try_number=number)})
+    told = raised_by(step, missing.value, monkeypatch, context)
+    assert isinstance(told, AirflowFailException) is ends
+    assert "AIRFLOW_CONN_NOWHERE" in str(told)
+    other = raised_by(step, NotApplied("The broker is down.", remedy="Wait."), monkeypatch, context)
+    assert not isinstance(other, AirflowFailException)
 
 
 def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
-from airflow_epochs.errors import EpochError, NoNewData, tolerated
+from airflow_epochs.errors import EpochError, NoNewData, NotApplied, tolerated
 from airflow_epochs.operators.base import NeedsTransform, run_of, try_number
-from airflow_epochs.operators.epoch import CommitSinkOperator, assets_of
+from airflow_epochs.operators.epoch import CommitSinkOperator, OpenEpochOperator, assets_of
 from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.wording import in_one_task
 
@@ -57,6 +57,7 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         self.for_seconds = for_seconds or FOR_SECONDS
         self.max_epochs = max_epochs
         self._stopping = False
+        self._decided = False
 
     def execute(self, context: Context) -> JsonDict:
         """Run the epochs; after a pause if earlier runs of the DAG failed."""
@@ -64,6 +65,19 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
 
         time.sleep(pause_of(context))
         return super().execute(context)
+
+    def _executed(self, context: Context) -> JsonDict:
+        """As ``EpochOperator``. Before a decision, a connection that is missing is asked for as often as by ``open``.
+
+        The retries of this task are those of a commit, which go on for an hour: too long to tell of a misspelled name.
+        """
+        try:
+            return super()._executed(context)
+        except NotApplied as error:
+            tries = OpenEpochOperator.retry_defaults["retries"]
+            if error.code is codes.CONNECTION_MISSING and not self._decided and try_number(context) > tries:
+                raise AirflowFailException(str(error)) from error
+            raise
 
     def on_kill(self) -> None:
         """Begin no further epoch, and stop the Spark job that runs now. What it has written stays invisible."""
@@ -127,6 +141,7 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         from airflow_epochs.operators.telling import told
 
         timed = _Timed(self._measured_phase(coordinator, context))
+        self._decided = False
         limits = replace(phases.asked_limits(context["params"]), wait_at_most=bounds.left_s())
         with timed("open"):
             coordinator.open_epoch(run, limits)
@@ -135,6 +150,7 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
                 staged = phases.stage(coordinator, run, context["params"])
             with timed("vote"):
                 coordinator.vote(run, staged.stage, phases.limits_again(context["params"]))
+        self._decided = True
         self._commit(coordinator, run, timed)
         # If an earlier try has staged the rows, this one does not know for how long: the next epoch would be too large.
         metrics = {**staged.stage.metrics, "seconds": timed.seconds} if staged.stage else {}
