@@ -255,7 +255,7 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
     return [
         (task_id, index)
         for task_id, index, operator, state in named or ours
-        if state == "success" and _is_undone(f".{task_id}", undone.get(operator, ()))
+        if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
     ]
 
 
