@@ -30,7 +30,9 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     if found is not None:
         return _disagrees(sink, found, seen.expected, marker)
     assert seen.expected
-    return _gone(sink, seen.expected, seen, session, marker)
+    error = _gone(sink, seen.expected, seen, session, marker)
+    error.remedy += _of_notes(sink)
+    return error
 
 
 def _disagrees(
@@ -145,6 +147,17 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
         code=codes.MARKERS_GONE,
         remedy=f"Check that table {sink.table} has the rows of epoch {expected.epoch}. If it has them, put the marker "
         f"back: {put_back} See docs/sql.md, 'The marker or its table is gone'.",
+    )
+
+
+def _of_notes(sink: SqlSink) -> str:
+    """What to add where a table may have been restored or moved: nothing else misses its notes of deletions."""
+    if sink.sequence_by is None:
+        return ""
+    notes = f"{sink.table_name[1]}_deleted_<8 hex digits>"
+    return (
+        f" If you restored or moved the table, do the same with its notes of deletions, {notes}: without them, older "
+        "rows may bring deleted keys back."
     )
 
 
