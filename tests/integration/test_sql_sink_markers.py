@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, TransactionId, VoteKind
@@ -120,6 +121,29 @@ def test_of_two_ledgers_with_one_pipeline_only_the_last_one_to_vote_commits(worl
     assert "claimed by ledger other" in refused(world, mine, staged).what
     sink.commit(theirs, staged_theirs, world.env)
     assert world.ids() == [2]
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["rows are in", "rows are not in"])
+def test_a_reservation_that_another_ledger_overwrote_is_put_back_by_the_statement_in_the_error(
+    world: SqlWorld, landed: bool
+) -> None:
+    sink, mine = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, mine, rows(1, 2))
+    if landed:
+        sink.commit(mine, staged, world.env)
+        world.db.run("DELETE FROM epoch_markers")
+    theirs = replace(attempt_of(transaction(1)), ledger_id="other")
+    staged_theirs = world.staged(sink, theirs, rows(3))
+    error = refused(world, mine, staged)
+    assert error.code is codes.TWO_LEDGERS
+    assert "Two ledgers write under one name" in error.remedy
+    with_rows, without_rows = statements(error.remedy)
+    follow(world, with_rows if landed else without_rows)
+    assert sink.commit(mine, staged, world.env).rows == 2
+    told = refused(world, theirs, staged_theirs)
+    assert "the marker is another pipeline's: complete epoch 1, which is in doubt" in told.remedy
+    assert "`airflow epochs waive orders 1 orders --why …`. Then give this sink another name" in told.remedy
+    assert world.ids() == [1, 2]
 
 
 def test_an_unlogged_marker_table_is_a_vote_against_and_stops_a_commit(world: SqlWorld) -> None:

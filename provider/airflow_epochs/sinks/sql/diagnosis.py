@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy
+from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy, waive_command
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
@@ -28,7 +28,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
         return None
     if found is not None:
-        return _disagrees(sink, found, seen.expected, marker)
+        return _disagrees(sink, found, seen.expected, marker, seen.in_doubt)
     assert seen.expected
     error = _gone(sink, seen.expected, seen, session, marker)
     error.remedy += _of_notes(sink)
@@ -36,11 +36,15 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
 
 
 def _disagrees(
-    sink: SqlSink, found: MarkerRow | Reservation, expected: TransactionId | None, marker: MarkerTable
+    sink: SqlSink,
+    found: MarkerRow | Reservation,
+    expected: TransactionId | None,
+    marker: MarkerTable,
+    in_doubt: TransactionId | None,
 ) -> Corrupt:
     stands = compare(txn_of(found), expected)
     if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
-        return _ahead(sink, found, expected, marker)
+        return _ahead(sink, found, expected, marker, in_doubt)
     assert expected
     if isinstance(found, MarkerRow):
         return (_behind if stands is Shown.BEHIND else _another)(sink, found, expected)
@@ -78,7 +82,13 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
     )
 
 
-def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None, marker: MarkerTable) -> Corrupt:
+def _ahead(
+    sink: SqlSink,
+    found: MarkerRow,
+    expected: TransactionId | None,
+    marker: MarkerTable,
+    in_doubt: TransactionId | None,
+) -> Corrupt:
     known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
     return Corrupt(
         f"The marker of sink {sink.name} in {marker.schema}.{marker.name} says that its last epoch is "
@@ -87,10 +97,18 @@ def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None, mark
         f"sink has its marker in the same table.{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
         remedy=f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
-        "another pipeline's: give this sink another name, or a `marker_table` of its own. If it does, point "
-        "`ledger_conn_id` to the right ledger if it leads to another one. "
+        f"another pipeline's: {_waived_first(sink, in_doubt)}give this sink another name, or a `marker_table` of its "
+        "own. If it does, point `ledger_conn_id` to the right ledger if it leads to another one. "
         + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
+
+
+def _waived_first(sink: SqlSink, in_doubt: TransactionId | None) -> str:
+    """Today's DAG has no effect before the epoch in doubt is complete."""
+    if in_doubt is None:
+        return ""
+    command = waive_command(in_doubt, sink.name)
+    return f"complete epoch {in_doubt.epoch}, which is in doubt, without this sink's rows: `{command}`. Then "
 
 
 def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
@@ -173,13 +191,21 @@ def unclaimed(
 ) -> Corrupt:
     """The first epoch's commit finds neither its reservation nor a marker."""
     if isinstance(found, Reservation):
-        return Corrupt(
+        error = _to_put_back(
             f"Another pipeline of this name has reserved table {sink.table} after the vote. The marker table has "
-            f"{found.text!r} instead of {Reservation.of(attempt).text!r}. Nothing was written.",
-            code=codes.TWO_LEDGERS,
-            remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
-            "ledgers write under one name'.",
+            f"{found.text!r} instead of {Reservation.of(attempt).text!r}.",
+            marker.putting_reservation_back(attempt),
+            sink=sink,
+            attempt=attempt,
+            marker=marker,
+            rows=rows,
         )
+        error.code = codes.TWO_LEDGERS
+        error.remedy = (
+            f"Find the other ledger, and pause its pipeline. {error.remedy} Before the other pipeline goes on, give "
+            "its sink another name, or a `marker_table` of its own. See also 'Two ledgers write under one name'."
+        )
+        return error
     return _to_put_back(
         f"{marker.schema}.{marker.name} has neither the reservation nor the marker of this sink: somebody deleted the "
         f"row or the table after the vote. So the provider does not know whether {attempt.txn} was committed.",
@@ -212,12 +238,10 @@ def not_previous(
             rows=rows,
         )
     assert found
-    error = _disagrees(sink, found, attempt.previous, marker)
+    in_doubt = attempt.txn if decided else None
+    error = _disagrees(sink, found, attempt.previous, marker, in_doubt)
     seen = Disagreement(
-        pipeline=attempt.txn.pipeline,
-        found=marker_of(found),
-        expected=attempt.previous,
-        in_doubt=attempt.txn if decided else None,
+        pipeline=attempt.txn.pipeline, found=marker_of(found), expected=attempt.previous, in_doubt=in_doubt
     )
     error.remedy += seen.while_in_doubt(sink.name)
     return error
