@@ -13,6 +13,8 @@ from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka import publish
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.participant import KafkaParticipant
+from airflow_epochs.sinks.kafka.sink import KafkaSink
 from tests.support.delta_world import transaction
 from tests.support.environment import Environment
 
@@ -65,3 +67,14 @@ def test_a_topic_ahead_of_the_ledger_waives_nothing(monkeypatch: pytest.MonkeyPa
     error = told(monkeypatch, shown=4)
     assert error.code is codes.LEDGER_BEHIND
     assert "waive" not in error.remedy
+
+
+@pytest.mark.parametrize(("topic", "there"), [("orders", None), ("returns", "topic orders")])
+def test_a_marker_whose_rows_went_to_another_topic_says_so(
+    monkeypatch: pytest.MonkeyPatch, topic: str, there: str | None
+) -> None:
+    """Another pipeline with the same names of pipeline and sink may share the marker topic."""
+    monkeypatch.setattr(KafkaParticipant, "_markers", lambda *_: Shows(transaction(3)))
+    found = KafkaSink("orders", topic, staging="/staging").last_epoch("orders", Environment())
+    assert found
+    assert (found.elsewhere.there if found.elsewhere else None) == there
