@@ -45,6 +45,7 @@ from airflow_epochs.sinks.sql.table import (
     SqlTable,
     columns_for,
     key_columns,
+    quoted,
     require_all_seen,
     require_keys,
     require_sequence,
@@ -126,6 +127,7 @@ class SqlParticipant:
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
                 self._require_rights(session, table)
+                self._require_temporary(session)
                 self._require_notes(session, table, keys)
             self.marker(session, pipeline).require_writable()
 
@@ -145,6 +147,17 @@ class SqlParticipant:
                 code=codes.SQL_TABLE_UNUSABLE,
                 remedy=f"Grant them: `GRANT {', '.join(missing)} ON {table.spelled} TO <the user>`. Then clear the "
                 "failed task.",
+            )
+
+    def _require_temporary(self, session: Session) -> None:
+        """An upsert copies its rows into a temporary table first."""
+        if name := session.lacks_temporary():
+            raise Refused(
+                f"An upsert into table {self.sink.table} makes a temporary table, and the connection's user lacks the "
+                f"right TEMPORARY on database {quoted(name)}.",
+                code=codes.SQL_TABLE_UNUSABLE,
+                remedy=f"Grant it: `GRANT TEMPORARY ON DATABASE {quoted(name)} TO <the user>`. Then clear the failed "
+                "task.",
             )
 
     def _require_notes(self, session: Session, table: SqlTable, keys: Sequence[str]) -> None:
