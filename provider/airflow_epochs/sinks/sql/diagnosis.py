@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy, waive_command
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
+from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
+from airflow_epochs.sinks.sql.table import SqlTable
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.sink import SqlSink
@@ -138,6 +139,8 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
     """No marker: with the table, with the table of markers, or alone."""
     table, recorded = session.table(*sink.table_name), seen.receipt.detail if seen.receipt else {}
     put_back = marker.putting_back(expected, seen.receipt.rows if seen.receipt else 0)
+    if seen.receipt and (place := _of_another_kind(seen.receipt)):
+        return _changed_kind(sink, expected, place)
     if table is None:
         return Corrupt(
             f"Table {sink.table} and its marker do not exist in {session.name}: somebody dropped them, or `table` or "
@@ -147,7 +150,10 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             'sink another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See '
             "docs/sql.md, 'The table is gone'.",
         )
+    has_moved = recorded.get("schema") not in (None, table.schema)
     if recorded.get("table_id") and recorded["table_id"] != table.id:
+        if has_moved or recorded.get("table") not in (None, sink.table):
+            return _another_table(sink, expected, recorded, table, put_back)
         return Corrupt(
             f"Somebody dropped table {sink.table} and created it again, and its marker is gone: the table has id "
             f"{table.id} now, and epoch {expected.epoch} was committed to id {recorded['table_id']}. Nothing was "
@@ -158,13 +164,56 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             'backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
             "'The table is gone'.",
         )
+    moved_from = recorded["schema"] if has_moved and recorded.get("table_id") else None
+    return _lost_marker(sink, expected, marker, table, put_back, moved_from)
+
+
+def _lost_marker(
+    sink: SqlSink, expected: TransactionId, marker: MarkerTable, table: SqlTable, put_back: str, moved_from: str | None
+) -> Corrupt:
+    """The table is still there; ``moved_from``: the schema in which it was, if it is in another now."""
     what = "The marker table" if marker.table is None else "The marker of this sink in the table"
+    still = "still exists"
+    if moved_from:
+        still = f"was moved from schema {moved_from} to schema {table.schema}, perhaps without it"
     return Corrupt(
-        f"{what} {marker.schema}.{marker.name} is gone. Table {sink.table} still exists, and according to the ledger "
-        f"its last epoch is {expected.epoch}. Nothing was written.",
+        f"{what} {marker.schema}.{marker.name} is gone. Table {sink.table} {still}, and according to the ledger its "
+        f"last epoch is {expected.epoch}. Nothing was written.",
         code=codes.MARKERS_GONE,
         remedy=f"Check that table {sink.table} has the rows of epoch {expected.epoch}. If it has them, put the marker "
         f"back: {put_back} See docs/sql.md, 'The marker or its table is gone'.",
+    )
+
+
+def _of_another_kind(last: Receipt) -> str | None:
+    """The place of the last epoch if it was no table of a database."""
+    if topic := last.detail.get("topic"):
+        return f"topic {topic}"
+    return f"a Delta table, as its version {last.version}" if last.version is not None else None
+
+
+def _changed_kind(sink: SqlSink, expected: TransactionId, place: str) -> Corrupt:
+    return Corrupt(
+        f"Epoch {expected.epoch} of sink {sink.name} was committed to {place}. The sink is a SqlSink with table "
+        f"{sink.table} now, which has no epoch of it. Nothing was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy="If the sink is not to change, give the sink its old kind back in the DAG. If it is to write to the "
+        'table from now on, give it another name in the DAG, with backfill={"<the new name>": <the first epoch to read '
+        "again>}. See docs/sql.md, 'The table is gone'.",
+    )
+
+
+def _another_table(sink: SqlSink, expected: TransactionId, then: JsonDict, now: SqlTable, put_back: str) -> Corrupt:
+    return Corrupt(
+        f"Epoch {expected.epoch} was committed to table {then.get('table')} in schema {then.get('schema')}, with id "
+        f"{then['table_id']}. The sink has table {sink.table} in schema {now.schema} now, with id {now.id} and without "
+        "a marker: the DAG points the sink to another table, or somebody copied the table there without its marker. "
+        "Nothing was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy="If the DAG points the sink to a wrong table, correct `table`. If the table is a copy that has the rows "
+        f"of epoch {expected.epoch}, put the marker back: {put_back} To fill a new table instead, give the sink "
+        'another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+        "'The table is gone'.",
     )
 
 
