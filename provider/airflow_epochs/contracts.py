@@ -726,6 +726,20 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """Where the rows of a sink's last epoch went, which is not the sink's table or topic.
+
+    Attributes:
+        there, here: That place, and the sink's own, each as a phrase: ``topic orders``.
+        renamed: What to do if both are the same place, which has another name now, as a sentence; empty: nothing helps.
+    """
+
+    there: str
+    here: str
+    renamed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LastEpoch:
     """What a sink's own last commit says of its epoch.
 
@@ -735,6 +749,7 @@ class LastEpoch:
         ends: As in ``SinkAttempt``; None if the commit does not say it, as those of version 0.1.
         receipt: The commit's receipt, as far as the sink knows; None if it no longer knows the commit.
         watermarks, event_times: As in ``CompleteRecord``; empty if the commit does not say it.
+        elsewhere: Set if the commit says that its rows went to another place than the sink's.
     """
 
     marker: Marker
@@ -743,6 +758,7 @@ class LastEpoch:
     receipt: Receipt | None = None
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup, TriggerRule
@@ -29,6 +30,7 @@ from airflow_epochs.config import (
     require_vote,
     require_wait,
 )
+from airflow_epochs.coordinator.joint_sinks import groups
 from airflow_epochs.operators.base import require_name_of_its_own
 from airflow_epochs.operators.documentation import document, parts_of
 from airflow_epochs.operators.epoch import (
@@ -116,6 +118,8 @@ class EpochPipeline(TaskGroup):
 
         open ──▶ stage ──▶ vote ──▶ commit.<sink> (one per sink) ──▶ complete
                    └────────┴────▶ abort ─────────────────────────────▶
+
+    Sinks that commit in one transaction, as those of one database, have their commit tasks one after the other.
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
     the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
@@ -230,22 +234,29 @@ class EpochPipeline(TaskGroup):
                 single = EpochsOperator(task_id="epochs", for_seconds=for_seconds, max_epochs=max_epochs, **shared)
                 self.assets = single.assets
             else:
-                self.assets = _build(shared, [sink.name for sink in sinks], deferrable)
+                self.assets = _build(shared, sinks, deferrable)
         require_name_of_its_own(self.dag, name)
 
 
-def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:
+def _build(shared: dict[str, Any], sinks: Sequence[Sink], deferrable: bool) -> dict[str, Asset]:
     opened = OpenEpochOperator(task_id="open", deferrable=deferrable, **shared)
     # The rules between the steps are the protocol's: neither `operator_args` nor `default_args` may change them.
     inner = {**shared, "trigger_rule": TriggerRule.ALL_SUCCESS}
     staged = StageEpochOperator(task_id="stage", deferrable=deferrable, checkpoint=opened.output, **inner)
     voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **inner)
-    commits = [
-        CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **inner) for sink in sinks
-    ]
+    commits = {
+        sink.name: CommitSinkOperator(task_id=f"commit.{sink.name}", sink=sink.name, checkpoint=voted.output, **inner)
+        for sink in sinks
+    }
+    # The first of a group commits all. Another one at the same time would only wait for its locks, and give up.
+    for group in groups({sink.name: sink for sink in sinks}):
+        for first, second in pairwise(group):
+            commits[first] >> commits[second]
     aborted = AbortEpochOperator(task_id="abort", **{**shared, "trigger_rule": TriggerRule.ONE_FAILED})
     closing = {**shared, "trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
-    complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **closing)
+    complete = CompleteEpochOperator(
+        task_id="complete", checkpoint=[commit.output for commit in commits.values()], **closing
+    )
     [staged, voted] >> aborted >> complete
     return complete.assets
 

@@ -210,6 +210,32 @@ def test_rights_on_a_marker_table_that_another_user_has_made_are_looked_at(pg: S
     assert pg.ids() == [1, 2]
 
 
+def test_an_upsert_without_the_right_to_make_temporary_tables_is_refused_until_it_is_granted(pg: SqlWorld) -> None:
+    """In a database of its own, where nobody has the right by PUBLIC. A sink that appends does not need it."""
+    assert isinstance(pg.db, PostgresDb)
+    name = f'Other "{pg.db.schema}"'
+    quoted, user = '"' + name.replace('"', '""') + '"', f"u{pg.db.schema}"
+    pg.db.run(f"CREATE USER {user} PASSWORD 'x'", f"CREATE DATABASE {quoted}")
+    pg.db.run(f"REVOKE TEMPORARY ON DATABASE {quoted} FROM PUBLIC")
+    with pg.db.server.connect(dbname=name) as there:
+        for statement in (
+            f"CREATE SCHEMA {pg.db.schema}",
+            f"CREATE TABLE {pg.db.table()} (id bigint PRIMARY KEY)",
+            f"GRANT USAGE, CREATE ON SCHEMA {pg.db.schema} TO {user}",
+            f"GRANT ALL ON {pg.db.table()} TO {user}",
+        ):
+            there.execute(statement.encode())
+        pg.env.connections["db"] = pg.db.connection(schema=name, login=user, password="x")
+        ready(pg, pg.sink())
+        refused = refusal(pg, pg.sink(**UPSERT))
+        assert refused.code is codes.SQL_TABLE_UNUSABLE
+        (grant,) = re.findall(r"`(GRANT [^`]*)`", refused.remedy)
+        there.execute(grant.replace("<the user>", user).encode())
+        ready(pg, pg.sink(**UPSERT))
+        pg.epoch(pg.sink(**UPSERT), transaction(1), None, rows(1))
+        assert there.execute(f"SELECT id FROM {pg.db.table()}".encode()).fetchall() == [(1,)]
+
+
 def test_rights_on_single_columns_are_enough(pg: SqlWorld) -> None:
     pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
     user = Granting(pg)

@@ -313,6 +313,46 @@ def test_a_pipeline_whose_ledger_is_lost_goes_on_where_the_table_ends(world: Rel
     assert newer.exists()
 
 
+def rebuilt(world: Related, error: Corrupt) -> str:
+    return typed_rebuild(lambda: world.coordinator().task, error, ledger_root=world.folder / "ledger")
+
+
+def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_rebuilt_from(
+    world: Related, tmp_path: Path
+) -> None:
+    """They share the marker table, and each has a ledger, an input and a table of its own."""
+    (tmp_path / "other").mkdir()
+    world.db.run(PARENT.replace("orders", "others"))
+    other = replace(world, folder=tmp_path / "other", tables={"orders": "others"})
+    other.source.produce(5)
+    error = told(other)
+    with pytest.raises(SystemExit, match="EPOCHS-TABLE-ELSEWHERE") as refused:
+        rebuilt(other, error)
+    assert "whose rows went to table 'orders'" in str(refused.value)
+    assert "give this sink another name, or a `marker_table`" in str(refused.value)
+    again = replace(other, options={"marker_table": "others_markers"})
+    assert again.run(90) is None
+    again.require_all_shown("others")
+    goes_on(world)
+
+
+def test_a_pipeline_whose_ledger_is_lost_and_whose_table_got_another_name_is_rebuilt_after_the_statement(
+    world: Related,
+) -> None:
+    world.db.run("ALTER TABLE orders RENAME TO moved")
+    moved = replace(world, tables={"orders": "moved"})
+    (world.folder / "ledger").rename(world.folder / "lost")
+    error = told(moved)
+    with pytest.raises(SystemExit, match="EPOCHS-TABLE-ELSEWHERE") as refused:
+        rebuilt(moved, error)
+    (statement,) = re.findall("`(UPDATE [^`]+)`", str(refused.value))
+    world.db.run(statement)
+    rebuilt(moved, error)
+    world.source.produce(2)
+    assert moved.run(90) is None
+    moved.require_all_shown("moved")
+
+
 def test_a_ledger_that_gets_its_records_back_goes_on(world: Related) -> None:
     shutil.copytree(world.folder / "ledger", world.folder / "backup")
     epochs(world, 3, 3)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs import codes
+from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import Marker, TransactionId, VoteKind
+from airflow_epochs.model import Marker, Receipt, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.delta_world import attempt_of, rows, transaction
@@ -122,6 +123,29 @@ def test_of_two_ledgers_with_one_pipeline_only_the_last_one_to_vote_commits(worl
     assert world.ids() == [2]
 
 
+@pytest.mark.parametrize("landed", [True, False], ids=["rows are in", "rows are not in"])
+def test_a_reservation_that_another_ledger_overwrote_is_put_back_by_the_statement_in_the_error(
+    world: SqlWorld, landed: bool
+) -> None:
+    sink, mine = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, mine, rows(1, 2))
+    if landed:
+        sink.commit(mine, staged, world.env)
+        world.db.run("DELETE FROM epoch_markers")
+    theirs = replace(attempt_of(transaction(1)), ledger_id="other")
+    staged_theirs = world.staged(sink, theirs, rows(3))
+    error = refused(world, mine, staged)
+    assert error.code is codes.TWO_LEDGERS
+    assert "Two ledgers write under one name" in error.remedy
+    with_rows, without_rows = statements(error.remedy)
+    follow(world, with_rows if landed else without_rows)
+    assert sink.commit(mine, staged, world.env).rows == 2
+    told = refused(world, theirs, staged_theirs)
+    assert "the marker is another pipeline's: complete epoch 1, which is in doubt" in told.remedy
+    assert "`airflow epochs waive orders 1 orders --why …`. Then give this sink another name" in told.remedy
+    assert world.ids() == [1, 2]
+
+
 def test_an_unlogged_marker_table_is_a_vote_against_and_stops_a_commit(world: SqlWorld) -> None:
     if world.db.kind == "sqlite":
         world.db.run("CREATE VIEW epoch_markers AS SELECT 1 AS epoch")
@@ -137,6 +161,70 @@ def test_an_unlogged_marker_table_is_a_vote_against_and_stops_a_commit(world: Sq
     world.db.run(statement)
     sink.commit(attempt, staged, world.env)
     assert world.ids() == [1]
+
+
+# -- a sink that points elsewhere ------------------------------------------------------------------------------------
+
+
+def gone(world: SqlWorld, sink: SqlSink, receipt: Receipt) -> Corrupt:
+    expected = TransactionId.parse(receipt.txn_id)
+    seen = Disagreement(pipeline="orders", found=None, expected=expected, receipt=receipt)
+    told = sink.diagnose(seen, world.env)
+    assert told
+    return told
+
+
+def elsewhere(pg: SqlWorld) -> SqlSink:
+    """The sink with the table of this name in another schema, which is created."""
+    pg.db.run(f"CREATE SCHEMA {schema_of(pg)}_2")
+    return SqlSink("orders", "db", f"{schema_of(pg)}_2.orders", staging=str(pg.folder / "staging"))
+
+
+def schema_of(pg: SqlWorld) -> str:
+    return pg.db.table().partition(".")[0]
+
+
+def test_a_table_that_moved_to_another_schema_without_its_marker_is_told_of_and_gets_it_back(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint)")
+    first = transaction(1)
+    _, receipt = pg.epoch(pg.sink(), first, None, rows(1))
+    sink = elsewhere(pg)
+    pg.db.run(f"ALTER TABLE orders SET SCHEMA {schema_of(pg)}_2")
+    error = gone(pg, sink, receipt)
+    assert error.code is codes.MARKERS_GONE
+    assert f"was moved from schema {schema_of(pg)} to schema {schema_of(pg)}_2" in error.what
+    (statement,) = statements(error.remedy)
+    follow(pg, statement)
+    assert sink.last_committed("orders", pg.env) == Marker.of(first)
+
+
+def test_a_sink_that_got_a_table_in_another_schema_is_told_of_both_tables(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint)")
+    _, receipt = pg.epoch(pg.sink(), transaction(1), None, rows(1))
+    sink = elsewhere(pg)
+    pg.db.run(f"CREATE TABLE {schema_of(pg)}_2.orders (id bigint)")
+    error = gone(pg, sink, receipt)
+    assert error.code is codes.TABLE_ELSEWHERE
+    assert f"to table {schema_of(pg)}.orders in schema {schema_of(pg)}" in error.what
+    assert "dropped" not in error.what
+    assert "If the DAG points the sink to a wrong table, correct `table`." in error.remedy
+    assert len(statements(error.remedy)) == 1, "for a copy that has the rows"
+
+
+@pytest.mark.parametrize(
+    ("then", "told"), [({"detail": {"topic": "orders"}}, "topic orders"), ({"version": 3}, "a Delta table")]
+)
+def test_a_sink_that_changed_its_kind_is_told_of_where_its_last_epoch_went(
+    world: SqlWorld, then: dict[str, Any], told: str
+) -> None:
+    sink = world.sink()
+    _, receipt = world.epoch(sink, transaction(1), None, rows(1))
+    world.db.run("DELETE FROM epoch_markers")
+    error = gone(world, sink, replace(receipt, **{"detail": {}, **then}))
+    assert error.code is codes.TABLE_ELSEWHERE
+    assert f"was committed to {told}" in error.what
+    assert "give the sink its old kind back" in error.remedy
+    assert statements(error.remedy) == []
 
 
 # -- version 0.1 ----------------------------------------------------------------------------------------------------

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_epochs.contracts import Disagreement
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
-from tests.support.sql_world import Db, SqlWorld, committed_while_another_waits
+from tests.support.sql_world import Db, PostgresDb, SqlWorld, committed_while_another_waits
 
 CHANGES: dict[str, Any] = {"mode": "upsert", "sequence_by": "lsn", "delete_when": "op = 'd'"}
 FIRST, SECOND, THIRD = (transaction(number) for number in (1, 2, 3))
@@ -390,3 +392,22 @@ def test_a_right_on_notes_that_appeared_after_the_epoch_was_opened_is_named_by_t
     pg.db.run(*(grant.replace("<the user>", user) for grant in grants))
     pg.epoch(sink, THIRD, SECOND, change(name, 15, id="a"))
     assert pg.db.run("SELECT * FROM members") == []
+
+
+@pytest.mark.parametrize("notes_too", [True, False])
+def test_notes_that_move_with_the_table_to_another_schema_count_and_the_error_tells_of_them(
+    pg: SqlWorld, notes_too: bool
+) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    other = f"{pg.db.schema}_there"
+    there = SqlWorld(replace(pg.db, schema=other), pg.folder)
+    moved = ["members", "epoch_markers", *([notes_of(pg, "members")] if notes_too else [])]
+    moves = [f'ALTER TABLE "{name}" SET SCHEMA {other}' for name in moved]
+    pg.db.run(f"CREATE SCHEMA {other}", *moves)
+    sink = pg.sink("members", keys=["id"], **CHANGES)
+    told = sink.diagnose(Disagreement(pipeline=FIRST.pipeline, found=None, expected=SECOND), pg.env)
+    assert told
+    assert "do the same with its notes of deletions, members_deleted_<8 hex digits>" in told.remedy
+    assert comes_back(there, "members", id="a") is not notes_too

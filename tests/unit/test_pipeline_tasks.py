@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import DAG, Asset
 
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, SqlSink
+from airflow_epochs.contracts import Sink
 
 RULES = {
     "stage": "all_success",
@@ -48,6 +49,33 @@ def attribute(dag: DAG, name: str) -> dict[str, Any]:
 def test_a_trigger_rule_for_all_tasks_changes_only_when_the_pipeline_begins(rule: str, where: str) -> None:
     dag = pipeline("orders", **cast(Any, {where: {"trigger_rule": rule}}))
     assert attribute(dag, "trigger_rule") == {"open": rule, **RULES}
+
+
+def test_sinks_of_one_transaction_commit_one_after_the_other_and_all_others_beside_them() -> None:
+    """Two at once would wait for each other's locks, and give up or end each other's load."""
+
+    def table(name: str, conn_id: str) -> SqlSink:
+        return SqlSink(name, conn_id, name, staging="/staging")
+
+    sinks: list[Sink] = [
+        table("a", "one"),
+        table("b", "two"),
+        DeltaSink("lake", "/lake/x"),
+        table("c", "one"),
+        table("d", "one"),
+    ]
+    with DAG("tasks", schedule=None, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders", source=KafkaSource(topics=["orders"]), transform="o.py:f", sinks=sinks, spark=SparkConnect()
+        )
+    before = {name: ids for name, ids in attribute(dag, "upstream_task_ids").items() if name.startswith("commit.")}
+    assert before == {
+        **{f"commit.{name}": {"orders.vote"} for name in ("a", "b", "lake")},
+        "commit.c": {"orders.vote", "orders.commit.a"},
+        "commit.d": {"orders.vote", "orders.commit.c"},
+    }
+    assert attribute(dag, "trigger_rule")["commit.d"] == "all_success"
+    assert {f"orders.commit.{sink.name}" for sink in sinks} <= dag.get_task("orders.complete").upstream_task_ids
 
 
 @pytest.mark.parametrize("where", ["default_args", "operator_args"])

@@ -112,6 +112,7 @@ def plan(task: TaskTry, without: Collection[str] = (), told: Told | None = None)
     Raises:
         Refused: The sinks do not show one transaction, or what they show is not enough; or the ledger has records that
             do not fit.
+        Corrupt: The marker of a sink is of rows in another place.
     """
     with located(task.pipeline.name):
         return _plan(task, frozenset(without), told or Told())
@@ -128,6 +129,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
         return None
     _require_names(task, without, everything)
     shown = {name: each for name, each in everything.items() if name not in without and each}
+    _require_own(shown)
     txn = _transaction(task.pipeline, everything, without)
     _require_whole_id(task.pipeline.sinks, shown)
     told = _needed(told, shown)
@@ -235,6 +237,24 @@ def _kept_states(everything: Mapping[str, LastEpoch | None]) -> str:
         f"that shows epoch {newest}. If there is none, point the state to a new table in the DAG, and type the command "
         f"again: the state begins anew there. The sinks show: {_listed(everything)}."
     )
+
+
+def _require_own(shown: Mapping[str, LastEpoch]) -> None:
+    """Raise Corrupt if a marker is another pipeline's: with its offsets, this pipeline would skip records."""
+    for name, each in shown.items():
+        if each.elsewhere:
+            found = each.elsewhere
+            renamed = f" {found.renamed}" if found.renamed else ""
+            raise Corrupt(
+                f"The marker of sink {name} is of epoch {each.marker.epoch}, whose rows went to {found.there}. But the "
+                f"sink in the DAG has {found.here}. Another pipeline with these names of pipeline and sink keeps its "
+                "marker in the same place, or the DAG points the sink to a wrong place. Nothing was changed.",
+                code=codes.TABLE_ELSEWHERE,
+                remedy=f"Look whose rows {found.there} has. If they are this pipeline's, point the sink back to it, "
+                f"and type the command again.{renamed} If they are another pipeline's, give this sink another name, or "
+                "a `marker_table` or `marker_topic` of its own, and do not rebuild from this marker.",
+                sink=name,
+            )
 
 
 # -- do the sinks agree -----------------------------------------------------------------------------------------------

@@ -17,7 +17,16 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection, Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
+from airflow_epochs.contracts import (
+    Connection,
+    Disagreement,
+    Elsewhere,
+    Environment,
+    LastEpoch,
+    Row,
+    SinkAttempt,
+    StagedSample,
+)
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.kafka import schema_registry
 from airflow_epochs.kafka.connection import read_connection
@@ -272,8 +281,17 @@ class KafkaParticipant:
         if found is None or found.txn is None:
             return None
         return LastEpoch(
-            marker=Marker.of(found.txn), txn=found.txn, ends=found.ends or None, receipt=self._receipt(found)
+            marker=Marker.of(found.txn),
+            txn=found.txn,
+            ends=found.ends or None,
+            receipt=self._receipt(found),
+            elsewhere=self._elsewhere(found),
         )
+
+    def _elsewhere(self, found: MarkerRecord) -> Elsewhere | None:
+        if found.topic == self.sink.topic:
+            return None
+        return Elsewhere(there=f"topic {found.topic}", here=self._target)
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
         """Why the marker is not the expected one."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Ends, Environment, waive_command
+from airflow_epochs.contracts import Disagreement, Ends, Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
-from airflow_epochs.model import Shown, Staged, TransactionId, compare
+from airflow_epochs.model import Marker, Shown, Staged, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
@@ -82,7 +82,7 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
     if found and stands is Shown.ALREADY:
         return found
     _require_kept(this, found)
-    _require_previous(this, stands)
+    _require_previous(this, found, stands)
     return _Transaction(this, producer, env, failed).run()
 
 
@@ -133,15 +133,21 @@ def _giving_back(rows: TopicFacts, voted: int) -> str:
     )
 
 
-def _require_previous(this: TopicTransaction, stands: Shown) -> None:
+def _require_previous(this: TopicTransaction, found: MarkerRecord | None, stands: Shown) -> None:
     if stands is Shown.EXPECTED:
         return
     case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
-    raise case.diagnosed() or OutcomeUnknown(
-        f"The marker of {this.markers.key} in topic {this.markers.topic} has just changed: another process is "
-        "committing this epoch.",
-        code=codes.KAFKA_COMMIT_UNKNOWN,
-    )
+    error = case.diagnosed()
+    if error is None:
+        raise OutcomeUnknown(
+            f"The marker of {this.markers.key} in topic {this.markers.topic} has just changed: another process is "
+            "committing this epoch.",
+            code=codes.KAFKA_COMMIT_UNKNOWN,
+        )
+    shown = Marker.of(found.txn) if found and found.txn else None
+    seen = Disagreement(pipeline=this.txn.pipeline, found=shown, expected=this.previous, in_doubt=this.txn)
+    error.remedy += seen.while_in_doubt(this.sink)
+    raise error
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,10 @@ class Session(Protocol):
         """Whether the connection's user may create a table in the schema."""
         ...
 
+    def lacks_temporary(self) -> str | None:
+        """The database's name if the connection's user may not make temporary tables in it; None if the user may."""
+        ...
+
     def schema_of(self, schema: str | None, name: str) -> str:
         """The schema of the table; if the table does not exist, the schema in which it would be created."""
         ...

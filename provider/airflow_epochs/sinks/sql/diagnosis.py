@@ -10,11 +10,12 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy
+from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy, waive_command
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
+from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
+from airflow_epochs.sinks.sql.table import SqlTable
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.sink import SqlSink
@@ -28,17 +29,23 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
         return None
     if found is not None:
-        return _disagrees(sink, found, seen.expected, marker)
+        return _disagrees(sink, found, seen.expected, marker, seen.in_doubt)
     assert seen.expected
-    return _gone(sink, seen.expected, seen, session, marker)
+    error = _gone(sink, seen.expected, seen, session, marker)
+    error.remedy += _of_notes(sink)
+    return error
 
 
 def _disagrees(
-    sink: SqlSink, found: MarkerRow | Reservation, expected: TransactionId | None, marker: MarkerTable
+    sink: SqlSink,
+    found: MarkerRow | Reservation,
+    expected: TransactionId | None,
+    marker: MarkerTable,
+    in_doubt: TransactionId | None,
 ) -> Corrupt:
     stands = compare(txn_of(found), expected)
     if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
-        return _ahead(sink, found, expected, marker)
+        return _ahead(sink, found, expected, marker, in_doubt)
     assert expected
     if isinstance(found, MarkerRow):
         return (_behind if stands is Shown.BEHIND else _another)(sink, found, expected)
@@ -76,7 +83,13 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
     )
 
 
-def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None, marker: MarkerTable) -> Corrupt:
+def _ahead(
+    sink: SqlSink,
+    found: MarkerRow,
+    expected: TransactionId | None,
+    marker: MarkerTable,
+    in_doubt: TransactionId | None,
+) -> Corrupt:
     known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
     return Corrupt(
         f"The marker of sink {sink.name} in {marker.schema}.{marker.name} says that its last epoch is "
@@ -85,10 +98,18 @@ def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None, mark
         f"sink has its marker in the same table.{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
         remedy=f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
-        "another pipeline's: give this sink another name, or a `marker_table` of its own. If it does, point "
-        "`ledger_conn_id` to the right ledger if it leads to another one. "
+        f"another pipeline's: {_waived_first(sink, in_doubt)}give this sink another name, or a `marker_table` of its "
+        "own. If it does, point `ledger_conn_id` to the right ledger if it leads to another one. "
         + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
+
+
+def _waived_first(sink: SqlSink, in_doubt: TransactionId | None) -> str:
+    """Today's DAG has no effect before the epoch in doubt is complete."""
+    if in_doubt is None:
+        return ""
+    command = waive_command(in_doubt, sink.name)
+    return f"complete epoch {in_doubt.epoch}, which is in doubt, without this sink's rows: `{command}`. Then "
 
 
 def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
@@ -118,6 +139,8 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
     """No marker: with the table, with the table of markers, or alone."""
     table, recorded = session.table(*sink.table_name), seen.receipt.detail if seen.receipt else {}
     put_back = marker.putting_back(expected, seen.receipt.rows if seen.receipt else 0)
+    if seen.receipt and (place := _of_another_kind(seen.receipt)):
+        return _changed_kind(sink, expected, place)
     if table is None:
         return Corrupt(
             f"Table {sink.table} and its marker do not exist in {session.name}: somebody dropped them, or `table` or "
@@ -127,7 +150,10 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             'sink another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See '
             "docs/sql.md, 'The table is gone'.",
         )
+    has_moved = recorded.get("schema") not in (None, table.schema)
     if recorded.get("table_id") and recorded["table_id"] != table.id:
+        if has_moved or recorded.get("table") not in (None, sink.table):
+            return _another_table(sink, expected, recorded, table, put_back)
         return Corrupt(
             f"Somebody dropped table {sink.table} and created it again, and its marker is gone: the table has id "
             f"{table.id} now, and epoch {expected.epoch} was committed to id {recorded['table_id']}. Nothing was "
@@ -138,13 +164,67 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             'backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
             "'The table is gone'.",
         )
+    moved_from = recorded["schema"] if has_moved and recorded.get("table_id") else None
+    return _lost_marker(sink, expected, marker, table, put_back, moved_from)
+
+
+def _lost_marker(
+    sink: SqlSink, expected: TransactionId, marker: MarkerTable, table: SqlTable, put_back: str, moved_from: str | None
+) -> Corrupt:
+    """The table is still there; ``moved_from``: the schema in which it was, if it is in another now."""
     what = "The marker table" if marker.table is None else "The marker of this sink in the table"
+    still = "still exists"
+    if moved_from:
+        still = f"was moved from schema {moved_from} to schema {table.schema}, perhaps without it"
     return Corrupt(
-        f"{what} {marker.schema}.{marker.name} is gone. Table {sink.table} still exists, and according to the ledger "
-        f"its last epoch is {expected.epoch}. Nothing was written.",
+        f"{what} {marker.schema}.{marker.name} is gone. Table {sink.table} {still}, and according to the ledger its "
+        f"last epoch is {expected.epoch}. Nothing was written.",
         code=codes.MARKERS_GONE,
         remedy=f"Check that table {sink.table} has the rows of epoch {expected.epoch}. If it has them, put the marker "
         f"back: {put_back} See docs/sql.md, 'The marker or its table is gone'.",
+    )
+
+
+def _of_another_kind(last: Receipt) -> str | None:
+    """The place of the last epoch if it was no table of a database."""
+    if topic := last.detail.get("topic"):
+        return f"topic {topic}"
+    return f"a Delta table, as its version {last.version}" if last.version is not None else None
+
+
+def _changed_kind(sink: SqlSink, expected: TransactionId, place: str) -> Corrupt:
+    return Corrupt(
+        f"Epoch {expected.epoch} of sink {sink.name} was committed to {place}. The sink is a SqlSink with table "
+        f"{sink.table} now, which has no epoch of it. Nothing was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy="If the sink is not to change, give the sink its old kind back in the DAG. If it is to write to the "
+        'table from now on, give it another name in the DAG, with backfill={"<the new name>": <the first epoch to read '
+        "again>}. See docs/sql.md, 'The table is gone'.",
+    )
+
+
+def _another_table(sink: SqlSink, expected: TransactionId, then: JsonDict, now: SqlTable, put_back: str) -> Corrupt:
+    return Corrupt(
+        f"Epoch {expected.epoch} was committed to table {then.get('table')} in schema {then.get('schema')}, with id "
+        f"{then['table_id']}. The sink has table {sink.table} in schema {now.schema} now, with id {now.id} and without "
+        "a marker: the DAG points the sink to another table, or somebody copied the table there without its marker. "
+        "Nothing was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy="If the DAG points the sink to a wrong table, correct `table`. If the table is a copy that has the rows "
+        f"of epoch {expected.epoch}, put the marker back: {put_back} To fill a new table instead, give the sink "
+        'another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+        "'The table is gone'.",
+    )
+
+
+def _of_notes(sink: SqlSink) -> str:
+    """What to add where a table may have been restored or moved: nothing else misses its notes of deletions."""
+    if sink.sequence_by is None:
+        return ""
+    notes = f"{sink.table_name[1]}_deleted_<8 hex digits>"
+    return (
+        f" If you restored or moved the table, do the same with its notes of deletions, {notes}: without them, older "
+        "rows may bring deleted keys back."
     )
 
 
@@ -160,13 +240,21 @@ def unclaimed(
 ) -> Corrupt:
     """The first epoch's commit finds neither its reservation nor a marker."""
     if isinstance(found, Reservation):
-        return Corrupt(
+        error = _to_put_back(
             f"Another pipeline of this name has reserved table {sink.table} after the vote. The marker table has "
-            f"{found.text!r} instead of {Reservation.of(attempt).text!r}. Nothing was written.",
-            code=codes.TWO_LEDGERS,
-            remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
-            "ledgers write under one name'.",
+            f"{found.text!r} instead of {Reservation.of(attempt).text!r}.",
+            marker.putting_reservation_back(attempt),
+            sink=sink,
+            attempt=attempt,
+            marker=marker,
+            rows=rows,
         )
+        error.code = codes.TWO_LEDGERS
+        error.remedy = (
+            f"Find the other ledger, and pause its pipeline. {error.remedy} Before the other pipeline goes on, give "
+            "its sink another name, or a `marker_table` of its own. See also 'Two ledgers write under one name'."
+        )
+        return error
     return _to_put_back(
         f"{marker.schema}.{marker.name} has neither the reservation nor the marker of this sink: somebody deleted the "
         f"row or the table after the vote. So the provider does not know whether {attempt.txn} was committed.",
@@ -199,12 +287,10 @@ def not_previous(
             rows=rows,
         )
     assert found
-    error = _disagrees(sink, found, attempt.previous, marker)
+    in_doubt = attempt.txn if decided else None
+    error = _disagrees(sink, found, attempt.previous, marker, in_doubt)
     seen = Disagreement(
-        pipeline=attempt.txn.pipeline,
-        found=marker_of(found),
-        expected=attempt.previous,
-        in_doubt=attempt.txn if decided else None,
+        pipeline=attempt.txn.pipeline, found=marker_of(found), expected=attempt.previous, in_doubt=in_doubt
     )
     error.remedy += seen.while_in_doubt(sink.name)
     return error

@@ -67,7 +67,7 @@ def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
         votes |= rehearsed
         if all(said.staged for said in votes.values()):
             _reserve([voter for voter in voters if voter.of.sink.reserves and not voter.attempt.previous])
-            _add_ends(old)
+            _add_columns(old)
     return votes
 
 
@@ -81,7 +81,7 @@ def _looked(voter: Voter, found: list[tuple[Voter, Staging, Staged]]) -> Staged:
 def _rehearsed(
     found: Sequence[tuple[Voter, Staging, Staged]], missing: list[str]
 ) -> tuple[dict[str, Vote], list[Voter]]:
-    """The commit's transaction, which is then rolled back; the votes, and who has a table of markers of version 0.1.
+    """The commit's transaction, which is then rolled back; the votes, and whose table of markers is an older one.
 
     ``missing``: sinks whose rows cannot take part.
     """
@@ -106,7 +106,7 @@ def _rehearsed(
             session.settle()
         except Refused as refused:  # no telling whose rows they are
             votes |= {name: _against(refused, missing) for name, said in votes.items() if said.staged}
-    return votes, [voter for voter, _, _ in found if voter.name in rehearsed and rehearsed[voter.name].lacks_ends]
+    return votes, [voter for voter, _, _ in found if voter.name in rehearsed and rehearsed[voter.name].lacks_columns]
 
 
 def _against(refused: Refused | RowsGone, missing: Sequence[str]) -> Vote:
@@ -125,16 +125,16 @@ def _reserve(voters: Sequence[Voter]) -> None:
             session.commit()
 
 
-def _add_ends(voters: Sequence[Voter]) -> None:
-    """Give tables of markers of version 0.1 the column for the position; no epoch needs it."""
+def _add_columns(voters: Sequence[Voter]) -> None:
+    """Give tables of markers of earlier versions the columns that they lack; no epoch needs them."""
     for voter in voters:
         try:
             with _session([voter]) as session:
                 session.hurry()
-                voter.of.marker(session, voter.attempt.txn.pipeline).add_ends()
+                voter.of.marker(session, voter.attempt.txn.pipeline).add_columns()
                 session.commit()
         except NotApplied as refused:  # a right that is missing, or a table in use
-            log.info("sink %s: its table of markers gets no column `ends` now: %s", voter.name, refused.what)
+            log.info("sink %s: its table of markers gets no further columns now: %s", voter.name, refused.what)
 
 
 # -- commit -----------------------------------------------------------------------------------------------------------

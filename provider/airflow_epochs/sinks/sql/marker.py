@@ -28,16 +28,24 @@ _NO_EPOCH = 0
 """The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
 _ENDS = "ends"
 """The column with the position after the epoch. Tables of version 0.1 lack it."""
+_TARGET = "target"
+"""The column with the name of the table that got the rows, which is in the schema of the markers. Older tables lack
+it."""
 
 
 @dataclass(frozen=True)
 class MarkerRow:
-    """A marker, with the facts for its commit's receipt. ``ends``: as in ``SinkAttempt``; None in an old table."""
+    """A marker, with the facts for its commit's receipt.
+
+    ``ends``: as in ``SinkAttempt``; None in an old table. ``target``: the name of the table that got the rows; None in
+    an old table.
+    """
 
     txn: TransactionId
     rows: int
     committed_at: str
     ends: JsonDict | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,23 +124,26 @@ class MarkerTable:
 
     def reserve(self, attempt: SinkAttempt) -> None:
         """Set the reservation of a first epoch. Call ``make`` before, in the same transaction."""
-        self._set(_NO_EPOCH, Reservation.of(attempt).text, 0, _now(), None)
+        self._set(_NO_EPOCH, Reservation.of(attempt).text, 0, _now(), {_ENDS: None, _TARGET: None})
 
-    def write(self, attempt: SinkAttempt, rows: int) -> MarkerRow:
+    def write(self, attempt: SinkAttempt, rows: int, target: str) -> MarkerRow:
         """Set the marker. Call ``lock`` or ``make`` before, in the same transaction."""
         row = MarkerRow(attempt.txn, rows, _now())
-        self._set(attempt.txn.epoch, str(attempt.txn), rows, row.committed_at, attempt.ends)
+        ends = json.dumps(attempt.ends, separators=(",", ":")) if attempt.ends else None
+        self._set(attempt.txn.epoch, str(attempt.txn), rows, row.committed_at, {_ENDS: ends, _TARGET: target})
         return row
 
-    def add_ends(self) -> None:
-        """Add the column ``ends`` to a table of version 0.1."""
-        if self.table and not self._has_ends:
-            self.session.execute(f"ALTER TABLE {self.spelled} ADD COLUMN {_ENDS} {self.session.json}")
+    def add_columns(self) -> None:
+        """Add the columns that a table of an earlier version lacks."""
+        if self.table:
+            kinds = {_ENDS: self.session.json, _TARGET: "text"}
+            for name in sorted(kinds.keys() - self._later):
+                self.session.execute(f"ALTER TABLE {self.spelled} ADD COLUMN {name} {kinds[name]}")
 
     @property
-    def lacks_ends(self) -> bool:
-        """Whether the table exists and is one of version 0.1, without ``ends``."""
-        return self.table is not None and not self._has_ends
+    def lacks_columns(self) -> bool:
+        """Whether the table exists and is one of an earlier version, without ``ends`` or ``target``."""
+        return self.table is not None and self._later != {_ENDS, _TARGET}
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -142,7 +153,15 @@ class MarkerTable:
         return (
             f"CREATE TABLE IF NOT EXISTS {self.spelled} (pipeline varchar(63) NOT NULL, sink varchar(63) NOT NULL,"
             f" epoch bigint NOT NULL, txn_id text NOT NULL, row_count bigint NOT NULL,"
-            f" committed_at {self.session.instant} NOT NULL, {_ENDS} {self.session.json}, PRIMARY KEY (pipeline, sink))"
+            f" committed_at {self.session.instant} NOT NULL, {_ENDS} {self.session.json}, {_TARGET} text,"
+            " PRIMARY KEY (pipeline, sink))"
+        )
+
+    @property
+    def forgetting_target(self) -> str:
+        """A statement with which an operator lets the marker say no longer which table got the rows."""
+        return (
+            f"UPDATE {self._plainly} SET {_TARGET} = NULL WHERE pipeline = '{self.pipeline}' AND sink = '{self.sink}'"
         )
 
     def putting_back(self, txn: TransactionId, rows: int) -> str:
@@ -165,13 +184,12 @@ class MarkerTable:
         self.session.serialise(f"airflow_epochs:{self.schema}.{self.name}")
         self.session.execute(self.definition)
         self.__dict__.pop("table", None)  # look it up again: another session may have created it first
-        self.__dict__.pop("_has_ends", None)
+        self.__dict__.pop("_later", None)
 
-    def _set(self, epoch: int, text: str, rows: int, at: str, ends: Mapping[str, Any] | None) -> None:
+    def _set(self, epoch: int, text: str, rows: int, at: str, more: Mapping[str, str | None]) -> None:
         mark = self.session.mark
         columns: dict[str, Any] = {"epoch": epoch, "txn_id": text, "row_count": rows, "committed_at": at}
-        if self._has_ends:
-            columns[_ENDS] = json.dumps(ends, separators=(",", ":")) if ends else None
+        columns |= {name: value for name, value in more.items() if name in self._later}
         changed = self.session.change(
             f"UPDATE {self.spelled} SET {', '.join(f'{name} = {mark}' for name in columns)}"
             f" WHERE pipeline = {mark} AND sink = {mark}",
@@ -187,17 +205,18 @@ class MarkerTable:
 
     def _selected(self, lock: str) -> MarkerRow | Reservation | None:
         mark = self.session.mark
+        ends, target = (name if name in self._later else "NULL" for name in (_ENDS, _TARGET))
         found = self.session.execute(
-            f"SELECT epoch, txn_id, row_count, committed_at, {_ENDS if self._has_ends else 'NULL'} FROM {self.spelled}"
+            f"SELECT epoch, txn_id, row_count, committed_at, {ends}, {target} FROM {self.spelled}"
             f" WHERE pipeline = {mark} AND sink = {mark} {lock}",
             (self.pipeline, self.sink),
         )
         if not found:
             return None
-        ((epoch, txn_id, rows, committed_at, ends),) = found
+        ((epoch, txn_id, rows, committed_at, position, table),) = found
         if epoch == _NO_EPOCH:
             return Reservation(txn_id) if txn_id else None
-        return MarkerRow(self._parsed(epoch, txn_id), rows, _iso(committed_at), _json(ends))
+        return MarkerRow(self._parsed(epoch, txn_id), rows, _iso(committed_at), _json(position), table)
 
     def _parsed(self, epoch: int, txn_id: str) -> TransactionId:
         try:
@@ -230,8 +249,10 @@ class MarkerTable:
         return self.session.table(self.schema, self.name) if self.session.exists(self.schema, self.name) else None
 
     @cached_property
-    def _has_ends(self) -> bool:
-        return any(column.name == _ENDS for column in (self.table.columns if self.table else ()))
+    def _later(self) -> frozenset[str]:
+        """The columns that the table has, of those that tables of earlier versions lack."""
+        columns = self.table.columns if self.table else ()
+        return frozenset(column.name for column in columns) & {_ENDS, _TARGET}
 
     @property
     def spelled(self) -> str:

@@ -15,6 +15,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import (
     Connection,
     Disagreement,
+    Elsewhere,
     Environment,
     LastEpoch,
     SinkAttempt,
@@ -44,6 +45,7 @@ from airflow_epochs.sinks.sql.table import (
     SqlTable,
     columns_for,
     key_columns,
+    quoted,
     require_all_seen,
     require_keys,
     require_sequence,
@@ -71,12 +73,12 @@ class Rehearsed:
 
     Attributes:
         draw: The rows for which the commit will draw numbers.
-        lacks_ends: Whether the table of markers is of version 0.1, without a column for the position.
+        lacks_columns: Whether the table of markers is of an earlier version, without all columns of this one.
         stored: The columns that the commit will store, if the sink may leave out some; else empty.
     """
 
     draw: Draw
-    lacks_ends: bool
+    lacks_columns: bool
     stored: tuple[str, ...]
 
 
@@ -125,6 +127,7 @@ class SqlParticipant:
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
                 self._require_rights(session, table)
+                self._require_temporary(session)
                 self._require_notes(session, table, keys)
             self.marker(session, pipeline).require_writable()
 
@@ -144,6 +147,17 @@ class SqlParticipant:
                 code=codes.SQL_TABLE_UNUSABLE,
                 remedy=f"Grant them: `GRANT {', '.join(missing)} ON {table.spelled} TO <the user>`. Then clear the "
                 "failed task.",
+            )
+
+    def _require_temporary(self, session: Session) -> None:
+        """An upsert copies its rows into a temporary table first."""
+        if name := session.lacks_temporary():
+            raise Refused(
+                f"An upsert into table {self.sink.table} makes a temporary table, and the connection's user lacks the "
+                f"right TEMPORARY on database {quoted(name)}.",
+                code=codes.SQL_TABLE_UNUSABLE,
+                remedy=f"Grant it: `GRANT TEMPORARY ON DATABASE {quoted(name)} TO <the user>`. Then clear the failed "
+                "task.",
             )
 
     def _require_notes(self, session: Session, table: SqlTable, keys: Sequence[str]) -> None:
@@ -177,9 +191,9 @@ class SqlParticipant:
         else:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)
-        marker.write(attempt, staged.rows)
+        marker.write(attempt, staged.rows, table.name)
         stored = tuple(field["name"] for field in load.fields) if self.sink.delete_when else ()
-        return Rehearsed(Draw(table, load.columns, staged.rows), marker.lacks_ends, stored)
+        return Rehearsed(Draw(table, load.columns, staged.rows), marker.lacks_columns, stored)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
@@ -300,7 +314,7 @@ class SqlParticipant:
         load = self._load(session, table, staging, (*attempt.stored, *staged.detail.get(STORED, ())))
         load.run(self._reader(staging), staged.rows)
         self.env.reached("sql.copied")
-        return self.marker(session, attempt.txn.pipeline).write(attempt, staged.rows)
+        return self.marker(session, attempt.txn.pipeline).write(attempt, staged.rows, table.name)
 
     @contextmanager
     def promised(self, txn: TransactionId) -> Iterator[None]:
@@ -389,8 +403,10 @@ class SqlParticipant:
     def last_epoch(self, pipeline: str) -> LastEpoch | None:
         """The marker, with all that it says."""
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
-            found = self.marker(session, pipeline).read()
+            marker = self.marker(session, pipeline)
+            found = marker.read()
             detail = self.detail(session) if found else {}
+            elsewhere = self._elsewhere(session, marker, found) if found else None
         if found is None:
             return None
         receipt = Receipt(
@@ -403,7 +419,21 @@ class SqlParticipant:
             committed_at=found.committed_at,
             detail=detail,
         )
-        return LastEpoch(marker=Marker.of(found.txn), txn=found.txn, ends=found.ends or None, receipt=receipt)
+        return LastEpoch(
+            marker=Marker.of(found.txn), txn=found.txn, ends=found.ends or None, receipt=receipt, elsewhere=elsewhere
+        )
+
+    def _elsewhere(self, session: Session, marker: MarkerTable, found: MarkerRow) -> Elsewhere | None:
+        """Where the marker's rows went, if it says that, and it is not the sink's table."""
+        table = session.table(*self.sink.table_name)
+        if found.target in (None, table.name if table else self.sink.table_name[1]):
+            return None
+        return Elsewhere(
+            there=f"table {found.target!r} in schema {marker.schema}",
+            here=f"table {self.sink.table}",
+            renamed=f"If it is the same table, which somebody renamed, run `{marker.forgetting_target}`, and type the "
+            "command again.",
+        )
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
         pipeline = disagreement.pipeline

@@ -452,6 +452,12 @@ class PostgresSession:
         """Asks ``has_schema_privilege``."""
         return bool(self.execute("SELECT has_schema_privilege(%s, 'CREATE')", (schema,))[0][0])
 
+    def lacks_temporary(self) -> str | None:
+        """Asks ``has_database_privilege``."""
+        asked = "SELECT current_database(), has_database_privilege(current_database(), 'TEMPORARY')"
+        ((name, may),) = self.execute(asked)
+        return None if may else str(name)
+
     def schema_of(self, schema: str | None, name: str) -> str:
         """``schema`` if it is given; else the table's own, or the one where CREATE TABLE would put it."""
         if schema is not None:

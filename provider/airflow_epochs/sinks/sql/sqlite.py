@@ -215,6 +215,10 @@ class SqliteSession:
         """As ``lacks``."""
         return True
 
+    def lacks_temporary(self) -> str | None:
+        """As ``lacks``."""
+        return None
+
     def schema_of(self, schema: str | None, name: str) -> str:
         """Always ``main``: a SQLite file has no other."""
         if schema not in (None, _MAIN):
