@@ -1630,8 +1630,9 @@ RESTAGED_BY_OTHER_CODE = STAGED.code(
     "EPOCHS-RESTAGED-BY-OTHER-CODE",
     Corrupt,
     "Promised rows were staged again, but the transform's code has changed since they were first staged.",
-    "Put the transform's file, and the files that it imports, back as they were when the rows were first staged. Then "
-    "clear the commit task. Bring the new code back after the epoch is complete.",
+    "Put the transform's file, the files that it imports, and the function that `transform` of the DAG names, back as "
+    "they were when the rows were first staged. Then clear the commit task. Bring the new code back after the epoch is "
+    "complete.",
 )
 
 DELTA = Chapter("Delta tables")

@@ -585,7 +585,7 @@ class TryRecord:
         places: Sink name -> its staging place.
         session: The identity of the Spark session, as the runner chose it.
         code: The transform that this try runs, as in ``OpenRecord``.
-        function: Its function; None in a record of an older version.
+        function: Its function; None in a record of an older version, or if the attempt brings tables back.
     """
 
     txn_id: str

@@ -11,6 +11,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.staged.digest import CONTENT_OF_STATISTICS, CONTENT_SCHEME
@@ -361,6 +362,38 @@ def test_the_code_that_was_deployed_before_the_stage_keeps_the_promise_and_that_
     with pytest.raises(Corrupt, match=r"code has changed since its rows were staged \(new then, old now\)"):
         scenario.coordinator().commit(run(1), "orders")
     scenario.code = "new"
+    scenario.coordinator().commit(run(1), "orders")
+
+
+def test_an_equal_digest_by_another_function_of_the_same_file_is_asked_about_like_changed_files() -> None:
+    scenario = Coded()
+    in_doubt(scenario)
+    vacuum(scenario)
+    before = facts(scenario)
+    scenario.function = "keep_some"
+    with pytest.raises(
+        Corrupt, match=r"code has changed since .* \(the function keep_all then, keep_some now\)"
+    ) as caught:
+        scenario.coordinator().commit(run(1), "orders")
+    assert caught.value.code is codes.RESTAGED_BY_OTHER_CODE
+    assert "Let `transform` of the DAG name the function keep_all again" in caught.value.remedy
+    assert facts(scenario) == before
+    scenario.function = "keep_all"
+    scenario.coordinator().commit(run(1), "orders")
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["a try of today", "a try of an older version"])
+def test_the_function_that_staged_the_rows_keeps_the_promise(noted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Coded()
+    scenario.coordinator().open(run(1))
+    scenario.function = "keep_some" if noted else "keep_all"
+    if not noted:  # then it is that of the open record
+        put = Ledger.put_try
+        monkeypatch.setattr(Ledger, "put_try", lambda self, record: put(self, replace(record, function=None)))
+    report = scenario.coordinator().stage(run(1)).stage
+    assert report
+    scenario.coordinator().vote(run(1), report)
+    vacuum(scenario)
     scenario.coordinator().commit(run(1), "orders")
 
 

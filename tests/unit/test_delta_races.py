@@ -11,11 +11,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt, SparkJob
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.wire import as_json
+from airflow_epochs.staged import footers
+from airflow_epochs.staged.footers import completed
+from airflow_epochs.staged.staging import Staging
+from airflow_epochs.storage.files import Files
 from tests.support.delta_world import (
     attempt_of,
     commit_and_die,
@@ -149,6 +153,38 @@ def test_appends_of_other_writers_between_look_and_commit_are_no_conflict(
     once(world, "delta.commit.before", lambda: write_deltalake(table, rows(8), mode="append"))
     assert sink.commit(*ready, world).version == 2
     assert ids_in(table) == [0, 1, 2, 8]
+
+
+def test_a_commit_that_others_forestall_reads_the_staged_files_only_once(
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+
+    def counted(files: Files, staging: Staging) -> Staging:
+        reads.append(staging.place)
+        return completed(files, staging)
+
+    monkeypatch.setattr(footers, "completed", counted)
+    world.at["delta.commit.before"] = lambda: (
+        write_deltalake(table, rows(8), mode="append") if len(log_of(table)) < 4 else None
+    )
+    assert sink.commit(*ready, world).version == 4
+    assert ids_in(table) == [0, 1, 2, 8, 8, 8]
+    assert len(reads) == 1
+
+
+def test_staged_files_that_vanish_between_two_rounds_of_a_commit_are_missed(
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    def forestall() -> None:
+        write_deltalake(table, rows(8), mode="append")
+        for path in Path(ready[1].place).rglob("*.parquet"):
+            path.unlink()
+
+    once(world, "delta.commit.before", forestall)
+    with pytest.raises(RowsGone, match="is gone"):
+        sink.commit(*ready, world)
+    assert ids_in(table) == [0, 8]
 
 
 def test_files_removed_by_others_between_look_and_commit_only_cost_a_round(

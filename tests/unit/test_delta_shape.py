@@ -19,6 +19,7 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "struct", "fields": list(fields)}
 
 
+MANIFESTS = "delta.compatibility.symlinkFormatManifest.enabled"
 STAGED = TableShape(
     id="t",
     schema=struct(field("id", nullable=False), field("name", "string")),
@@ -89,6 +90,22 @@ def test_features_that_deltalake_refuses_are_known_beforehand(
 ) -> None:
     shape = replace(STAGED, min_reader=reader, min_writer=writer, writer_features=features)
     assert shape.refused_features == refused
+
+
+@pytest.mark.parametrize(
+    ("properties", "refused"),
+    [
+        ({MANIFESTS: "true"}, [f"{MANIFESTS}=true"]),
+        ({MANIFESTS: "TRUE"}, [f"{MANIFESTS}=TRUE"]),
+        ({MANIFESTS: "false"}, []),
+        ({"delta.universalFormat.enabledFormats": "hudi"}, ["delta.universalFormat.enabledFormats=hudi"]),
+        ({"delta.universalFormat.enabledFormats": ""}, []),
+    ],
+)
+def test_copies_for_other_readers_that_only_a_commit_of_spark_writes_leave_the_table_to_spark(
+    properties: dict[str, str], refused: list[str]
+) -> None:
+    assert replace(STAGED, properties=properties).refused_features == refused
 
 
 def test_a_shape_survives_the_way_through_a_log() -> None:

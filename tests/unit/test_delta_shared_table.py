@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.log import log_entry
 from airflow_epochs.delta.table import App
-from airflow_epochs.model import Vote, VoteKind
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import RestorePoint, Vote, VoteKind
 from airflow_epochs.sinks.delta.other_pipelines import ENTRIES_MAX, newest_of_others
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from tests.support.delta_world import attempt_of, rows, run_epoch, stage, transaction
+from tests.support.delta_world import LEDGER, attempt_of, promised, rows, run_epoch, stage, transaction
 from tests.support.environment import Environment
 
 THEIRS = rows(1, 2, p=["a", "b"])
@@ -129,6 +132,72 @@ def test_rows_of_the_same_pipeline_and_of_strangers_may_go(table: str, world: En
     require_for(vote_of(overwriting(table), world))
 
 
+OTHER_LEDGER = "1c0ffee1"
+
+
+def fed_from_another_ledger(table: str, world: Environment) -> str:
+    """A pipeline with our name and a ledger of its own brings in its first epoch. Returns the name of its sink."""
+    sink, attempt = DeltaSink("copy", table), attempt_of(transaction(1))
+    attempt = replace(attempt, ledger_id=OTHER_LEDGER)
+    sink.commit(attempt, promised(sink.vote(attempt, stage(sink, attempt, THEIRS, world), world)), world)
+    return sink.name
+
+
+def test_rows_of_a_pipeline_with_the_same_name_in_another_ledger_are_not_overwritten(
+    table: str, world: Environment
+) -> None:
+    name = fed_from_another_ledger(table, world)
+    vote = vote_of(overwriting(table), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert vote.reason
+    assert vote.reason.startswith(
+        "EPOCHS-DELTA-OTHER-PIPELINE: Pipeline 'orders' of another ledger has put rows of its epoch 1 into "
+    )
+    assert f"(version 0, sink {name!r})" in vote.reason
+    require_for(vote_of(overwriting(table, replaces_others=True), world))
+
+
+def test_a_dry_run_which_has_no_ledger_goes_by_the_name_of_the_pipeline(table: str, world: Environment) -> None:
+    run_epoch(DeltaSink("old_name", table), transaction(1), None, THEIRS, world)
+    require_for(vote_of(overwriting(table), world, attempt=replace(attempt_of(transaction(1)), ledger_id="dry-0123")))
+
+
+def test_a_commit_that_names_no_place_goes_by_the_name_of_its_pipeline(table: str, world: Environment) -> None:
+    run_epoch(DeltaSink("old_name", table), transaction(1), None, THEIRS, world)
+    entry = Path(table, log_entry(0))
+    entry.write_text(entry.read_text().replace('\\"place\\"', '\\"was\\"'))
+    assert (
+        newest_of_others(LocalFiles(Path(table)), App.of("orders", "stock"), OTHER_LEDGER, 0, lambda add: True) is None
+    )
+
+
+def test_an_overwrite_by_a_pipeline_with_the_same_name_in_another_ledger_is_told(
+    table: str, world: Environment
+) -> None:
+    sink = DeltaSink("stock", table)
+    _, since = run_epoch(sink, transaction(1), None, THEIRS, world)
+    for ledger in (LEDGER, OTHER_LEDGER):
+        note = {"app": "airflow_epochs/orders/copy", "place": f"epochs/{ledger}.copy/1-1-0"}
+        told = {"userMetadata": json.dumps({"airflow_epochs": note})}
+        write_deltalake(table, THEIRS, mode="overwrite", commit_properties=CommitProperties(custom_metadata=told))
+    assert sink.foreign_changes(since, "orders", (), world) == [
+        f"sink stock: {table} has lost rows of complete epochs in version 2 (WRITE, overwrite by pipeline 'orders' of "
+        "another ledger)"
+    ]
+
+
+def test_a_table_does_not_go_back_to_before_rows_of_the_same_pipeline_in_another_ledger(
+    table: str, world: Environment
+) -> None:
+    sink = DeltaSink("stock", table)
+    run_epoch(sink, transaction(1), None, THEIRS, world)
+    run_epoch(DeltaSink("old_name", table), transaction(1), None, THEIRS, world)
+    sink.require_restorable(RestorePoint(epoch=1, version=0), "orders", world)
+    fed_from_another_ledger(table, world)
+    with pytest.raises(Refused, match=r"pipeline 'orders' of another ledger has put rows of its epoch 1 .* version 2"):
+        sink.require_restorable(RestorePoint(epoch=1, version=0), "orders", world)
+
+
 def test_a_promise_is_kept_whoever_has_come_since(table: str, world: Environment, fed: DeltaSink) -> None:
     """Rows that are staged again after GLOBAL_COMMIT are voted on once more."""
     require_for(vote_of(overwriting(table), world, promised=True))
@@ -157,10 +226,10 @@ def test_no_more_entries_are_read_than_have_come_since_the_last_commit(table: st
     run_epoch(DeltaSink("stock", table), transaction(1), None, rows(6), world)
     write_deltalake(table, rows(7), mode="append")
     files = Counted(Path(table))
-    assert newest_of_others(files, App.of("orders", "stock"), 6, lambda add: True) is None
+    assert newest_of_others(files, App.of("orders", "stock"), LEDGER, 6, lambda add: True) is None
     assert files.reads == 2
     run_epoch(sink, transaction(6, pipeline="corrections"), previous, rows(8), world)
-    found = newest_of_others(files, App.of("orders", "stock"), 7, lambda add: True)
+    found = newest_of_others(files, App.of("orders", "stock"), LEDGER, 7, lambda add: True)
     assert found is not None
     assert (found.version, found.pipeline, found.sink, found.epoch) == (7, "corrections", "fixes", 6)
     assert ENTRIES_MAX == 1_000

@@ -13,7 +13,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt, SparkJob
+from airflow_epochs.delta.log import log_entry
 from airflow_epochs.delta.replay import newest_schema
+from airflow_epochs.delta.shape import metadata_of
 from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused, cause_and_remedy
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
@@ -332,6 +334,14 @@ def test_arguments_that_make_no_sense_are_named_with_what_is_allowed(arguments: 
         DeltaSink(**{"name": "bronze", "table": "/x", **arguments})
 
 
+def set_property(path: str, key: str, value: str) -> None:
+    """As another program does: an entry with the table's metadata."""
+    table = DeltaTable(path)
+    metadata = metadata_of(table)
+    metadata["metaData"]["configuration"] |= {key: value}
+    Path(path, log_entry(table.version() + 1)).write_text(json.dumps(metadata))
+
+
 @pytest.mark.parametrize(
     ("feature", "kind"),
     [
@@ -349,6 +359,27 @@ def test_a_table_with_a_feature_that_deltalake_refuses_is_left_to_spark(
     assert DeltaSink("bronze", path).plan_stage(attempt, "n", world)["committer"] == "spark"
     with pytest.raises(Refused, match=feature):
         DeltaSink("bronze", path, commit="deltalake").plan_stage(attempt, "n", world)
+
+
+def test_a_table_with_manifests_that_only_spark_writes_is_left_to_spark(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment
+) -> None:
+    path = str(tmp_path / "manifests")
+    write_deltalake(path, rows(0))
+    set_property(path, "delta.compatibility.symlinkFormatManifest.enabled", "true")
+    assert DeltaSink("bronze", path).plan_stage(attempt, "n", world)["committer"] == "spark"
+    with pytest.raises(Refused, match="symlinkFormatManifest"):
+        DeltaSink("bronze", path, commit="deltalake").plan_stage(attempt, "n", world)
+
+
+def test_manifests_that_are_turned_on_after_the_vote_leave_the_commit_to_spark(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+) -> None:
+    staged = promised(sink.vote(attempt, claim, world))
+    set_property(str(table), "delta.compatibility.symlinkFormatManifest.enabled", "true")
+    with pytest.raises(AssertionError, match="Spark was asked for delta_commit"):
+        sink.commit(attempt, staged, world)
+    assert ids_in(table) == [0]
 
 
 def test_a_table_that_deltalake_cannot_open_is_left_to_spark(

@@ -84,7 +84,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was staged.
     """
     then, now = Code(opened.code, _function_in(opened)), Code.of(task.pipeline.transform)
-    if opened.restored_to or not _differ(then, now):
+    if opened.restored_to or not differ(then, now):
         return ()
     what = _changed("the epoch was opened", then, now)
     if _must_ask(task, then, now):
@@ -95,7 +95,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
 def has_changed(task: TaskTry, before: CompleteRecord | None) -> bool:
     """Whether today's code is another one than that of a complete epoch, as far as both are known."""
     now = Code.of(task.pipeline.transform)
-    return now.digest is not None and _differ(of_epoch(task.ledger, before), now)
+    return now.digest is not None and differ(of_epoch(task.ledger, before), now)
 
 
 def of_epoch(ledger: Ledger, record: CompleteRecord | None) -> Code:
@@ -116,13 +116,33 @@ def _function_in(opened: OpenRecord) -> str | None:
 
 def is_of_today(task: TaskTry, opened: OpenRecord, tried: TryRecord) -> bool:
     """Whether an earlier try of this attempt ran the code that a try of it runs now."""
-    function = tried.function or _function_in(opened)
-    return tried.code == of_try(task, opened) and function == task.pipeline.transform.function
+    return _of_tried(opened, tried) == of_try(task, opened)
 
 
-def of_try(task: TaskTry, opened: OpenRecord) -> str | None:
-    """The code that a try of this attempt runs."""
-    return opened.code if opened.restored_to else task.pipeline.transform.digest
+def of_try(task: TaskTry, opened: OpenRecord) -> Code:
+    """The code that a try of this attempt runs. One that brings tables back runs none, and has that of their rows."""
+    return Code(opened.code, None) if opened.restored_to else Code.of(task.pipeline.transform)
+
+
+def _of_tried(opened: OpenRecord, tried: TryRecord) -> Code:
+    return Code(tried.code, None if opened.restored_to else tried.function or _function_in(opened))
+
+
+def of_rows(ledger: Ledger, opened: OpenRecord, sink: str, place: str, decided: str | None) -> Code:
+    """The code that staged a sink's rows at this place. Other code than at ``open`` may have been deployed before.
+
+    ``decided``: the files, as the decision on these rows has them.
+    """
+    found = (_of_tried(opened, tried) for tried in ledger.tries_of(opened) if tried.places.get(sink) == place)
+    return next(found, Code(None, _function_in(opened)))._replace(digest=decided or opened.code)
+
+
+def told(then: Code, now: Code) -> str:
+    """How two codes differ, in a few words."""
+    was, is_now = _short(then.digest), _short(now.digest)
+    if then.digest == now.digest:
+        was, is_now = f"the function {then.function}", f"{now.function}"
+    return f"{was} then, {is_now} now"
 
 
 def obeyed(ledger: Ledger, opened: OpenRecord, code: str | None, before: CompleteRecord | None) -> tuple[Command, ...]:
@@ -176,20 +196,18 @@ def newest_code(ledger: Ledger) -> Code:
 def is_known(ledger: Ledger, code: Code) -> bool:
     """Whether the newest complete epoch has this code. ``code.function``: None if only the files are meant."""
     then = newest_code(ledger)
-    return then.digest == code.digest and not _differ(then, code)
+    return then.digest == code.digest and not differ(then, code)
 
 
-def _differ(then: Code, now: Code) -> bool:
+def differ(then: Code, now: Code) -> bool:
+    """Whether these are two codes, as far as both are known: other files, or another function of the same files."""
     if None in (then.digest, now.digest):
         return False
     return then.digest != now.digest or (None not in (then.function, now.function) and then.function != now.function)
 
 
 def _changed(since: str, then: Code, now: Code) -> str:
-    was, is_now = _short(then.digest), _short(now.digest)
-    if then.digest == now.digest:
-        was, is_now = f"the function {then.function}", f"{now.function}"
-    return f"The code of the transform has changed since {since}: {was} then, {is_now} now."
+    return f"The code of the transform has changed since {since}: {told(then, now)}."
 
 
 def _short(code: str | None) -> str:

@@ -23,6 +23,7 @@ from functools import cached_property
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt, Stateful
 from airflow_epochs.coordinator import agreement, code_changes, joint_sinks, late_backfills
+from airflow_epochs.coordinator.code_changes import Code
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry
@@ -245,15 +246,20 @@ class Promise:
         )
 
     def _asking(self, gone: RowsGone) -> Corrupt:
-        then, now = self._code_then or "", self.task.pipeline.transform.digest or ""
+        then, now = self._code_then, self._code_now
+        back = (
+            f"Let `transform` of the DAG name the function {then.function} again"
+            if then.digest == now.digest
+            else "Put the transform's file, and the files that it imports, back to their state when the epoch's rows "
+            "were staged"
+        )
         return Corrupt(
             f"{gone.what} The provider staged the rows again, and their digest is the promised one. But the "
-            f"transform's code has changed since its rows were staged ({then[:12]} then, {now[:12]} now), so the rows "
+            f"transform's code has changed since its rows were staged ({code_changes.told(then, now)}), so the rows "
             "may differ. Nothing was changed.",
             code=codes.RESTAGED_BY_OTHER_CODE,
-            remedy="Put the transform's file, and the files that it imports, back to their state when the epoch's rows "
-            "were staged. Then clear the commit task: it stages the same offsets again with that code. Bring the new "
-            "code back when the epoch is complete.",
+            remedy=f"{back}. Then clear the commit task: it stages the same offsets again with that code. Bring the "
+            "new code back when the epoch is complete.",
             sink=self.name,
             **attempt_fields(self._opened.txn),
         )
@@ -270,14 +276,18 @@ class Promise:
 
     @property
     def _code_changed(self) -> bool:
-        then, now = self._code_then, code_changes.of_try(self.task, self._opened)
-        return None not in (then, now) and then != now
+        return code_changes.differ(self._code_then, self._code_now)
+
+    @cached_property
+    def _code_then(self) -> Code:
+        """The code that made the promised rows."""
+        assert self.view.decision
+        place, decided = self._voted.place, self.view.decision.code
+        return code_changes.of_rows(self.task.ledger, self._opened, self.name, place, decided)
 
     @property
-    def _code_then(self) -> str | None:
-        """The code that made the promised rows. Other code than at ``open`` may have been deployed before the stage."""
-        assert self.view.decision
-        return self.view.decision.code or self._opened.code
+    def _code_now(self) -> Code:
+        return code_changes.of_try(self.task, self._opened)
 
     # -- the sink and its attempt -------------------------------------------------------------------------------
 

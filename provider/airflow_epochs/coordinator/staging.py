@@ -89,7 +89,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord, put_try: PutTry | None = No
         metrics=reports[0].metrics,
         warnings=(*changed, *(warning for report in reports for warning in report.warnings)),
         event_times=reports[0].event_times,
-        code=code_changes.of_try(task, opened),
+        code=code_changes.of_try(task, opened).digest,
     )
 
 
@@ -182,7 +182,7 @@ def _begun(
     task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None, put_try: PutTry | None
 ) -> tuple[_Try, JsonDict]:
     """The try, on record, and the report of its Spark job; the report is empty if no sink needs one."""
-    session = task.env.spark.new_session()
+    session, code = task.env.spark.new_session(), code_changes.of_try(task, opened)
     (put_try or task.ledger.put_try)(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
@@ -190,8 +190,8 @@ def _begun(
             places=this.places,
             session=session,
             started_at=task.now(),
-            code=code_changes.of_try(task, opened),
-            function=task.pipeline.transform.function,
+            code=code.digest,
+            function=code.function,
         )
     )
     plans = {

@@ -31,6 +31,9 @@ _FEATURES = frozenset(
         "variantType-preview",
     }
 )
+_COPIES = ("delta.compatibility.symlinkFormatManifest.enabled", "delta.universalFormat.enabledFormats")
+"""Properties by which each commit of Spark renews what other readers read: manifests, metadata of Hudi. No feature of
+the protocol tells of these, and a commit of deltalake leaves them old."""
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 _TYPES = re.compile(
     r"string|long|integer|short|byte|float|double|decimal\(\d+,\s*-?\d+\)|boolean|binary|date|timestamp|timestamp_ntz|variant"
@@ -113,11 +116,13 @@ class TableShape:
     def refused_features(self) -> list[str]:
         """What keeps deltalake from committing to this table; empty if it can.
 
-        A feature counts as soon as the protocol lists it, even if its property is off.
+        A feature counts as soon as the protocol lists it, even if its property is off. A property counts if it is on.
         """
         named = {*(self.reader_features or ()), *(self.writer_features or ())} - _FEATURES
         if self.min_writer != 7 and self.min_writer not in _LEGACY_WRITERS:
             named.add(f"writer version {self.min_writer}")
+        copies = {name: self.properties.get(name, "") for name in _COPIES}
+        named |= {f"{name}={value}" for name, value in copies.items() if value.lower() not in ("", "false")}
         return sorted(named)
 
     @property

@@ -9,7 +9,7 @@ from airflow_epochs.delta.table import (
 )
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId, attempt_fields
-from airflow_epochs.staged.checks import require_files
+from airflow_epochs.staged.checks import require_files, require_sizes
 from airflow_epochs.staged.digest import SCHEME, SCHEME_OF_LOG, digest_of
 from airflow_epochs.staged.staging import Staging, read_staging
 
@@ -59,6 +59,20 @@ def require_promised(
             sink=sink,
         )
     return staging
+
+
+def require_still_there(
+    location: TableLocation, staging: Staging, staged: Staged, txn: TransactionId, sink: str
+) -> None:
+    """Every file of rows that ``require_promised`` has returned is there, with its size: one listing, nothing is read.
+
+    Raises:
+        RowsGone: A file is gone, or cut off.
+    """
+    try:
+        require_sizes(location.files, staging)
+    except Refused as refused:
+        raise _rows_gone(location, staged, refused.what, txn, sink) from refused
 
 
 def _rows_gone(location: TableLocation, staged: Staged, why: str, txn: TransactionId, sink: str) -> RowsGone:

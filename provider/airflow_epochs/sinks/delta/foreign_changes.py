@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta.other_pipelines import pipeline_of
+from airflow_epochs.sinks.delta.other_pipelines import OF_ANOTHER_LEDGER, of_another_ledger, pipeline_of
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
@@ -38,8 +38,11 @@ class ForeignChange:
         return f"version {self.version} ({self.what})"
 
 
-def foreign_changes(files: Files, app: App, since: int) -> list[ForeignChange]:
-    """The changes after version ``since``, a commit of the sink, without those that a later RESTORE undid."""
+def foreign_changes(files: Files, app: App, since: int, ledger_id: str | None = None) -> list[ForeignChange]:
+    """The changes after version ``since``, a commit of the sink, without those that a later RESTORE undid.
+
+    ``ledger_id``: that of the commit. None if unknown: then the name of a pipeline alone tells whose a commit is.
+    """
     found: list[ForeignChange] = []
     own = since
     for version in range(since + 1, since + 1 + ENTRIES_MAX):
@@ -50,7 +53,7 @@ def foreign_changes(files: Files, app: App, since: int) -> list[ForeignChange]:
             own = version
             found = [ForeignChange(change.version, change.what, built_on=True) for change in found]
         elif any(word in entry for word in _WORTH_A_LOOK):
-            found = _after(found, version, list(actions_of(entry)), own, app)
+            found = _after(found, version, list(actions_of(entry)), own, app, ledger_id)
     return found
 
 
@@ -59,7 +62,7 @@ def _is_signed(entry: bytes, app: App) -> bool:
 
 
 def _after(
-    found: list[ForeignChange], version: int, actions: list[JsonDict], own: int, app: App
+    found: list[ForeignChange], version: int, actions: list[JsonDict], own: int, app: App, ledger_id: str | None
 ) -> list[ForeignChange]:
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     operation, how = str(info.get("operation", "")), info.get("operationParameters") or {}
@@ -71,9 +74,10 @@ def _after(
     in_part = how.get("predicate") not in (None, "", "[]") or str(how.get(_DYNAMIC)).lower() == "true"
     overwrites = str(how.get("mode", "")).lower() == "overwrite" and not in_part
     writer = next((pipeline_of(told.get("app", "")) for action in actions if (told := user_metadata_of(action))), None)
-    ours = writer is not None and writer == pipeline_of(app.epoch)
+    same_name = writer is not None and writer == pipeline_of(app.epoch)
+    ours = same_name and not of_another_ledger(actions, ledger_id)
     if not ours and any("remove" in action for action in actions) and (overwrites or "REPLACE" in operation):
-        by = f" by pipeline {writer!r}" if writer else ""
+        by = f" by pipeline {writer!r}{OF_ANOTHER_LEDGER if same_name else ''}" if writer else ""
         return [*found, ForeignChange(version, operation if "REPLACE" in operation else f"{operation}, overwrite{by}")]
     return found
 

@@ -1,8 +1,9 @@
 """Finds rows of other pipelines that an overwrite would remove, while their pipelines' markers stayed.
 
-Every commit of this provider names its pipeline. So the log entries since the sink's own last commit tell whether
-others write to the table. Usually these are few. Before the sink's first epoch, or if its last commit is far back, only
-the newest 1,000 entries are read.
+Every commit of this provider names its pipeline, and the place of its staged rows, which has the id of its ledger: a
+pipeline of the same name in another ledger is another one. So the log entries since the sink's own last commit tell
+whether others write to the table. Usually these are few. Before the sink's first epoch, or if its last commit is far
+back, only the newest 1,000 entries are read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from airflow_epochs import codes
-from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.names import DRY_RUN
 from airflow_epochs.sinks.delta.modes import OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.staged.checks import physical_names
 from airflow_epochs.staged.staging import Staging
@@ -26,6 +28,8 @@ from airflow_epochs.storage.files import Files
 ENTRIES_MAX = 1_000
 _SIGNATURE = re.compile(r"airflow_epochs/([^/.]+)/([^/.]+)")
 """A commit's pipeline and sink. ``App``'s other names contain a dot."""
+
+OF_ANOTHER_LEDGER = " of another ledger"
 
 Touches = Callable[[JsonDict], bool]
 """Takes a file's ``add`` action, and tells whether an overwrite would replace the file's rows."""
@@ -39,17 +43,23 @@ class Foreign:
     pipeline: str
     sink: str
     epoch: int
+    other_ledger: bool
+
+    @property
+    def who(self) -> str:
+        """The pipeline's name, and that its ledger is another one if the name is ours."""
+        return f"{self.pipeline!r}{OF_ANOTHER_LEDGER if self.other_ledger else ''}"
 
 
-def require_none(location: TableLocation, app: App, newest: int, touches: Touches, how: Mode) -> None:
+def require_none(location: TableLocation, app: App, ledger_id: str, newest: int, touches: Touches, how: Mode) -> None:
     """Check that the overwrite would replace no row that another pipeline has written since this sink's last epoch.
 
     Raises:
         Refused: It would.
     """
-    if found := newest_of_others(location.files, app, newest, touches):
+    if found := newest_of_others(location.files, app, ledger_id, newest, touches):
         raise Refused(
-            f"Pipeline {found.pipeline!r} has put rows of its epoch {found.epoch} into {location.name} (version "
+            f"Pipeline {found.who} has put rows of its epoch {found.epoch} into {location.name} (version "
             f"{found.version}, sink {found.sink!r}). Mode {how.mode!r} would delete these rows.",
             code=codes.DELTA_OTHER_PIPELINE,
             sink=app.sink,
@@ -68,7 +78,7 @@ def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
     return lambda add: tuple(add["partitionValues"].get(names[column]) for column in columns) in partitions
 
 
-def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> Foreign | None:
+def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int, touches: Touches) -> Foreign | None:
     """Another pipeline's newest commit since this sink's own last one, if the overwrite would replace rows of it."""
     gone: set[str] = set()
     for version in range(newest, max(-1, newest - ENTRIES_MAX), -1):
@@ -79,7 +89,7 @@ def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> F
         signed = dict(_signatures(actions))
         if app.epoch in signed:
             return None
-        if found := _of_others(version, signed, app):
+        if found := _of_others(version, actions, app, ledger_id):
             adds = [action["add"] for action in actions if "add" in action]
             if any(unquote(add["path"]) not in gone and touches(add) for add in adds):
                 return found
@@ -87,9 +97,9 @@ def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> F
     return None
 
 
-def writer_of(version: int, actions: list[JsonDict], app: App) -> Foreign | None:
-    """The other pipeline whose commit this log entry is; None if it is none."""
-    return _of_others(version, dict(_signatures(actions)), app)
+def writer_of(version: int, actions: list[JsonDict], app: App, ledger_id: str | None) -> Foreign | None:
+    """The other pipeline whose commit this log entry is; None if it is none. ``ledger_id``: None if unknown."""
+    return _of_others(version, actions, app, ledger_id)
 
 
 def pipeline_of(signature: str) -> str | None:
@@ -104,12 +114,33 @@ def _signatures(actions: list[JsonDict]) -> Iterator[tuple[str, int]]:
             yield action["txn"]["appId"], action["txn"]["version"]
 
 
-def _of_others(version: int, signed: dict[str, int], app: App) -> Foreign | None:
-    for name, epoch in signed.items():
+def _of_others(version: int, actions: list[JsonDict], app: App, ledger_id: str | None) -> Foreign | None:
+    for name, epoch in _signatures(actions):
         found = _SIGNATURE.fullmatch(name)
-        if found and found[1] != pipeline_of(app.epoch):
-            return Foreign(version, found[1], found[2], epoch)
+        if not found or name == app.epoch:
+            continue
+        same_name = found[1] == pipeline_of(app.epoch)
+        if not same_name or of_another_ledger(actions, ledger_id):
+            return Foreign(version, found[1], found[2], epoch, other_ledger=same_name)
     return None
+
+
+def of_another_ledger(actions: list[JsonDict], ledger_id: str | None) -> bool:
+    """Whether a log entry is a commit of another ledger than this; False if either is unknown. A dry run has none."""
+    ledger = ledger_in(actions)
+    return None not in (ledger, ledger_id) and ledger != ledger_id and not str(ledger_id).startswith(DRY_RUN)
+
+
+def ledger_in(actions: list[JsonDict]) -> str | None:
+    """The id of the ledger whose commit a log entry is; None if it does not tell."""
+    told = next((told for action in actions if (told := user_metadata_of(action))), {})
+    return ledger_of(told.get("place"))
+
+
+def ledger_of(place: str | None) -> str | None:
+    """The id of the ledger in a staging place: ``…/<ledger id>.<sink>/<try>``."""
+    folder = (place or "").split("/")[-2:-1]
+    return folder[0].rpartition(".")[0] or None if folder else None
 
 
 def _taken_away(actions: list[JsonDict]) -> set[str]:

@@ -52,7 +52,7 @@ from airflow_epochs.sinks.delta.lost_files import Loss
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
-from airflow_epochs.staged.promised import require_promised
+from airflow_epochs.staged.promised import require_promised, require_still_there
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
@@ -71,7 +71,10 @@ class Altered(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class TableCommit:
-    """All of one commit: which rows, into which table, under which names."""
+    """All of one commit: which rows, into which table, under which names.
+
+    ``looked_at``: whether the staged files were read, and are those of the vote.
+    """
 
     location: TableLocation
     app: App
@@ -82,6 +85,7 @@ class TableCommit:
     properties: dict[str, str]
     ends: Ends = field(default_factory=dict)
     event_time: JsonDict = field(default_factory=dict)
+    looked_at: bool = False
 
     def compared(self, seen: Snapshot) -> Shown:
         """Where the table stands."""
@@ -158,6 +162,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
             time.sleep(random.uniform(0, min(PAUSE_S_MAX, 0.01 * 2**round_)))
         try:
             seen = _snapshot(this, seen.position if seen else known)
+            this = _ready(this, seen, env)
             found = _round(this, seen, env)
         except BaseException as error:
             if not _says_nothing(error):
@@ -196,15 +201,22 @@ def _says_nothing(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
-    """Commit unless the look shows that it has been done; None if it must be looked again."""
-    files, stands = this.location.files, this.compared(seen)
+def _ready(this: TableCommit, seen: Snapshot, env: Environment) -> TableCommit:
+    """The same, with its staged rows looked at, unless the table shows them already."""
+    stands = this.compared(seen)
     if stands is Shown.ALREADY:
-        return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
+        return this
     if stands is not Shown.EXPECTED:
         target, table_id = Target.seen(this.location, this.app, env), this.staging.user_metadata.get("table_id")
         require_previous(target, seen.marker, this.previous, this.txn, table_id=table_id)
-    this = _promised(this)
+    return _promised(this)
+
+
+def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
+    """Commit unless the look shows that it has been done; None if it must be looked again."""
+    files = this.location.files
+    if this.compared(seen) is Shown.ALREADY:
+        return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
     if seen.version < 0:
         _require_never_there(this)
     if seen.shape is not None:
@@ -221,8 +233,16 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
 
 
 def _promised(this: TableCommit) -> TableCommit:
-    """The same, of staged rows that are as they were at the vote."""
-    return replace(this, staging=require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink))
+    """The same, of staged rows that are as they were at the vote.
+
+    Their files are read once: nobody changes a staged file, but a VACUUM may delete it. So later rounds only list them,
+    or else faster writers could win every round while the files of a large epoch are read.
+    """
+    if this.looked_at:
+        require_still_there(this.location, this.staging, this.staged, this.txn, this.app.sink)
+        return this
+    staging = require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
+    return replace(this, staging=staging, looked_at=True)
 
 
 def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommit | None:

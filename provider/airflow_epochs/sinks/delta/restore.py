@@ -51,17 +51,23 @@ def _require_same_columns(location: TableLocation, today: TableShape, point: Res
 
 def require_no_others(target: Target, point: RestorePoint) -> None:
     """Raise Refused if another pipeline has put rows into the table since: its marker would stay without them."""
+    ledger_id = other_pipelines.ledger_in(_entry_of(target, point.version))
     for version in range(point.version + 1, target.version + 1):
         entry = target.location.files.read(log_entry(version))
         if entry is None:
             raise _refused(target.location, point, f"entry {version} of its log is gone")
-        if other := other_pipelines.writer_of(version, list(actions_of(entry)), target.app):
+        if other := other_pipelines.writer_of(version, list(actions_of(entry)), target.app, ledger_id):
             raise _refused(
                 target.location,
                 point,
-                f"pipeline {other.pipeline!r} has put rows of its epoch {other.epoch} into the table since, in "
-                f"version {version}, and would lose them",
+                f"pipeline {other.who} has put rows of its epoch {other.epoch} into the table since, in version "
+                f"{version}, and would lose them",
             )
+
+
+def _entry_of(target: Target, version: int) -> list[JsonDict]:
+    """The actions of a log entry; none if it is gone."""
+    return list(actions_of(target.location.files.read(log_entry(version)) or b""))
 
 
 def actions(location: TableLocation, point: RestorePoint, newest: int, now_ms: int) -> list[JsonDict]:

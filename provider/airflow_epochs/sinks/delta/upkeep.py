@@ -11,6 +11,7 @@ from airflow_epochs.model import JsonDict, Receipt
 from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, spark_commit
 from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
+from airflow_epochs.sinks.delta.other_pipelines import ledger_of
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.wire import as_json
 
@@ -67,7 +68,7 @@ def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collecti
     if since.version is None or since.detail.get("table") != at.sink.target:
         return []
     location = at.location()
-    found = foreign_changes(location.files, at.app(pipeline), since.version)
+    found = foreign_changes(location.files, at.app(pipeline), since.version, ledger_of(since.place))
     new = {text: change for change in found if (text := _sentence(at, change, location)) not in told}
     if new and at.sink.on_foreign_change == "stop":
         raise _stopped(at, new)

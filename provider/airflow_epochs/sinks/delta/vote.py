@@ -77,4 +77,4 @@ def _require_own_rows(at: Whereabouts, target: Target, attempt: SinkAttempt, sta
     shape, how = target.shape, at.sink.how
     if shape and not attempt.promised and how.spares_others(sum(map(rows_of, staging.files))):
         touches = other_pipelines.touched_by(how, shape, staging)
-        other_pipelines.require_none(target.location, target.app, target.version, touches, how)
+        other_pipelines.require_none(target.location, target.app, attempt.ledger_id, target.version, touches, how)
