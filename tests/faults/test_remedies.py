@@ -288,7 +288,7 @@ def overtaken_backfill(world: DiskWorld, first: int = 1) -> DiskWorld:
     task.vote(run, task.stage(run).stage)
 
     def meanwhile() -> None:
-        world.ledger.put_waived(WaivedRecord(txn_id=txn_id, sink="gold", who="me", why="it hangs", at="now"))
+        world.ledger.put(WaivedRecord(txn_id=txn_id, sink="gold", who="me", why="it hangs", at="now"))
         assert world.run(2) is None
         world.produce(3)
         then.crash_at("decision.landed", number=3)

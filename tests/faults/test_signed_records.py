@@ -143,7 +143,7 @@ def test_an_unsigned_try_has_no_session_ended_behind_another_connection(
     world.crash_at("stage.done")
     session = {"kind": "spark_connect", "conn_id": "another", "session_id": "12345678-1234-1234-1234-123456789012"}
     txn = world.ledger.view(2).opened.txn_id
-    world.ledger.put_try(TryRecord(txn_id=txn, try_id="f" * 32, places={}, session=session, started_at="now"))
+    world.ledger.put(TryRecord(txn_id=txn, try_id="f" * 32, places={}, session=session, started_at="now"))
     asked: list[JsonDict] = []
     coordinator = world.coordinator()
     monkeypatch.setattr(coordinator.task.env.spark, "stop", asked.append)

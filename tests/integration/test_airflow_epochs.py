@@ -327,7 +327,7 @@ def test_the_asset_event_of_a_waived_sink_says_nothing(lab: Lab) -> None:
         lab.run("r1")
     opened = lab.ledger.open_record(1, 1)
     assert opened
-    lab.ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
+    lab.ledger.put(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
     assert lab.clear("r1", only_failed=True).state == "success"
     assert [event.get("sink") for event in lab.harness.asset_events("r1") if event] == ["orders"]
     assert {} in lab.harness.asset_events("r1")

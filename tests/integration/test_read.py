@@ -93,7 +93,7 @@ def test_what_is_no_table_is_not_called_one_and_a_topic_is_named_with_the_offset
     details: dict[str, JsonDict] = {"lake": {"table": "/lake/orders"}, "events": in_topic, "own": {}}
     receipts = {name: replace(receipt(), sink=name, version=None, detail=detail) for name, detail in details.items()}
     ledger = Ledger(LocalStore(tmp_path), "p")
-    ledger.put_complete(replace(complete(), receipts=receipts, markers=dict.fromkeys(details, txn())))
+    ledger.put(replace(complete(), receipts=receipts, markers=dict.fromkeys(details, txn())))
     found = complete_epoch("p", ledger_root=str(tmp_path))
     assert found and found.sinks == {
         "events": ReadableSink(
@@ -124,7 +124,7 @@ def test_a_sink_that_was_removed_or_waived_is_read_at_its_own_last_epoch(tmp_pat
             task(*sinks).commit(run, "audit")
         if number == 2:
             ledger = task(*sinks).task.ledger
-            ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
+            ledger.put(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
         task(*sinks).complete(run)
     pipeline = memory_pipeline(world, ("orders",)).name
     epochs = [complete_epoch(pipeline, number, ledger_root=str(tmp_path)) for number in (1, 2, 3)]

@@ -133,7 +133,7 @@ MUTATIONS = [
                 "        receipt = Promise(self.task, view, sink).keep()\n",
                 "        promise = Promise(self.task, view, sink)\n"
                 "        staged = promise.staged()\n"
-                "        self.task.ledger.put_receipt(\n"
+                "        self.task.ledger.put(\n"
                 "            Receipt(txn_id=view.opened.txn_id, sink=sink, rows=staged.rows, files=staged.files,\n"
                 "                    bytes=staged.bytes, version=None, committed_at=self.task.now())\n"
                 "        )\n"

@@ -52,7 +52,7 @@ def _pipeline(root: Path, name: str, epochs: int) -> None:
     first = ledger.complete_record(1)
     assert first
     for number in range(2, epochs + 1):
-        ledger.put_complete(_numbered(first, number))
+        ledger.put(_numbered(first, number))
 
 
 def _numbered(first: CompleteRecord, number: int) -> CompleteRecord:

@@ -101,7 +101,7 @@ def test_a_sink_that_has_lost_more_than_the_epoch_in_doubt_stops_until_it_is_wai
     with pytest.raises(Corrupt, match="behind the ledger"):
         scenario.coordinator().complete(run(3))
     opened = newest(scenario).opened
-    scenario.ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="orders", who="me", why="gone", at="now"))
+    scenario.ledger.put(WaivedRecord(txn_id=opened.txn_id, sink="orders", who="me", why="gone", at="now"))
     scenario.coordinator().complete(run(3))
     record = scenario.ledger.complete_record(3)
     assert record and set(record.receipts) == {"audit"} and record.waived == ("orders",)
@@ -113,7 +113,7 @@ def test_a_waiver_of_a_sink_that_shows_the_epoch_counts_for_nothing() -> None:
     for sink in BOTH:
         coordinator.commit(run(1), sink)
     opened = newest(scenario).opened
-    scenario.ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="orders", who="me", why="typo", at="now"))
+    scenario.ledger.put(WaivedRecord(txn_id=opened.txn_id, sink="orders", who="me", why="typo", at="now"))
     coordinator.complete(run(1))
     record = scenario.ledger.complete_record(1)
     assert record and set(record.receipts) == set(BOTH) and record.waived == ()

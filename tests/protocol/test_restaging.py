@@ -11,8 +11,9 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
+from airflow_epochs.ledger.keys import Record
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import Receipt, Vote, WaivedRecord
+from airflow_epochs.model import Receipt, TryRecord, Vote, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.staged.digest import CONTENT_OF_STATISTICS, CONTENT_SCHEME
 from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
@@ -244,7 +245,7 @@ def test_a_sink_that_has_forgotten_which_place_it_took_keeps_the_one_that_stands
     forgotten = Receipt(
         txn_id=opened.txn_id, sink="orders", rows=10, files=1, bytes=1, version=None, committed_at="unknown"
     )
-    scenario.ledger.put_receipt(forgotten)
+    scenario.ledger.put(forgotten)
     scenario.coordinator().complete(run(1))
     place = scenario.world.place(record.staged.place)
     assert place and place.files and not place.log
@@ -259,7 +260,7 @@ def test_a_waiver_in_the_midst_of_staging_again_never_costs_rows_that_are_shown(
     txn = newest(scenario).opened.txn_id
 
     def waive() -> None:
-        scenario.ledger.put_waived(WaivedRecord(txn_id=txn, sink="orders", who="me", why="gone", at="now"))
+        scenario.ledger.put(WaivedRecord(txn_id=txn, sink="orders", who="me", why="gone", at="now"))
         scenario.coordinator().complete(run(1))
 
     act = nested(scenario, waive)
@@ -388,8 +389,12 @@ def test_the_function_that_staged_the_rows_keeps_the_promise(noted: bool, monkey
     scenario.coordinator().open(run(1))
     scenario.function = "keep_some" if noted else "keep_all"
     if not noted:  # then it is that of the open record
-        put = Ledger.put_try
-        monkeypatch.setattr(Ledger, "put_try", lambda self, record: put(self, replace(record, function=None)))
+        put = Ledger.put
+
+        def put_as_older_version(ledger: Ledger, record: Record) -> Record:
+            return put(ledger, replace(record, function=None) if isinstance(record, TryRecord) else record)
+
+        monkeypatch.setattr(Ledger, "put", put_as_older_version)
     report = scenario.coordinator().stage(run(1)).stage
     assert report
     scenario.coordinator().vote(run(1), report)
@@ -527,6 +532,6 @@ def test_a_record_that_stands_in_for_other_rows_is_never_obeyed() -> None:
     die_on_record(scenario)
     (record,) = scenario.ledger.restaged(1, "orders")
     other = replace(record, number=2, staged=replace(record.staged, digest="of other rows"))
-    scenario.ledger.put_restaged(other)
+    scenario.ledger.put(other)
     with pytest.raises(Corrupt, match="contradicts the decision"):
         scenario.coordinator().commit(run(1), "orders")

@@ -71,7 +71,7 @@ class CountedEpochs:
         first = ledger.complete_record(1)
         assert first
         for number in (epochs, epochs - 1, *range(epochs + 1 - KEEP_EPOCHS, epochs - 1)):
-            ledger.put_complete(_as_epoch(number, first))
+            ledger.put(_as_epoch(number, first))
         for number in range(2, epochs + 1 - KEEP_EPOCHS):
             self._put_empty(f"orders/{complete_key(number)}")
         for sink, commits in self.world.tables.items():

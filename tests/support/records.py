@@ -100,7 +100,7 @@ def rebuilt_to(newest: CompleteRecord) -> RebuiltRecord:
 
 
 def whole_epoch(ledger: Ledger) -> None:
-    ledger.put_open(open_record())
-    ledger.put_try(TryRecord(txn_id=txn(), try_id="n", places={}, session={}, started_at="now"))
-    ledger.put_decision(decision(DecisionKind.GLOBAL_COMMIT))
-    ledger.put_receipt(receipt())
+    ledger.put(open_record())
+    ledger.put(TryRecord(txn_id=txn(), try_id="n", places={}, session={}, started_at="now"))
+    ledger.put(decision(DecisionKind.GLOBAL_COMMIT))
+    ledger.put(receipt())

@@ -84,7 +84,7 @@ class Related:
 
     def waive(self, sink: str, epoch: int = 1) -> None:
         txn_id = self.ledger.view(epoch).opened.txn_id
-        self.ledger.put_waived(WaivedRecord(txn_id=txn_id, sink=sink, who="me", why="dropped", at="now"))
+        self.ledger.put(WaivedRecord(txn_id=txn_id, sink=sink, who="me", why="dropped", at="now"))
 
     def shown(self, *tables: str) -> list[list[tuple[Any, ...]]]:
         select = 'SELECT partition, "offset", payload FROM {} ORDER BY 1, 2'

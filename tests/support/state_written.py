@@ -104,8 +104,8 @@ class WrittenState:
         self.epochs += 1
         before = self.ledger.complete_record(self.epochs - 1)
         assert before
-        self.ledger.put_open(replace(open_record(self.epochs), sinks={}))
-        self.ledger.put_complete(replace(complete(self.epochs), markers=before.markers))
+        self.ledger.put(replace(open_record(self.epochs), sinks={}))
+        self.ledger.put(replace(complete(self.epochs), markers=before.markers))
         return self.epochs
 
     def _rows(self, changes: tuple[Change, ...]) -> pa.Table:
@@ -117,10 +117,10 @@ class WrittenState:
 
     def _record(self, rows: int, watermarks: Watermarks, fold: bool) -> None:
         table = self.delta()
-        self.ledger.put_open(self._opened(StatePin(version=table.version() - 1, fold=fold), watermarks))
+        self.ledger.put(self._opened(StatePin(version=table.version() - 1, fold=fold), watermarks))
         detail = {"table": self.place, "table_id": str(table.metadata().id)}
         shown = replace(receipt(self.epochs), sink=self.name, rows=rows, version=table.version(), detail=detail)
-        self.ledger.put_complete(
+        self.ledger.put(
             replace(
                 complete(self.epochs),
                 receipts={self.name: shown},

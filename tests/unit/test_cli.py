@@ -578,7 +578,7 @@ def test_sign_lets_the_records_of_a_lost_key_count_or_those_from_before_all_had_
     run_epoch(coordinator, Run("dag", "r1"))
     newest = coordinator.task.ledger.complete_record(1)
     if rebuilt and newest:
-        coordinator.task.ledger.put_rebuilt(rebuilt_to(newest))
+        coordinator.task.ledger.put(rebuilt_to(newest))
     connect(monkeypatch, tmp_path, "the key that is new", require_signed=required)
     with pytest.raises(Corrupt, match="airflow epochs sign orders --why"):
         EpochsHook().ledger("orders").register("dag", at="now", writer="w")

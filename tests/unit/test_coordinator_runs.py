@@ -477,9 +477,7 @@ def test_a_hole_that_nobody_missed_is_not_blamed_for_what_another_cause_has_done
 def waive(scenario: Scenario, sink: str) -> None:
     opened = newest(scenario).open
     assert opened
-    scenario.ledger.put_waived(
-        WaivedRecord(txn_id=opened.txn_id, sink=sink, who="me", why="the table was dropped", at="now")
-    )
+    scenario.ledger.put(WaivedRecord(txn_id=opened.txn_id, sink=sink, who="me", why="the table was dropped", at="now"))
 
 
 def test_a_waived_sink_lets_the_epoch_complete_and_is_not_committed_any_more() -> None:

@@ -137,7 +137,7 @@ def test_no_record_of_a_dry_run_can_have_the_id_of_a_ledger(world: DiskWorld, mo
 
 def _replaced(ledger: Ledger, record: DryRunRecord, tried: object) -> None:
     ledger.forget_dry_run(record)
-    ledger.put_dry_run(replace(record, tried=tried))  # type: ignore[arg-type]
+    ledger.put(replace(record, tried=tried))  # type: ignore[arg-type]
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

@@ -48,8 +48,8 @@ def test_a_view_shows_the_newest_attempt(attempts: int) -> None:
     ledger = Ledger(DictStore(), "p")
     for attempt in range(1, attempts + 1):
         if attempt > 1:
-            ledger.put_decision(decision(DecisionKind.GLOBAL_ABORT, attempt=attempt - 1))
-        ledger.put_open(open_record(attempt=attempt))
+            ledger.put(decision(DecisionKind.GLOBAL_ABORT, attempt=attempt - 1))
+        ledger.put(open_record(attempt=attempt))
     assert ledger.view(1).epoch.attempt == attempts
     assert ledger.view(1).state is State.OPEN
 
@@ -58,12 +58,12 @@ def test_a_view_shows_every_state_as_its_records_come() -> None:
     ledger = Ledger(DictStore(), "p")
     states = [ledger.view(1).state]
     for put in (
-        partial(ledger.put_open, open_record()),
-        partial(ledger.put_decision, decision(DecisionKind.GLOBAL_ABORT)),
-        partial(ledger.put_open, open_record(attempt=2)),
-        partial(ledger.put_decision, decision(DecisionKind.GLOBAL_COMMIT, attempt=2)),
-        partial(ledger.put_receipt, receipt(attempt=2)),
-        partial(ledger.put_complete, complete()),
+        partial(ledger.put, open_record()),
+        partial(ledger.put, decision(DecisionKind.GLOBAL_ABORT)),
+        partial(ledger.put, open_record(attempt=2)),
+        partial(ledger.put, decision(DecisionKind.GLOBAL_COMMIT, attempt=2)),
+        partial(ledger.put, receipt(attempt=2)),
+        partial(ledger.put, complete()),
     ):
         put()
         states.append(ledger.view(1).state)
@@ -73,10 +73,10 @@ def test_a_view_shows_every_state_as_its_records_come() -> None:
 
 def test_a_waiver_acknowledges_in_place_of_a_receipt() -> None:
     ledger = Ledger(DictStore(), "p")
-    ledger.put_open(open_record())
-    ledger.put_decision(decision(DecisionKind.GLOBAL_COMMIT))
+    ledger.put(open_record())
+    ledger.put(decision(DecisionKind.GLOBAL_COMMIT))
     assert ledger.view(1).epoch.unacknowledged == {"a"}
-    ledger.put_waived(WaivedRecord(txn_id=txn(), sink="a", who="me", why="dropped", at="now"))
+    ledger.put(WaivedRecord(txn_id=txn(), sink="a", who="me", why="dropped", at="now"))
     assert ledger.view(1).epoch.unacknowledged == frozenset()
 
 
@@ -91,8 +91,8 @@ def test_a_view_of_a_complete_epoch_reads_the_completion_record_alone() -> None:
 
 def test_the_loser_of_a_put_gets_the_winners_record() -> None:
     ledger = Ledger(DictStore(), "p")
-    commit = ledger.put_decision(decision(DecisionKind.GLOBAL_COMMIT, writer="one"))
-    assert ledger.put_decision(decision(DecisionKind.GLOBAL_ABORT, writer="two")) == commit
+    commit = ledger.put(decision(DecisionKind.GLOBAL_COMMIT, writer="one"))
+    assert ledger.put(decision(DecisionKind.GLOBAL_ABORT, writer="two")) == commit
     assert ledger.decision_record(1, 1) == commit
 
 
@@ -102,7 +102,7 @@ def test_a_put_whose_acknowledgement_was_lost_is_read_back_and_was_a_success(fau
     store = FaultyStore(DictStore())
     store.fault = lambda operation, key: Fault.LOST_ACKNOWLEDGEMENT if len(store.fired) < faulty_calls else None
     mine = decision(DecisionKind.GLOBAL_COMMIT)
-    assert Ledger(store, "p").put_decision(mine) == mine
+    assert Ledger(store, "p").put(mine) == mine
     assert len(store.fired) == faulty_calls and len(store.calls) <= 2 * PUT_TRIES
 
 
@@ -110,22 +110,22 @@ def test_a_put_that_was_refused_once_is_sent_again() -> None:
     store = FaultyStore(DictStore())
     store.fault = lambda operation, key: Fault.REFUSED if operation == "put" and not store.fired else None
     mine = decision(DecisionKind.GLOBAL_COMMIT)
-    assert Ledger(store, "p").put_decision(mine) == mine
+    assert Ledger(store, "p").put(mine) == mine
     assert [operation for operation, _ in store.calls] == ["put", "get", "put"]
 
 
 def test_an_error_from_a_put_that_another_writer_won_returns_the_winners_record() -> None:
     inner = DictStore()
-    theirs = Ledger(inner, "p").put_decision(decision(DecisionKind.GLOBAL_ABORT, writer="other"))
+    theirs = Ledger(inner, "p").put(decision(DecisionKind.GLOBAL_ABORT, writer="other"))
     store = FaultyStore(inner, lambda operation, key: Fault.REFUSED if operation == "put" else None)
-    assert Ledger(store, "p").put_decision(decision(DecisionKind.GLOBAL_COMMIT)) == theirs
+    assert Ledger(store, "p").put(decision(DecisionKind.GLOBAL_COMMIT)) == theirs
 
 
 @pytest.mark.parametrize("fault", Fault)
 def test_a_put_that_nobody_answers_is_an_unknown_outcome_after_a_bounded_number_of_tries(fault: Fault) -> None:
     store = FaultyStore(DictStore(), lambda operation, key: fault)
     with pytest.raises(OutcomeUnknown, match="did not confirm") as unknown:
-        Ledger(store, "p").put_decision(decision(DecisionKind.GLOBAL_COMMIT))
+        Ledger(store, "p").put(decision(DecisionKind.GLOBAL_COMMIT))
     assert len(store.calls) == 2 * PUT_TRIES
     assert unknown.value.pipeline == "p"
     assert "reset by peer" in str(unknown.value)
@@ -154,12 +154,12 @@ def test_a_disk_that_takes_no_record_is_named_and_with_room_again_the_same_put_s
 
     disk, mine = Disk(), decision(DecisionKind.GLOBAL_COMMIT)
     with pytest.raises(NotApplied, match=told) as full:
-        Ledger(disk, "p").put_decision(mine)
+        Ledger(disk, "p").put(mine)
     assert "Free space on the ledger's disk" in full.value.remedy
     with pytest.raises(NotApplied, match=r"(?s)cannot write to the ledger.*Free space on the ledger's disk"):
         Ledger(disk, "p").register("dag", at="now", writer="w")
     disk.full = False
-    assert Ledger(disk, "p").put_decision(mine) == mine
+    assert Ledger(disk, "p").put(mine) == mine
 
 
 @pytest.mark.parametrize("operation", ["get", "exists", "list"])
@@ -277,8 +277,8 @@ def test_pruning_leaves_the_completion_record_of_a_complete_epoch() -> None:
     store = DictStore()
     ledger = Ledger(store, "p")
     whole_epoch(ledger)
-    ledger.put_complete(complete())
-    ledger.put_open(open_record(epoch=2))
+    ledger.put(complete())
+    ledger.put(open_record(epoch=2))
     assert ledger.prune(1) == 4
     assert store.list("p/epochs") == [f"p/{key_of(complete())}", f"p/{key_of(open_record(epoch=2))}"]
     assert ledger.view(1).state is State.COMPLETE and ledger.newest_complete() == 1
@@ -290,8 +290,8 @@ def test_pruning_leaves_the_word_of_whoever_waived_a_sink() -> None:
     ledger = Ledger(store, "p")
     whole_epoch(ledger)
     waived = WaivedRecord(txn_id=txn(), sink="a", who="me", why="dropped", at="now")
-    ledger.put_waived(waived)
-    ledger.put_complete(complete())
+    ledger.put(waived)
+    ledger.put(complete())
     ledger.prune(1)
     assert store.list("p/epochs") == [f"p/{key_of(waived)}", f"p/{key_of(complete())}"]
 
@@ -312,7 +312,7 @@ def test_an_epoch_pruned_while_it_is_read_is_seen_as_complete() -> None:
     class PrunedMeanwhile(FaultyStore):
         def get(self, key: str) -> bytes | None:
             if key.endswith(".open.json"):
-                Ledger(inner, "p").put_complete(complete())
+                Ledger(inner, "p").put(complete())
                 Ledger(inner, "p").prune(1)
             return super().get(key)
 

@@ -98,15 +98,15 @@ def test_what_another_task_puts_between_two_looks_is_seen() -> None:
     here, there = Ledger(store, "p"), Ledger(store, "p")
     states = [here.view(1).state]
     for put in (
-        lambda: there.put_open(open_record()),
-        lambda: there.put_decision(decision(DecisionKind.GLOBAL_COMMIT)),
-        lambda: there.put_receipt(receipt()),
+        lambda: there.put(open_record()),
+        lambda: there.put(decision(DecisionKind.GLOBAL_COMMIT)),
+        lambda: there.put(receipt()),
     ):
         put()
         states.append(here.view(1).state)
     assert states == [State.NEW, State.OPEN, State.IN_DOUBT, State.IN_DOUBT]
     assert here.view(1).receipts and here.newest_complete() == 0
-    there.put_complete(complete())
+    there.put(complete())
     assert here.view(1).complete and here.newest_complete() == 1
 
 
@@ -115,7 +115,7 @@ def test_a_new_task_reads_again_what_an_earlier_one_has_believed() -> None:
     ledger = Ledger(store, "p")
     whole_epoch(ledger)
     key = f"p/{complete_key(1)}"
-    ledger.put_complete(complete())
+    ledger.put(complete())
     store.values[key] = b"forged"
     assert ledger.view(1).complete
     with pytest.raises(Exception, match="is damaged"):
@@ -125,7 +125,7 @@ def test_a_new_task_reads_again_what_an_earlier_one_has_believed() -> None:
 def test_what_this_task_has_pruned_is_gone_for_it_too() -> None:
     ledger = Ledger(DictStore(), "p")
     whole_epoch(ledger)
-    ledger.put_complete(complete())
+    ledger.put(complete())
     assert ledger.open_record(1, 1)
     ledger.prune(1)
     assert ledger.open_record(1, 1) is None

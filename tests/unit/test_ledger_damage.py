@@ -39,7 +39,7 @@ def test_a_damaged_record_is_corrupt_and_named(key: str, value: bytes) -> None:
 def test_a_damaged_record_is_not_taken_for_a_lost_acknowledgement() -> None:
     key = key_of(decision(DecisionKind.GLOBAL_ABORT))
     with pytest.raises(Corrupt):
-        damaged(key, b"garbage").put_decision(decision(DecisionKind.GLOBAL_ABORT))
+        damaged(key, b"garbage").put(decision(DecisionKind.GLOBAL_ABORT))
 
 
 @pytest.mark.parametrize(

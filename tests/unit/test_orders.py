@@ -436,7 +436,7 @@ def test_a_command_on_an_epoch_that_was_completed_and_pruned_meanwhile_is_refuse
 def test_a_run_of_an_older_version_that_aborts_a_command_does_no_harm(scenario: Scenario) -> None:
     """It takes the command for an attempt that was left undecided, and puts GLOBAL_ABORT."""
     order = moved(scenario, 0, 6)
-    scenario.ledger.put_decision(decided(order, DecisionKind.GLOBAL_ABORT))
+    scenario.ledger.put(decided(order, DecisionKind.GLOBAL_ABORT))
     assert scenario.ledger.view(2).state is State.ABORTED
     assert scenario.airflow_run(run(2)) is None
     complete = scenario.ledger.complete_record(2)
@@ -445,7 +445,7 @@ def test_a_run_of_an_older_version_that_aborts_a_command_does_no_harm(scenario: 
 
 def test_a_command_that_somebody_decides_to_commit_stops_the_pipeline(scenario: Scenario) -> None:
     order = moved(scenario, 0, 6)
-    scenario.ledger.put_decision(decided(order, DecisionKind.GLOBAL_COMMIT))
+    scenario.ledger.put(decided(order, DecisionKind.GLOBAL_COMMIT))
     with pytest.raises(Corrupt, match="EPOCHS-LEDGER-CONTRADICTS"):
         scenario.coordinator().open(run(2))
 
@@ -467,6 +467,6 @@ def test_in_a_signed_ledger_a_command_without_a_signature_is_not_obeyed() -> Non
     abort(signed(), run(2))
     txn = TransactionId("orders", 1, 4, order.txn.nonce)
     stranger = Ledger(store, "orders", checked=False)
-    stranger.put_open(replace(order, txn_id=str(txn), obeys=4, format=1))
+    stranger.put(replace(order, txn_id=str(txn), obeys=4, format=1))
     with pytest.raises(Corrupt, match="EPOCHS-LEDGER-RECORD-FORGED"):
         signed().open(run(3))

@@ -56,9 +56,9 @@ def store() -> DictStore:
     """A ledger, signed from its first record on, whose first epoch waits for its sink."""
     store = DictStore()
     ledger = claimed(store)
-    ledger.put_open(open_record())
+    ledger.put(open_record())
     ledger.put_run(RUN, 1)
-    ledger.put_decision(decision(DecisionKind.GLOBAL_COMMIT))
+    ledger.put(decision(DecisionKind.GLOBAL_COMMIT))
     return store
 
 
@@ -68,10 +68,10 @@ def old() -> DictStore:
     store = DictStore()
     ledger = claimed(store, "")
     whole_epoch(ledger)
-    ledger.put_complete(complete())
-    ledger.put_open(open_record(2))
+    ledger.put(complete())
+    ledger.put(open_record(2))
     ledger.put_run(RUN, 2)
-    ledger.put_decision(decision(DecisionKind.GLOBAL_COMMIT, 2))
+    ledger.put(decision(DecisionKind.GLOBAL_COMMIT, 2))
     return store
 
 
@@ -105,8 +105,8 @@ def test_a_signature_is_the_hmac_of_ledger_place_and_record(store: DictStore) ->
 
 def test_every_record_of_a_new_ledger_is_signed(store: DictStore) -> None:
     ledger = keyed(store)
-    ledger.put_receipt(receipt())
-    ledger.put_complete(complete())
+    ledger.put(receipt())
+    ledger.put(complete())
     ledger.take_over("other", who="me", why="x", at="now", writer="w")
     assert len(store.values) == 7
     assert all(value[28:37] == b',"hmac":"' for value in store.values.values())
@@ -134,7 +134,7 @@ def said_to_be_signed(store: DictStore) -> None:
 
 def with_another_key(store: DictStore) -> None:
     other = DictStore()
-    claimed(other, "somebody else's key").put_open(open_record())
+    claimed(other, "somebody else's key").put(open_record())
     store.values[f"p/{OPEN}"] = other.values[f"p/{OPEN}"]
 
 
@@ -142,7 +142,7 @@ def of_another_ledger(store: DictStore) -> None:
     """Of the same owner, with the same key, for the same pipeline: only the ledger is another one."""
     other = DictStore()
     ledger = claimed(other, ledger_id="another")
-    ledger.put_open(replace(open_record(), ledger_id="another"))
+    ledger.put(replace(open_record(), ledger_id="another"))
     value = resealed(other.values[f"p/{OPEN}"].replace(b'"ledger_id":"another"', b'"ledger_id":"l"'))
     store.values[f"p/{OPEN}"] = value
 
@@ -217,7 +217,7 @@ def test_readers_without_a_key_may_believe_what_they_read(store: DictStore) -> N
 def test_a_new_key_signs_and_the_old_one_is_still_believed(store: DictStore) -> None:
     both = keyed(store, f"{NEWER},{KEY}")
     assert both.view(1).open
-    both.put_receipt(receipt())
+    both.put(receipt())
     assert Ledger(store, "p", Keys.parse(f"{KEY},{NEWER}")).view(1).receipts
     with pytest.raises(Corrupt, match="its signature does not match a key"):
         keyed(store, KEY).view(1)
@@ -227,23 +227,23 @@ def test_after_one_open_with_both_keys_the_old_one_can_be_dropped(store: DictSto
     begun(store, f"{NEWER},{KEY}")
     ledger = begun(store, NEWER)
     assert ledger.view(1).decision and ledger.epoch_of(RUN) == 1
-    ledger.put_receipt(receipt())
-    ledger.put_complete(complete())
-    ledger.put_open(open_record(2))
+    ledger.put(receipt())
+    ledger.put(complete())
+    ledger.put(open_record(2))
     assert keyed(store, NEWER).view(2).open
     assert keyed(store, NEWER).complete_record(1)
     assert sorted(key for key in store.values if "signing" in key) == [f"p/{signing_key(1)}"]
 
 
 def test_what_a_killed_dry_run_left_is_believed_after_a_change_of_keys(store: DictStore) -> None:
-    left = keyed(store).put_dry_run(killed_dry_run())
+    left = keyed(store).put(killed_dry_run())
     begun(store, f"{NEWER},{KEY}")
     assert [each.tried for each in begun(store, NEWER).dry_runs()] == [left.tried]
 
 
 def test_what_a_killed_preview_left_before_the_first_epoch_is_believed_before_and_after_the_ledger_begins() -> None:
     store = DictStore()
-    left = keyed(store).put_dry_run(killed_dry_run())
+    left = keyed(store).put(killed_dry_run())
     assert [each.tried.try_id for each in keyed(store).dry_runs()] == [left.tried.try_id]
     assert [each.tried.try_id for each in begun(store).dry_runs()] == [left.tried.try_id]
     key = f"p/{key_of(left)}"
@@ -257,7 +257,7 @@ def test_a_record_of_a_dry_run_that_was_signed_for_its_ledger_is_believed(
 ) -> None:
     with monkeypatch.context() as context:
         context.setattr(trust, "is_dry_run_key", lambda key: False)
-        left = keyed(store).put_dry_run(killed_dry_run())
+        left = keyed(store).put(killed_dry_run())
     assert [each.tried.try_id for each in keyed(store).dry_runs()] == [left.tried.try_id]
 
 
@@ -273,7 +273,7 @@ def test_what_a_dry_run_of_a_dropped_key_left_stops_no_epoch_and_is_believed_onc
     store: DictStore,
 ) -> None:
     begun(store, f"{NEWER},{KEY}")
-    left = keyed(store).put_dry_run(killed_dry_run())
+    left = keyed(store).put(killed_dry_run())
     assert begun(store, f"{NEWEST},{NEWER}").view(1).decision
     ledger = keyed(store, NEWEST)
     with pytest.raises(Corrupt, match="its signature does not match a key"):
@@ -287,7 +287,7 @@ def test_what_a_dry_run_of_a_dropped_key_left_stops_no_epoch_and_is_believed_onc
 def test_a_key_that_was_dropped_signs_nothing_any_more(store: DictStore) -> None:
     begun(store, f"{NEWER},{KEY}")
     other = DictStore()
-    claimed(other, KEY).put_receipt(receipt())
+    claimed(other, KEY).put(receipt())
     store.values[f"p/{key_of(receipt())}"] = other.values[f"p/{key_of(receipt())}"]
     with pytest.raises(Corrupt, match="its signature does not match a key"):
         keyed(store, NEWER).view(1)
@@ -325,9 +325,9 @@ def test_it_is_signed_from_the_next_open_on_and_what_stood_is_still_believed(old
     assert (record.epoch, record.writer) == (1, "the first with a key")
     assert {PIPELINE_KEY, complete_key(1), attempt_key(2, 1, "open"), run_key(RUN)} <= record.trusted.keys()
     assert ledger.view(2).decision and ledger.epoch_of(RUN) == 2
-    ledger.put_receipt(receipt(2))
-    ledger.put_complete(complete(2))
-    ledger.put_open(open_record(3))
+    ledger.put(receipt(2))
+    ledger.put(complete(2))
+    ledger.put(open_record(3))
     assert all(b'"hmac":"' in old.values[f"p/{key}"] for key in (complete_key(2), attempt_key(3, 1, "open")))
     assert begun(old).view(3).open and begun(old).view(1).complete
     assert [record.format for record in ledger.tries(1)] == [1]
@@ -361,8 +361,8 @@ def test_what_the_next_epoch_rests_on_cannot_be_changed_any_more(
 def test_nothing_unsigned_can_be_added(old: DictStore, key: str) -> None:
     ledger = begun(old)
     if key == attempt_key(3, 1, "open"):
-        ledger.put_receipt(receipt(2))
-        ledger.put_complete(complete(2))
+        ledger.put(receipt(2))
+        ledger.put(complete(2))
     added = {
         key_of(receipt(2)): receipt(2),
         attempt_key(2, 2, "open"): open_record(2, 2),
@@ -375,7 +375,7 @@ def test_nothing_unsigned_can_be_added(old: DictStore, key: str) -> None:
 
 
 def test_who_takes_the_signing_record_away_does_not_make_the_ledger_old_again(old: DictStore) -> None:
-    begun(old).put_receipt(receipt(2))
+    begun(old).put(receipt(2))
     del old.values[f"p/{signing_key(1)}"]
     with pytest.raises(
         Corrupt, match=r"it is signed, but p/pipeline.json is not, and p/signing/0000000001.json is missing"
@@ -444,8 +444,8 @@ def test_a_ledger_whose_key_is_lost_goes_on_with_a_new_one_once_an_operator_says
     ledger.signing.sign(why="the key is lost", at="now", writer="cli", who="me")
     ledger = begun(store, NEWER)
     assert ledger.view(1).decision and ledger.epoch_of(RUN) == 1
-    ledger.put_receipt(receipt())
-    ledger.put_complete(complete())
+    ledger.put(receipt())
+    ledger.put(complete())
     assert begun(store, NEWER).complete_record(1)
 
 
@@ -494,8 +494,8 @@ def test_a_change_of_the_key_can_be_taken_back() -> None:
 def test_of_history_nothing_is_decided(old: DictStore) -> None:
     """Somebody takes a completion record away, and leaves an epoch behind that seems to be in doubt, with his run."""
     ledger = begun(old)
-    ledger.put_receipt(receipt(2))
-    ledger.put_complete(complete(2))
+    ledger.put(receipt(2))
+    ledger.put(complete(2))
     his = Run("dag", "a run of tomorrow")
     old.values[f"p/{run_key(his)}"] = encode(RunIndex(dag_id="dag", run_id=his.run_id, epoch=1))
     assert keyed(old).epoch_of(his) is None
@@ -545,8 +545,8 @@ def test_an_epoch_that_was_complete_when_the_key_changed_is_not_opened_again_tho
     store: DictStore,
 ) -> None:
     ledger = keyed(store)
-    ledger.put_receipt(receipt())
-    ledger.put_complete(complete())
+    ledger.put(receipt())
+    ledger.put(complete())
     begun(store, f"{NEWER},{KEY}")
     keyed(store, f"{NEWER},{KEY}").require_no_gap(2)
     del store.values[f"p/{complete_key(1)}"]

@@ -165,7 +165,7 @@ class Abort:
             decided_at=by.at,
             writer=new_writer(),
         )
-        standing = ledger.put_decision(record)
+        standing = ledger.put(record)
         if standing.writer != record.writer:
             raise Refused(
                 f"The attempt was decided at the same moment: {standing.decision.value}. This command changed nothing.",

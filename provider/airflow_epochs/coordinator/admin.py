@@ -129,7 +129,7 @@ def waive(ledger: Ledger, epoch: int, sink: str, *, by: Account) -> None:
         Refused: The epoch does not wait for the sink, or does not any more. Nothing was changed.
     """
     opened = with_promise(ledger, epoch, sink).opened
-    ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink=sink, **by.fields))
+    ledger.put(WaivedRecord(txn_id=opened.txn_id, sink=sink, **by.fields))
 
 
 def sign(ledger: Ledger, *, by: Account) -> SigningRecord:

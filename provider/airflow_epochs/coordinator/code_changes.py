@@ -177,7 +177,7 @@ def acknowledge(
         writer=new_writer(),
         **by.fields,
     )
-    standing = ledger.put_acknowledged(record)
+    standing = ledger.put(record)
     if standing.writer != record.writer and (standing.code, standing.function) != (code, function):
         raise Refused(
             f"{standing.who} acknowledged the code {_short(standing.code)} at the same moment. This command changed "

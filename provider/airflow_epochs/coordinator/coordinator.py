@@ -244,7 +244,7 @@ class Coordinator:
         report: StageReport | None = None,
     ) -> DecisionRecord:
         # Reasons quote errors of sinks and Spark, and a record is kept for ever: no secret may stand in it.
-        standing = self.task.ledger.put_decision(
+        standing = self.task.ledger.put(
             DecisionRecord(
                 txn_id=opened.txn_id,
                 decision=decision,
@@ -295,7 +295,7 @@ class Coordinator:
         receipt = Promise(self.task, view, sink).keep()
         self.task.env.reached(f"committed.{sink}")
         log.info("epoch %s: sink %s shows %s", view.number, sink, receipt.txn_id)
-        return self.task.ledger.put_receipt(receipt)
+        return self.task.ledger.put(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:
         """Complete an epoch that another run left in doubt. It becomes this run's epoch, which reports it."""
@@ -376,7 +376,7 @@ class Coordinator:
         if run != view.opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
-        self.task.ledger.put_complete(record)
+        self.task.ledger.put(record)
         self.task.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, view.opened.txn_id)
         return self.task.ledger.view(view.number)

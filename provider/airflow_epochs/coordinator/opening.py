@@ -275,7 +275,7 @@ def planned_again(task: TaskTry, last: OpenRecord) -> PlannedEpoch:
 
 def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
     task.env.reached("open.put")
-    standing = task.ledger.put_open(record)
+    standing = task.ledger.put(record)
     if standing.writer != record.writer:
         raise task.fenced(standing)
     task.env.reached("open.landed")

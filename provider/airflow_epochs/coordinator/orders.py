@@ -170,7 +170,7 @@ def put(
     """
     restoration = restoration or _standing_restoration(at, adoption)
     record = _attempt(ledger, at, move, _command(name, by, move, adoption, restoration), adoption, restoration)
-    standing, complete = ledger.put_open(record), ledger.complete_record(at.epoch)
+    standing, complete = ledger.put(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
         raise Refused(
             f"The epoch was opened by {complete.opened_by if complete else standing.run} while this command waited for "

@@ -43,7 +43,7 @@ def put(ledger: Ledger, pipeline: str, number: int, *, paused: bool, by: Account
         Refused: An operator has recorded the opposite since. Nothing was changed.
     """
     record = PauseRecord(pipeline=pipeline, number=number, paused=paused, writer=new_writer(), **by.fields)
-    standing = ledger.put_pause(record)
+    standing = ledger.put(record)
     if standing.writer == record.writer:
         return standing
     newest = ledger.newest_pause() or standing

@@ -609,10 +609,10 @@ def carry_out(task: TaskTry, planned: Plan, *, by: Account) -> RebuiltRecord:
         task.ledger.register(planned.dag_id, at=by.at, writer=task.writer)
         task.env.reached("rebuild.put")
         record = _record(planned, task.pipeline, task.writer, by)
-        if task.ledger.put_rebuilt(record).writer != task.writer:
+        if task.ledger.put(record).writer != task.writer:
             raise _changed(planned)
         task.env.reached("rebuild.complete.put")
-        if task.ledger.put_complete(_completion(planned, task.writer, by)).txn_id != str(planned.txn):
+        if task.ledger.put(_completion(planned, task.writer, by)).txn_id != str(planned.txn):
             raise _changed(planned)
         return record
 

@@ -187,7 +187,7 @@ class Promise:
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
         self._env.reached("restaged.put")
-        standing = self.task.ledger.put_restaged(
+        standing = self.task.ledger.put(
             RestagedRecord(
                 txn_id=self._opened.txn_id,
                 sink=self.name,

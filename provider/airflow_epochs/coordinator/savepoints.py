@@ -38,7 +38,7 @@ def make(ledger: Ledger, pipeline: str, name: str, number: int | None, by: Accou
     record = require_complete(ledger, pipeline, number)
     if standing := require_free(ledger, pipeline, name, record.txn.epoch):
         return standing
-    standing = ledger.put_savepoint(_record(ledger, pipeline, name, record, by))
+    standing = ledger.put(_record(ledger, pipeline, name, record, by))
     if standing.epoch != record.txn.epoch:
         raise _taken(pipeline, name, standing)
     return standing
@@ -94,7 +94,7 @@ def find(ledger: Ledger, pipeline: str, name: str) -> SavepointRecord:
 def dispose(ledger: Ledger, pipeline: str, name: str, by: Account) -> None:
     """Let the savepoint not count any more. Raises Refused if there is none of this name."""
     find(ledger, pipeline, name)
-    ledger.put_disposed(
+    ledger.put(
         DisposedRecord(
             pipeline=pipeline,
             name=name,

@@ -183,7 +183,7 @@ def _begun(
 ) -> tuple[_Try, JsonDict]:
     """The try, on record, and the report of its Spark job; the report is empty if no sink needs one."""
     session, code = task.env.spark.new_session(), code_changes.of_try(task, opened)
-    (put_try or task.ledger.put_try)(  # first: clean-up deletes only places that are on record
+    (put_try or task.ledger.put)(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
             try_id=this.try_id,

@@ -45,7 +45,7 @@ def staged(task: TaskTry, played: OpenRecord) -> Iterator[StageReport]:
 
 def _put(task: TaskTry, played: OpenRecord, tried: TryRecord) -> DryRunRecord:
     record = DryRunRecord(pipeline=task.pipeline.name, opened=played, tried=tried, writer=task.writer)
-    return task.ledger.put_dry_run(record)
+    return task.ledger.put(record)
 
 
 def clear_away(task: TaskTry) -> None:

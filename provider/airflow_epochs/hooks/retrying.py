@@ -127,7 +127,7 @@ class Retry:
             writer=new_writer(),
             **by.fields,
         )
-        if ledger.put_retried(record).writer != record.writer:
+        if ledger.put(record).writer != record.writer:
             raise self._race()
 
     def _require_same(self, ledger: Ledger) -> None:

@@ -18,6 +18,7 @@ from airflow_epochs.ledger.keys import (
     DRY_RUNS_FOLDER,
     EPOCHS_FOLDER,
     SAVEPOINTS_FOLDER,
+    Record,
     acknowledged_key,
     attempt_key,
     attempt_tried,
@@ -70,6 +71,7 @@ from airflow_epochs.model import (
 from airflow_epochs.protocol import IllegalTransition, State
 
 R = TypeVar("R")
+P = TypeVar("P", bound=Record)
 
 log = secrecy.logger(__name__)
 
@@ -423,52 +425,25 @@ class Ledger:
         return self._records.numbered(lambda n: restaged_key(number, sink, n), RestagedRecord)
 
     # -- writing: each put returns the record that stands -----------------------------------------------------
-    # No method checks a precondition. The caller has read it from a record, and no record ever changes.
 
-    def put_open(self, record: OpenRecord) -> OpenRecord:
-        """Put VOTE_REQUEST; the attempt's open record that stands, perhaps another writer's. Raises as ``Records.put``.
+    def put(self, record: P) -> P:
+        """Put a record; the one under its key that stands, perhaps another writer's. Raises as ``Records.put``.
 
-        The caller has read that the epoch before is complete, or the attempt before aborted.
-        """
-        return self._records.put(record)
+        The first put wins, and the caller must obey it: so no attempt ever has two decisions. No precondition is
+        checked here. The caller has read it from a record, and no record ever changes:
 
-    def put_try(self, record: TryRecord) -> TryRecord:
-        """Put the record of a try, before anything is staged at its places. Raises as ``Records.put``."""
-        return self._records.put(record)
-
-    def put_decision(self, record: DecisionRecord) -> DecisionRecord:
-        """Put GLOBAL_COMMIT or GLOBAL_ABORT; the decision that stands, which the caller must obey.
-
-        The first put of an attempt's decision wins, so no attempt ever has two. Raises as ``Records.put``.
-        """
-        return self._records.put(record)
-
-    def put_restaged(self, record: RestagedRecord) -> RestagedRecord:
-        """Put what replaces a sink's lost staged rows; the record that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
-
-    def put_receipt(self, record: Receipt) -> Receipt:
-        """Put a sink's receipt, after the sink has committed; the receipt that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
-
-    def put_waived(self, record: WaivedRecord) -> WaivedRecord:
-        """Put an operator's waiver; the waiver that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
-
-    def put_complete(self, record: CompleteRecord) -> CompleteRecord:
-        """Put the completion record; the one that stands. Raises as ``Records.put``.
-
-        The caller has read a receipt or a waiver of every sink of the attempt.
+        - Before an open record: the epoch before is complete, or the attempt before was aborted.
+        - Before anything is staged: the record of the try, or of the dry run, that names the places.
+        - Before a receipt: its sink has committed.
+        - Before a completion record: every sink of the attempt has a receipt or a waiver.
+        - A rebuilding means nothing until the completion record of its epoch is put after it. After a crash between the
+          two, the command puts another one.
         """
         return self._records.put(record)
 
     def acknowledgements(self) -> list[AcknowledgedRecord]:
         """The acknowledgements of changed code, oldest first. Only the last one lets a run open an epoch."""
         return self._records.numbered(acknowledged_key, AcknowledgedRecord)
-
-    def put_acknowledged(self, record: AcknowledgedRecord) -> AcknowledgedRecord:
-        """Acknowledge changed code; the record with this number that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
 
     def pauses(self) -> list[PauseRecord]:
         """All pauses and their ends, oldest first."""
@@ -484,10 +459,6 @@ class Ledger:
         newest = self.newest_pause()
         return newest if newest and newest.paused else None
 
-    def put_pause(self, record: PauseRecord) -> PauseRecord:
-        """Put a pause or its end; the record with this number that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
-
     def retries(self) -> list[RetriedRecord]:
         """What operators let Airflow run once more, oldest first."""
         return self._records.numbered(retried_key, RetriedRecord)
@@ -495,10 +466,6 @@ class Ledger:
     def newest_retry(self) -> int:
         """The number of the newest of ``retries``; 0 if there is none."""
         return self._records.last(retried_key)
-
-    def put_retried(self, record: RetriedRecord) -> RetriedRecord:
-        """Put a retry; the record with this number that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
 
     def savepoints(self, *, also_disposed: bool = False) -> list[SavepointRecord]:
         """The savepoints that count, by name; ``also_disposed``: and those that were disposed of."""
@@ -518,22 +485,10 @@ class Ledger:
         """The record that disposes of the savepoint; None if it counts, or if there is no such savepoint."""
         return self._records.get(disposed_key(name), DisposedRecord)
 
-    def put_savepoint(self, record: SavepointRecord) -> SavepointRecord:
-        """Put a savepoint; the one with this name that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
-
-    def put_disposed(self, record: DisposedRecord) -> DisposedRecord:
-        """Dispose of a savepoint; the record that stands. Raises as ``Records.put``."""
-        return self._records.put(record)
-
     def dry_runs(self) -> list[DryRunRecord]:
         """The dry runs that have not cleared their places away."""
         found = (self._records.get(key, DryRunRecord) for key in self._records.keys_in(DRY_RUNS_FOLDER))
         return [_of_one_format(each) for each in found if each]
-
-    def put_dry_run(self, record: DryRunRecord) -> DryRunRecord:
-        """Put on record what a dry run is about to stage. Raises as ``Records.put``."""
-        return self._records.put(record)
 
     def forget_dry_run(self, record: DryRunRecord) -> None:
         """Delete the record of a dry run whose places are cleared away. Idempotent."""
@@ -550,14 +505,6 @@ class Ledger:
     def schemas(self, digest: str) -> SchemaRecord | None:
         """The schemas that an open record names; None if they are lost."""
         return self._held_schemas.get(digest) or self._records.get(schemas_key(digest), SchemaRecord)
-
-    def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:
-        """Put a rebuilding; the one that stands. Raises as ``Records.put``.
-
-        The completion record of its epoch is put after it, and puts it in force. After a crash between the two, the
-        record means nothing, and the command puts another one.
-        """
-        return self._records.put(record)
 
     def put_run(self, run: Run, epoch: int) -> RunIndex:
         """Put the index from a run to its one epoch; the index that stands. Raises as ``Records.put``."""
