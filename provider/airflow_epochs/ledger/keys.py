@@ -27,6 +27,8 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 from airflow_epochs.model import (
     AcknowledgedRecord,
@@ -75,13 +77,34 @@ Record = EpochRecord | PipelinesRecord | RunIndex | SchemaRecord
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
+def _nth_key(folder: str, number: int) -> str:
+    return f"{folder}/{number:010d}.json"
+
+
+takeover_key = partial(_nth_key, "takeovers")
+signing_key = partial(_nth_key, _SIGNING_FOLDER)
+rebuilt_key = partial(_nth_key, REBUILT_FOLDER)
+acknowledged_key = partial(_nth_key, ACKNOWLEDGED_FOLDER)
+pause_key = partial(_nth_key, PAUSES_FOLDER)
+retried_key = partial(_nth_key, RETRIES_FOLDER)
+
+_NUMBERED: dict[type[NumberedRecord], Callable[[int], str]] = {
+    SigningRecord: signing_key,
+    RebuiltRecord: rebuilt_key,
+    AcknowledgedRecord: acknowledged_key,
+    PauseRecord: pause_key,
+    RetriedRecord: retried_key,
+}
+"""The key of the pipeline's n-th record of each kind, from 1."""
+
+
 def key_of(record: Record) -> str:
     """The only key under which ``record`` is valid. Raises ValueError if its transaction id cannot be parsed."""
     match record:
         case PipelineRecord():
             return PIPELINE_KEY
         case SigningRecord() | RebuiltRecord() | AcknowledgedRecord() | PauseRecord() | RetriedRecord():
-            return _key_of_numbered(record)
+            return _NUMBERED[type(record)](record.number)
         case DryRunRecord():
             return f"{DRY_RUNS_FOLDER}/{record.tried.try_id}.json"
         case SavepointRecord():
@@ -94,20 +117,6 @@ def key_of(record: Record) -> str:
             return schemas_key(record.digest)
         case _:
             return _key_of_epoch_record(record)
-
-
-def _key_of_numbered(record: NumberedRecord) -> str:
-    match record:
-        case SigningRecord():
-            return signing_key(record.number)
-        case RebuiltRecord():
-            return rebuilt_key(record.number)
-        case AcknowledgedRecord():
-            return acknowledged_key(record.number)
-        case PauseRecord():
-            return pause_key(record.number)
-        case RetriedRecord():
-            return retried_key(record.number)
 
 
 def _key_of_epoch_record(record: EpochRecord) -> str:
@@ -186,36 +195,6 @@ def restaged_key(epoch: int, sink: str, number: int) -> str:
 def run_key(run: Run) -> str:
     """The key of the index from a run to its epoch."""
     return f"runs/{RunIndex.key_of(run)}.json"
-
-
-def takeover_key(number: int) -> str:
-    """The key of the pipeline's n-th takeover, from 1."""
-    return f"takeovers/{number:010d}.json"
-
-
-def signing_key(number: int) -> str:
-    """The key of the pipeline's n-th signing record, from 1."""
-    return f"{_SIGNING_FOLDER}/{number:010d}.json"
-
-
-def rebuilt_key(number: int) -> str:
-    """The key of the pipeline's n-th rebuilding, from 1."""
-    return f"{REBUILT_FOLDER}/{number:010d}.json"
-
-
-def acknowledged_key(number: int) -> str:
-    """The key of the pipeline's n-th acknowledgement of changed code, from 1."""
-    return f"{ACKNOWLEDGED_FOLDER}/{number:010d}.json"
-
-
-def pause_key(number: int) -> str:
-    """The key of the pipeline's n-th pause or end of one, from 1."""
-    return f"{PAUSES_FOLDER}/{number:010d}.json"
-
-
-def retried_key(number: int) -> str:
-    """The key of the pipeline's n-th retry by an operator, from 1."""
-    return f"{RETRIES_FOLDER}/{number:010d}.json"
 
 
 def savepoint_key(name: str) -> str:
