@@ -30,16 +30,22 @@ Read = Callable[[], "Batches"]
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Writes ``fields`` into ``columns``, which have the same order. ``by``: how to upsert; None: rows are appended."""
+    """Writes ``fields`` into ``columns``, which have the same order.
+
+    Attributes:
+        by: How to upsert; None: rows are appended.
+        rehearses: Whether nothing is promised yet, so that an upsert looks also at what triggers make of its rows.
+    """
 
     session: Session
     table: SqlTable
     fields: Sequence[JsonDict]
     columns: Sequence[str]
     by: By | None = None
+    rehearses: bool = False
 
-    def run(self, read: Read, rows: int, *, rehearses: bool = False) -> None:
-        """Write all rows. ``rehearses``: nothing is promised yet, so look also at what triggers make of them.
+    def run(self, read: Read, rows: int) -> None:
+        """Write all rows.
 
         Raises:
             Refused: The database refuses, drops or changes rows, keys are NULL or repeated, or the number of rows is
@@ -47,7 +53,7 @@ class Load:
         """
         sent = _Counted(self._sound(read()))
         try:
-            taken = self._upsert(sent, rehearses) if self.by else self._append(sent)
+            taken = self._upsert(self.by, sent) if self.by else self._append(sent)
         except RowRefused as refused:
             if found := refused.row or (row_at_line(read(), self.fields, refused.line) if refused.line else None):
                 refused.what += f" The refused row: {row_named(*found, self._key_fields())}."
@@ -100,9 +106,8 @@ class Load:
     def _append(self, sent: _Counted) -> int:
         return self.session.load(self.table, self.columns, self.fields, sent)
 
-    def _upsert(self, sent: _Counted, rehearses: bool) -> int:
-        assert self.by is not None
-        upsert = Upsert(session=self.session, table=self.table, columns=self.columns, by=self.by, rehearses=rehearses)
+    def _upsert(self, by: By, sent: _Counted) -> int:
+        upsert = Upsert(session=self.session, table=self.table, columns=self.columns, by=by, rehearses=self.rehearses)
         return upsert.run(self.fields, sent)
 
 

@@ -187,7 +187,7 @@ class SqlParticipant:
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_unchanged(attempt, marker, marker.make())
         if self.sink.rehearse:
-            load.run(self._reader(staging), staged.rows, rehearses=True)
+            replace(load, rehearses=True).run(self._reader(staging), staged.rows)
         else:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)
