@@ -73,7 +73,7 @@ def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
 
 def _looked(voter: Voter, found: list[tuple[Voter, Staging, Staged]]) -> Staged:
     """What lies at the claimed place; noted in ``found``, for the rehearsal."""
-    staging, staged = voter.of.checked(voter.attempt, voter.claim)
+    staging, staged = voter.of.staged.checked(voter.attempt, voter.claim)
     found.append((voter, staging, staged))
     return staged
 

@@ -6,7 +6,7 @@ Vote and commit of all sinks of one connection share a transaction (``sql_joint`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -89,13 +89,14 @@ class SqlParticipant:
     sink: SqlSink
     env: Environment
 
+    @cached_property
+    def staged(self) -> StagedTable:
+        return StagedTable.of(self.sink, f"table {self.sink.table}", self.env)
+
     # -- stage ---------------------------------------------------------------------------------------------------
 
-    def place(self, attempt: SinkAttempt, try_id: str) -> str:
-        return self._area.place(attempt, try_id)
-
     def plan_stage(self, attempt: SinkAttempt, try_id: str) -> JsonDict:
-        return self._area.plan(attempt, try_id, self._newest())
+        return self.staged.plan(attempt, try_id, self._newest())
 
     def _newest(self) -> How | None:
         """How Spark finds the newest row of each key; None where the sink tells neither order nor deletions."""
@@ -103,12 +104,6 @@ class SqlParticipant:
             return None
         keys, sequence_by, delete_when = tuple(self.sink.keys), self.sink.sequence_by, self.sink.delete_when
         return How(mode=self.sink.mode, keys=keys, sequence_by=sequence_by, delete_when=delete_when)
-
-    def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
-        return self._area.has_leftovers(attempt, place)
-
-    def discard(self, attempt: SinkAttempt, place: str) -> None:
-        self._area.discard(attempt, place)
 
     # -- open ----------------------------------------------------------------------------------------------------
 
@@ -168,10 +163,6 @@ class SqlParticipant:
         notes.require_rights(deletes=self.sink.delete_when is not None)
 
     # -- vote ----------------------------------------------------------------------------------------------------
-
-    def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
-        """What lies at the claimed place, and what is promised of it. Raises as ``StagedTable.checked`` does."""
-        return self._area.checked(attempt, claim)
 
     def rehearse(self, session: Session, attempt: SinkAttempt, staging: Staging, staged: Staged) -> Rehearsed:
         """What the commit will do in its transaction; without the rows where they are not to be rehearsed.
@@ -256,7 +247,7 @@ class SqlParticipant:
         )
 
     def _reader(self, staging: Staging) -> Callable[[], Batches]:
-        return partial(self._area.batches, staging)
+        return partial(self.staged.batches, staging)
 
     def _require_unchanged(
         self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None
@@ -309,7 +300,7 @@ class SqlParticipant:
 
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
         """Rows and marker. The session's transaction must have locked the marker."""
-        staging = self._area.promised(attempt, staged)
+        staging = self.staged.promised(attempt, staged)
         table = self._table(session, staging, attempt.previous)
         load = self._load(session, table, staging, (*attempt.stored, *staged.detail.get(STORED, ())))
         load.run(self._reader(staging), staged.rows)
@@ -373,11 +364,11 @@ class SqlParticipant:
 
     def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
         """The staged rows, as Spark wrote them; with a statement that creates the table, if it does not exist."""
-        staging, staged = self._area.checked(attempt, StagedClaim(place=place))
+        staging, staged = self.staged.checked(attempt, StagedClaim(place=place))
         with self.session([self.who(attempt.txn.pipeline)]) as session:
             table = session.table(*self.sink.table_name)
             problem = self._unfit(session, table, staging, staged.rows, attempt.stored) if table else None
-        seen = sample_of(staging, rows_in(self._area.batches(staging)), most)
+        seen = sample_of(staging, rows_in(self.staged.batches(staging)), most)
         return replace(seen, problem=problem, creates=None if table else self._creating(staging.shape.schema["fields"]))
 
     def _unfit(
@@ -462,10 +453,6 @@ class SqlParticipant:
             return session.whereabouts(*self.sink.table_name)
 
     @cached_property
-    def _area(self) -> StagedTable:
-        return StagedTable.of(self.sink, f"table {self.sink.table}", self.env)
-
-    @cached_property
     def _connection(self) -> Connection:
         return self.env.connection(self.sink.conn_id)
 
@@ -477,10 +464,8 @@ class SqlParticipant:
         """For the database's administrator, and for other sessions of this sink, to see."""
         return f"airflow_epochs {pipeline}.{self.sink.name}"
 
-    @contextmanager
-    def session(self, who: Sequence[str]) -> Iterator[Session]:
-        with self.database.connect(self._connection, who) as session:
-            yield session
+    def session(self, who: Sequence[str]) -> AbstractContextManager[Session]:
+        return self.database.connect(self._connection, who)
 
     def marker(self, session: Session, pipeline: str) -> MarkerTable:
         return MarkerTable(

@@ -193,7 +193,7 @@ class SqlSink:
 
     def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
         """A folder of its own below ``staging``."""
-        return self._participant(env).place(attempt, try_id)
+        return self._participant(env).staged.place(attempt, try_id)
 
     def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         """Describe the staging table to Spark, and sign the sink's staging folder."""
@@ -237,11 +237,11 @@ class SqlSink:
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
         """Whether any file is left at the place."""
-        return self._participant(env).has_leftovers(attempt, place)
+        return self._participant(env).staged.has_leftovers(attempt, place)
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """Delete the place, ``published`` or not: the table has copies of its rows."""
-        self._participant(env).discard(attempt, place)
+        self._participant(env).staged.discard(attempt, place)
 
     def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
         """The staged rows, as Spark wrote them."""
