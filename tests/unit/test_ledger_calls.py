@@ -78,6 +78,14 @@ def test_the_tab_of_a_dag_asks_of_another_dags_pipeline_only_whose_it_is() -> No
     assert len(stores[2].calls) <= 4 < len(stores[1].calls) / 2
 
 
+def test_the_tab_of_a_dag_reads_once_who_owns_its_own_pipeline() -> None:
+    epochs = CountedEpochs.of_a_ledger_with(100)
+    store = CountingStore(epochs.home)
+    assert len(overview(["orders"], lambda _: epochs.ledger(store), "dag")) == 1
+    asked = [key for _, key in store.calls if "takeovers/" in key or key.endswith("/pipeline.json")]
+    assert sorted(asked) == ["orders/pipeline.json", "orders/takeovers/0000000001.json"]
+
+
 @SIGNED
 def test_no_task_reads_a_record_twice_nor_one_that_it_put(tmp_path: Path, keys: Keys) -> None:
     epochs = CountedEpochs(tmp_path, keys)

@@ -108,15 +108,8 @@ def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: s
             the others only the owners are read.
     """
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        rows = pool.map(lambda name: _row(name, ledger_of) if _may_be_of(name, ledger_of, dag_id) else None, names)
+        rows = pool.map(lambda name: _row(name, ledger_of, dag_id), names)
         return [row for row in rows if row]
-
-
-def _may_be_of(name: str, ledger_of: Callable[[str], Ledger], dag_id: str | None) -> bool:
-    if dag_id is None:
-        return True
-    owners = _owners_at_least(name, ledger_of)
-    return dag_id in owners or not owners
 
 
 def seconds_of(complete: CompleteRecord) -> dict[str, float]:
@@ -125,18 +118,32 @@ def seconds_of(complete: CompleteRecord) -> dict[str, float]:
     return {step: float(took) for step, took in found.items()} if isinstance(found, dict) else {}
 
 
-def _row(name: str, ledger_of: Callable[[str], Ledger]) -> PipelineRow:
+def _row(name: str, ledger_of: Callable[[str], Ledger], dag_id: str | None) -> PipelineRow | None:
+    """The row; None for a pipeline of other DAGs."""
+    owners: tuple[str, ...] = ()
     try:
-        return pipeline_row(name, ledger_of(name))
+        ledger = ledger_of(name)
+        if dag_id is not None:
+            owners = _owners_at_least(ledger)
+            if owners and dag_id not in owners:
+                return None
+        return pipeline_row(name, ledger, owners)
     except EpochError as error:
-        owners = _owners_at_least(name, ledger_of)
+        owners = owners or _owners_of_unreadable(name, ledger_of)
         return PipelineRow(name=name, condition=Condition.UNREADABLE, owners=owners, problem=error.what)
 
 
-def _owners_at_least(name: str, ledger_of: Callable[[str], Ledger]) -> tuple[str, ...]:
+def _owners_of_unreadable(name: str, ledger_of: Callable[[str], Ledger]) -> tuple[str, ...]:
+    try:
+        return _owners_at_least(ledger_of(name))
+    except EpochError:
+        return ()
+
+
+def _owners_at_least(ledger: Ledger) -> tuple[str, ...]:
     """The owners, if at least their records can be read."""
     try:
-        return _owners(ledger_of(name))
+        return _owners(ledger)
     except EpochError:
         return ()
 
@@ -146,8 +153,8 @@ def _owners(ledger: Ledger) -> tuple[str, ...]:
     return ledger.owners(identity) if identity else ()
 
 
-def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
-    """The row of a pipeline that is registered. Raises as ``Ledger.view``."""
+def pipeline_row(name: str, ledger: Ledger, owners: tuple[str, ...] = ()) -> PipelineRow:
+    """The row of a pipeline that is registered. ``owners``: if they have been read. Raises as ``Ledger.view``."""
     view = unfinished(ledger)
     complete = ledger.complete_record(ledger.newest_complete())
     steps = seconds_of(complete) if complete else {}
@@ -155,7 +162,7 @@ def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
     return PipelineRow(
         name=name,
         condition=_condition(view, complete, pause),
-        owners=_owners(ledger),
+        owners=owners or _owners(ledger),
         epoch=complete.txn.epoch if complete else 0,
         completed_at=complete.completed_at if complete else None,
         rows=sum(receipt.rows for receipt in complete.receipts.values()) if complete else 0,

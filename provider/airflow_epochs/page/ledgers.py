@@ -44,16 +44,11 @@ def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Lis
             listed += _of_connection(conn_id, dag_id)
         except EpochError as error:
             unreachable.append(Unreachable(conn_id, error.what))
-    readable = readable_dags(user, {owner for each in listed if (owner := _owner(each.row))})
-    ownerless = {each.conn_id for each in listed if not _owner(each.row)}
+    readable = readable_dags(user, {owner for each in listed if (owner := each.row.dag_id)})
+    ownerless = {each.conn_id for each in listed if not each.row.dag_id}
     known = {conn_id for conn_id in ownerless | {each.conn_id for each in unreachable} if knows_ledger(user, conn_id)}
-    seen = [each for each in listed if _owner(each.row) in readable or (not _owner(each.row) and each.conn_id in known)]
+    seen = [each for each in listed if each.row.dag_id in readable or (not each.row.dag_id and each.conn_id in known)]
     return seen, [each for each in unreachable if each.conn_id in known]
-
-
-def _owner(row: PipelineRow) -> str:
-    """The DAG that owns the pipeline; empty if the ledger does not tell it."""
-    return row.dag_id or (row.owners[-1] if row.owners else "")
 
 
 def _of_connection(conn_id: str, dag_id: str | None) -> Iterator[Listed]:
