@@ -137,19 +137,8 @@ class EpochOperator(BaseOperator):
         kwargs.setdefault("doc_md", documentation.of_task(type(self), pipeline, parts))
         kwargs["do_xcom_push"] = True  # `vote` needs what `stage` pushes, whatever the DAG's default_args say
         super().__init__(**kwargs)
-        if self.depends_on_past or self.wait_for_downstream:
-            raise BadArgument(
-                "`depends_on_past` or `wait_for_downstream` is set for a task of the pipeline. The DAG has one active "
-                "run. If a run fails, the next one would wait for it for ever, and could not be finished either.",
-                code=codes.PIPELINE_ARGUMENT,
-            )
-        if mapped := next(self.iter_mapped_task_groups(), None):
-            raise BadArgument(
-                f"The pipeline {pipeline!r} is in the mapped task group {mapped.group_id!r}. All its instances would "
-                "work on the one epoch that a run of the pipeline has. Take it out of the group. Or give each "
-                "instance a pipeline of its own: make the groups in a loop, each with a pipeline of another name.",
-                code=codes.PIPELINE_ARGUMENT,
-            )
+        self._require_no_wait_for_last_run()
+        self._require_no_mapped_group(pipeline)
         Transform.parse(transform)
         self.epoch: int | None = None  # the one that this process has worked on
         self._rested = False
@@ -171,6 +160,23 @@ class EpochOperator(BaseOperator):
         self.on_failed_epoch = on_failed_epoch
         self.checkpoint = checkpoint
         self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
+
+    def _require_no_wait_for_last_run(self) -> None:
+        if self.depends_on_past or self.wait_for_downstream:
+            raise BadArgument(
+                "`depends_on_past` or `wait_for_downstream` is set for a task of the pipeline. The DAG has one active "
+                "run. If a run fails, the next one would wait for it for ever, and could not be finished either.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
+
+    def _require_no_mapped_group(self, pipeline: str) -> None:
+        if mapped := next(self.iter_mapped_task_groups(), None):
+            raise BadArgument(
+                f"The pipeline {pipeline!r} is in the mapped task group {mapped.group_id!r}. All its instances would "
+                "work on the one epoch that a run of the pipeline has. Take it out of the group. Or give each "
+                "instance a pipeline of its own: make the groups in a loop, each with a pipeline of another name.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
 
     def _told_apart_by(self) -> str:
         """What makes the epochs. Two openers of a DAG with the same are two ways to run one pipeline.
