@@ -834,8 +834,12 @@ class Perishable(Protocol):
 class KnownByMarker(Protocol):
     """A sink whose marker stands beside its rows, and not among them: only receipts tell which rows are its own."""
 
-    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
-        """Whether it is no longer where it committed ``own``, but where another sink has committed ``other``."""
+    def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
+        """That of ``others``, of other sinks, which was committed where this sink points to now.
+
+        None if it is still where it committed ``own``, which it sees without a connection in nearly every epoch, or if
+        no other sink was there.
+        """
         ...
 
 
