@@ -1075,6 +1075,17 @@ def waive_command(txn: TransactionId, sink: str) -> str:
     return f"airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …"
 
 
+def rename_in_doubt(txn: TransactionId, sink: str) -> str:
+    """How a sink gets another name while an epoch is in doubt: today's DAG has no effect before it is complete.
+
+    Under its old name, with another place for its marker, it would lack the rows of that epoch.
+    """
+    return (
+        f"complete epoch {txn.epoch}, which is in doubt, without this sink's rows: `{waive_command(txn, sink)}`. Clear "
+        f'the failed task. Then give this sink another name, with backfill={{"<the new name>": {txn.epoch}}}'
+    )
+
+
 def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-behind") -> str:
     """What to do where a ledger is behind its sinks. ``see``: the chapter to read."""
     return (

@@ -141,8 +141,9 @@ def test_a_reservation_that_another_ledger_overwrote_is_put_back_by_the_statemen
     follow(world, with_rows if landed else without_rows)
     assert sink.commit(mine, staged, world.env).rows == 2
     told = refused(world, theirs, staged_theirs)
-    assert "the marker is another pipeline's: complete epoch 1, which is in doubt" in told.remedy
-    assert "`airflow epochs waive orders 1 orders --why …`. Then give this sink another name" in told.remedy
+    assert told.code is codes.TWO_LEDGERS, "both have an epoch 1"
+    assert "complete epoch 1, which is in doubt, without this sink's rows" in told.remedy
+    assert "`airflow epochs waive orders 1 orders --why …`" in told.remedy
     assert world.ids() == [1, 2]
 
 
