@@ -209,7 +209,7 @@ def _changed_kind(sink: SqlSink, expected: TransactionId, place: str) -> Corrupt
         f"Epoch {expected.epoch} of sink {sink.name} was committed to {place}. The sink is a SqlSink with table "
         f"{sink.table} now, which has no epoch of it. Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
-        remedy="If the sink is not to change, give the sink its old kind back in the DAG. If it is to write to the "
+        remedy="Give the sink its old kind back in the DAG if it is not to change. If it is to write to the "
         'table from now on, give it another name in the DAG, with backfill={"<the new name>": <the first epoch to read '
         "again>}. See docs/sql.md, 'The table is gone'.",
     )
@@ -222,7 +222,7 @@ def _another_table(sink: SqlSink, expected: TransactionId, then: JsonDict, now: 
         "a marker: the DAG points the sink to another table, or somebody copied the table there without its marker. "
         "Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
-        remedy="If the DAG points the sink to a wrong table, correct `table`. If the table is a copy that has the rows "
+        remedy="Correct `table` if the DAG points the sink to a wrong table. If the table is a copy that has the rows "
         f"of epoch {expected.epoch}, put the marker back: {put_back} To fill a new table instead, give the sink "
         'another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
         "'The table is gone'.",
