@@ -834,8 +834,12 @@ class Perishable(Protocol):
 class KnownByMarker(Protocol):
     """A sink whose marker stands beside its rows, and not among them: only receipts tell which rows are its own."""
 
-    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
-        """Whether it is no longer where it committed ``own``, but where another sink has committed ``other``."""
+    def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
+        """That of ``others``, of other sinks, which was committed where this sink points to now.
+
+        None if it is still where it committed ``own``, which it sees without a connection in nearly every epoch, or if
+        no other sink was there.
+        """
         ...
 
 
@@ -1069,6 +1073,17 @@ class Disagreement:
 def waive_command(txn: TransactionId, sink: str) -> str:
     """The command with which an operator completes the epoch without this sink's rows."""
     return f"airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …"
+
+
+def rename_in_doubt(txn: TransactionId, sink: str) -> str:
+    """How a sink gets another name while an epoch is in doubt: today's DAG has no effect before it is complete.
+
+    Under its old name, with another place for its marker, it would lack the rows of that epoch.
+    """
+    return (
+        f"complete epoch {txn.epoch}, which is in doubt, without this sink's rows: `{waive_command(txn, sink)}`. Clear "
+        f'the failed task. Then give this sink another name, with backfill={{"<the new name>": {txn.epoch}}}'
+    )
 
 
 def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-behind") -> str:

@@ -22,6 +22,7 @@ from airflow_epochs.model import TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.postgres import PostgresSession
 from airflow_epochs.sinks.sql.sink import SqlSink
+from airflow_epochs.sinks.sql.upsert import Upsert
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
 from tests.support.sql_world import Db, SqlWorld, committed_while_another_waits
@@ -172,9 +173,9 @@ TOUCH = {
 }
 
 
-def touched(name: str, day: int) -> pa.Table:
+def touched(name: str, day: int, key: int = 1) -> pa.Table:
     when = pa.array([datetime(2026, 1, day, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
-    return pa.table({"id": pa.array([1], pa.int64()), "name": [name], "updated_at": when})
+    return pa.table({"id": pa.array([key], pa.int64()), "name": [name], "updated_at": when})
 
 
 def test_a_trigger_that_changes_the_sequence_is_a_vote_against_because_newer_rows_would_be_older(
@@ -193,6 +194,29 @@ def test_a_trigger_that_changes_the_sequence_is_a_vote_against_because_newer_row
     world.db.run("DROP TRIGGER touch" + (" ON accounts" if world.db.kind == "postgres" else ""))
     world.epoch(sink, second, first, touched("v2", 2))
     assert world.db.run("SELECT name FROM accounts") == [("v2",)]
+
+
+def test_rows_that_a_trigger_made_look_newer_count_again_after_the_statement_in_the_reason(
+    world: SqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instant = "timestamptz" if world.db.kind == "postgres" else "text"
+    world.db.run(f"CREATE TABLE accounts (id bigint PRIMARY KEY, name text, updated_at {instant})")
+    world.db.run(*TOUCH[world.db.kind])
+    sink = world.sink("accounts", mode="upsert", keys=["id"], sequence_by="updated_at")
+    epoch = Epochs(world, sink)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Upsert, "_require_kept", lambda *_, **__: None)  # the version before did not look
+        epoch.of(pa.concat_tables([touched("v1", 1), touched("old", 1, key=2)]))
+        epoch.of(touched("v2", 2))
+    epoch.of(touched("v3", 3))
+    assert world.db.run("SELECT name FROM accounts WHERE id = 1") == [("v2",)], "v3 looks older"
+    newest = pa.concat_tables([touched("v4", 4), touched("new", 4, key=2)])
+    reason = world.voted(sink, attempt_of(transaction(4), epoch.last), newest).reason or ""
+    assert "Rows that the trigger has changed before look newer than they are" in reason
+    (statement,) = re.findall("`(UPDATE [^`]+)`", reason)
+    world.db.run("DROP TRIGGER touch" + (" ON accounts" if world.db.kind == "postgres" else ""), statement)
+    epoch.of(newest)
+    assert world.db.run("SELECT name FROM accounts ORDER BY id") == [("v4",), ("new",)]
 
 
 MAIL = {
@@ -218,7 +242,9 @@ def test_a_trigger_that_changes_a_key_is_a_vote_against_because_no_deletion_woul
 ) -> None:
     world.db.run("CREATE TABLE mails (email text PRIMARY KEY, name text, lsn bigint)", *MAIL[world.db.kind])
     sink = world.sink("mails", **{**options, "keys": ["email"]})
-    assert "a trigger changes column 'email' of the rows, or deletes them" in world.reason_against(sink, mail("Ann@x"))
+    reason = world.reason_against(sink, mail("Ann@x"))
+    assert "a trigger changes column 'email' of the rows, or deletes them" in reason
+    assert "look newer" not in reason
     world.epoch(sink, transaction(1), None, mail("ann@x"))
     assert world.db.run("SELECT email FROM mails") == [("ann@x",)]
 

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash
 from tests.support.pages import blocks
@@ -334,6 +334,45 @@ def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_reb
     assert again.run(90) is None
     again.require_all_shown("others")
     goes_on(world)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code", "asks_anew"),
+    [
+        (3, codes.TWO_LEDGERS, False),
+        (7, codes.LEDGER_BEHIND, False),
+        (3, codes.TWO_LEDGERS, True),
+        (7, codes.LEDGER_BEHIND, True),
+    ],
+)
+def test_a_marker_of_another_pipeline_is_left_to_it_while_an_epoch_is_in_doubt_under_another_name_of_the_sink(
+    world: Related, epoch: int, code: Code, asks_anew: bool
+) -> None:
+    """``asks_anew``: the coordinator finds it, before it calls the sink's commit."""
+    world.source.produce(3)
+    theirs = f"orders/{epoch}/1/{'1' * 32}"
+
+    def overwrite() -> None:
+        world.db.run(f"UPDATE epoch_markers SET epoch = {epoch}, txn_id = '{theirs}'")
+
+    if asks_anew:
+        with pytest.raises(Crash):
+            world.run(3, {"decision.landed": crash})
+        overwrite()
+        error = world.run(80)
+    else:
+        error = world.run(3, {"decision.landed": overwrite})
+    assert isinstance(error, Corrupt) and error.code is code
+    (command,) = re.findall("`(airflow epochs waive [^`]+)`", error.remedy)
+    assert "`marker_table`" not in error.remedy, "one of its own lacks the rows of the epoch in doubt"
+    again = re.findall(r'backfill=\{"<the new name>": (\d+)\}', error.remedy)
+    assert (command, again) == ("airflow epochs waive orders 3 orders --why …", ["3"])
+    renamed = under_a_new_name(world, first=3)
+    assert isinstance(renamed.run(81), Corrupt), "the DAG of today has no effect before"
+    typed(world.folder / "ledger", error, "waive")
+    assert world.run(3) is None, "the failed task, cleared"
+    goes_on(renamed)
+    assert world.db.run("SELECT epoch, txn_id FROM epoch_markers WHERE sink = 'orders'") == [(epoch, theirs)]
 
 
 def test_a_pipeline_whose_ledger_is_lost_and_whose_table_got_another_name_is_rebuilt_after_the_statement(

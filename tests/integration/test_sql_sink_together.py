@@ -6,7 +6,8 @@ import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,17 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run
-from airflow_epochs.sinks.sql.database import Numbers
+from airflow_epochs.sinks.sql.database import Numbers, Session
+from airflow_epochs.sinks.sql.participant import SqlParticipant
 from airflow_epochs.sinks.sql.postgres import PostgresSession
 from airflow_epochs.sinks.sql.table import SqlTable
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.environment import Environment
-from tests.support.faults_world import crash
+from tests.support.faults_world import abort, crash
 from tests.support.sql_pipeline import CHILD, COLUMNS, NAMES, Related, related
-from tests.support.sql_world import Db, SqlWorld, new_postgres
+from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -329,3 +331,104 @@ def test_sinks_that_swap_their_names_or_tables_are_refused_and_go_on_at_their_ow
     world.source.produce(2)
     assert anew.run(4) is None, "both have new names, as the error says"
     world.require_all_shown("first", "second")
+
+
+# -- places that exchange their sinks ---------------------------------------------------------------------------------
+
+
+def live_and_shadow(db: Db, folder: Path) -> Related:
+    """A pipeline that fills two tables alike, with an epoch and then new input."""
+    db.run(*(f"CREATE TABLE {table} ({COLUMNS})" for table in ("orders", "orders_v2")))
+    world = Related(folder, db, names=("live", "shadow"), tables={"live": "orders", "shadow": "orders_v2"})
+    world.source.produce(4)
+    assert world.run(1) is None
+    world.source.produce(2)
+    return world
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["the other sink stays", "the other sink goes"])
+def test_a_sink_that_follows_its_renamed_table_to_the_name_of_another_goes_on(
+    pg: Db, tmp_path: Path, stays: bool
+) -> None:
+    world = live_and_shadow(pg, tmp_path)
+    pg.run("ALTER TABLE orders RENAME TO orders_old", "ALTER TABLE orders_v2 RENAME TO orders")
+    names = ("live", "shadow") if stays else ("shadow",)
+    assert replace(world, names=names, tables={"live": "orders_old", "shadow": "orders"}).run(2) is None
+    world.require_all_shown("orders", *(["orders_old"] if stays else []))
+
+
+def test_sinks_that_follow_tables_whose_names_were_exchanged_go_on_in_their_own(pg: Db, tmp_path: Path) -> None:
+    world = live_and_shadow(pg, tmp_path)
+    pg.run(
+        "ALTER TABLE orders RENAME TO x",
+        "ALTER TABLE orders_v2 RENAME TO orders",
+        "ALTER TABLE x RENAME TO orders_v2",
+    )
+    followed = replace(world, tables={"live": "orders_v2", "shadow": "orders"})
+    assert followed.run(2) is None
+    world.source.produce(1)
+    error = world.run(3)
+    assert isinstance(error, Corrupt) and error.code is codes.TABLE_ELSEWHERE, "the old names are a swap now"
+    assert followed.run(4) is None
+    world.require_all_shown("orders", "orders_v2")
+
+
+@dataclass(frozen=True)
+class Quoting(PostgresDb):
+    """Spells its tables in another way."""
+
+    def table(self, name: str = "orders") -> str:
+        return f'{self.schema}."{name}"'
+
+
+def test_sinks_that_swap_tables_are_refused_however_the_tables_are_spelled(pg: Db, tmp_path: Path) -> None:
+    world = live_and_shadow(pg, tmp_path)
+    assert isinstance(pg, PostgresDb)
+    quoting = replace(world, db=Quoting(pg.server, pg.schema))
+    error = replace(quoting, tables={"live": "orders_v2", "shadow": "orders"}).run(2)
+    assert isinstance(error, Corrupt) and error.code is codes.TABLE_ELSEWHERE
+    assert quoting.run(3) is None, "each at its own table"
+    world.require_all_shown("orders", "orders_v2")
+
+
+def test_only_a_sink_whose_table_is_spelled_anew_asks_which_table_it_has(
+    pg: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, asked = live_and_shadow(pg, tmp_path), list[str]()
+    assert isinstance(pg, PostgresDb)
+    session = SqlParticipant.session
+
+    def counted(self: SqlParticipant, who: Sequence[str]) -> AbstractContextManager[Session]:
+        asked.append(self.sink.name)
+        return session(self, who)
+
+    monkeypatch.setattr(SqlParticipant, "session", counted)
+    world.coordinator().open(Run("dag", "run 2"))
+    usual = sorted(asked)
+    assert usual == ["live", "live", "shadow", "shadow"], "the marker, and whether the sink is ready"
+    abort(world.coordinator(), Run("dag", "run 2"))
+    asked.clear()
+    replace(world, db=Quoting(pg.server, pg.schema)).coordinator().open(Run("dag", "run 3"))
+    assert sorted(asked) == ["live", "live", "live", "shadow", "shadow", "shadow"]
+
+
+def test_a_sink_may_take_the_table_of_a_sink_that_is_gone_from_the_dag(db: Db, tmp_path: Path) -> None:
+    world = live_and_shadow(db, tmp_path)
+    assert replace(world, names=("shadow",), tables={"shadow": "orders"}).run(2) is None
+    world.require_all_shown("orders")
+
+
+def test_sinks_of_tables_without_ids_are_told_to_take_new_names_if_the_tables_were_renamed(tmp_path: Path) -> None:
+    db = new_sqlite(tmp_path)
+    world = live_and_shadow(db, tmp_path)
+    db.run(
+        "ALTER TABLE orders RENAME TO x",
+        "ALTER TABLE orders_v2 RENAME TO orders",
+        "ALTER TABLE x RENAME TO orders_v2",
+    )
+    error = replace(world, tables={"live": "orders_v2", "shadow": "orders"}).run(2)
+    assert isinstance(error, Corrupt) and error.code is codes.TABLE_ELSEWHERE
+    assert "or if somebody renamed the tables" in error.remedy
+    anew = replace(world, names=("l", "s"), tables={"l": "orders_v2", "s": "orders"})
+    assert anew.run(3) is None
+    world.require_all_shown("orders", "orders_v2")

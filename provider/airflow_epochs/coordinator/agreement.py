@@ -36,24 +36,26 @@ from airflow_epochs.model import (
 )
 
 
-def require_own_place(sink: Sink, before: CompleteRecord | None) -> None:
-    """Raise Corrupt if a sink has the table or topic in which another sink committed its last epoch.
+def require_own_place(sink: Sink, before: CompleteRecord | None, today: Collection[Sink], env: Environment) -> None:
+    """Raise Corrupt if a sink has the table or topic in which another sink of ``today`` committed its last epoch.
 
-    As after two sinks have swapped their names: both markers are as expected, and each sink has the other's rows.
+    As after two sinks have swapped their names: both markers are as expected, and each sink has the other's rows. The
+    place of a sink that is gone from the DAG is free.
     """
     own = before.receipts.get(sink.name) if before else None
     if before is None or own is None or not isinstance(sink, KnownByMarker):
         return
-    for other in before.receipts.values():
-        if other.sink != sink.name and sink.has_place_of(other, own):
-            raise Corrupt(
-                f"Sink {sink.name} points to the place where sink {other.sink} has committed epoch "
-                f"{before.txn.epoch}. Its own rows are in another place.",
-                code=codes.TABLE_ELSEWHERE,
-                remedy="Point each sink back to its own table or topic. If the sinks are to change places on purpose, "
-                "give both of them new names. Then clear the failed task.",
-                sink=sink.name,
-            )
+    others = {other.name for other in today} - {sink.name}
+    if other := sink.in_place_of(own, [each for each in before.receipts.values() if each.sink in others], env):
+        raise Corrupt(
+            f"Sink {sink.name} points to the place where sink {other.sink} has committed epoch {before.txn.epoch}. Its "
+            "own rows are in another place.",
+            code=codes.TABLE_ELSEWHERE,
+            remedy="Point each sink back to its own table or topic. But if the sinks are to change places on purpose, "
+            "or if somebody renamed the tables so that each sink points to its own rows, give both sinks new names. "
+            "Then clear the failed task.",
+            sink=sink.name,
+        )
 
 
 def require_marker(

@@ -302,7 +302,7 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
     if known:
         receipt = before.receipts.get(sink.name) if before else None
         agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
-        agreement.require_own_place(sink, before)
+        agreement.require_own_place(sink, before, task.pipeline.sinks, task.env)
     else:
         agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
     return SinkPlan(

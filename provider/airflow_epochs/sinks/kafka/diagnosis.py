@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import rebuild_remedy
+from airflow_epochs.contracts import rebuild_remedy, rename_in_doubt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.marker import Markers
@@ -22,12 +22,14 @@ class Case:
         topic: Where the sink sends rows today.
         expected: The transaction that the ledger expects.
         recorded: ``detail`` of its receipt: topics and their ids then. Empty if the ledger does not have it.
+        in_doubt: The transaction of the epoch in doubt, if there is one.
     """
 
     markers: Markers
     topic: str
     expected: TransactionId | None
     recorded: JsonDict
+    in_doubt: TransactionId | None = None
 
     def diagnosed(self) -> Corrupt | None:
         """The error; None if the marker is as expected by now."""
@@ -39,7 +41,14 @@ class Case:
         if shown is None:
             return self._lost()
         if stands is Shown.ANOTHER:
-            return self._of_another_ledger(shown)
+            return self._of_another_ledger(shown, self.expected)
+        if self.in_doubt and stands is Shown.AHEAD and shown.epoch == self.in_doubt.epoch:
+            error = self._of_another_ledger(shown, self.in_doubt)
+            error.remedy += (
+                f" If topic {self._rows} lacks the rows of {shown}, only the marker is the other pipeline's: "
+                f"{self._another_name()}."
+            )
+            return error
         return self._behind(shown) if stands is Shown.BEHIND else self._ahead(shown)
 
     # -- the cases -----------------------------------------------------------------------------------------------
@@ -81,14 +90,20 @@ class Case:
             "has the same names of pipeline and sink. Nothing was read or written.",
             code=codes.LEDGER_BEHIND,
             remedy=f"Check that topic {self._rows} has the rows of epoch {shown.epoch}. If it does not, the marker is "
-            "another pipeline's: give this sink another name, or a `marker_topic` of its own. If it does: "
+            f"another pipeline's: {self._another_name()}. If it does: "
             + rebuild_remedy(shown.pipeline, "docs/kafka-sink.md, 'The ledger is behind the marker'"),
         )
 
-    def _of_another_ledger(self, shown: TransactionId) -> Corrupt:
+    def _another_name(self) -> str:
+        """What to do about a marker that another pipeline has written."""
+        if self.in_doubt:
+            return rename_in_doubt(self.in_doubt, self.markers.key.rpartition("/")[2])
+        return "give this sink another name, or a `marker_topic` of its own"
+
+    def _of_another_ledger(self, shown: TransactionId, expected: TransactionId | None) -> Corrupt:
         return Corrupt(
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger has "
-            f"{self.expected} for this epoch. Two ledgers were made from one copy, or two pipelines have the same "
+            f"{expected} for this epoch. Two ledgers were made from one copy, or two pipelines have the same "
             "name. Nothing was read or written.",
             code=codes.TWO_LEDGERS,
             remedy="Use the ledger that has the marker's transaction, and give the other pipeline a new name: "

@@ -300,6 +300,7 @@ class KafkaParticipant:
             topic=self.sink.topic,
             expected=disagreement.expected,
             recorded=disagreement.receipt.detail if disagreement.receipt else {},
+            in_doubt=disagreement.in_doubt,
         )
         with located(disagreement.pipeline, sink=self.sink.name):
             return case.diagnosed()

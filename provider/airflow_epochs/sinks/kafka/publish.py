@@ -136,7 +136,7 @@ def _giving_back(rows: TopicFacts, voted: int) -> str:
 def _require_previous(this: TopicTransaction, found: MarkerRecord | None, stands: Shown) -> None:
     if stands is Shown.EXPECTED:
         return
-    case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
+    case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={}, in_doubt=this.txn)
     error = case.diagnosed()
     if error is None:
         raise OutcomeUnknown(

@@ -240,11 +240,13 @@ class KafkaSink:
 
         return dataset_of(env.connection(self.conn_id), self.topic)
 
-    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
-        """Whether it now has the topic of another sink of the same cluster, and had another one before."""
-        then, there = own.detail, other.detail
-        same_cluster = then.get("marker_topic_id") == there.get("marker_topic_id") is not None
-        return same_cluster and then.get("topic") != self.topic == there.get("topic")
+    def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
+        """The one whose topic, of the same cluster, this sink has now and did not have before."""
+        cluster = own.detail.get("marker_topic_id")
+        if cluster is None or own.detail.get("topic") == self.topic:
+            return None
+        there = (other for other in others if other.detail.get("marker_topic_id") == cluster)
+        return next((other for other in there if other.detail.get("topic") == self.topic), None)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's newest marker in the marker topic."""

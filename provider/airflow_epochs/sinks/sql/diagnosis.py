@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy, waive_command
+from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy, rename_in_doubt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
@@ -29,7 +29,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
         return None
     if found is not None:
-        return _disagrees(sink, found, seen.expected, marker, seen.in_doubt)
+        return _disagrees(sink, found, seen.expected, marker, seen.in_doubt, seen.in_doubt)
     assert seen.expected
     error = _gone(sink, seen.expected, seen, session, marker)
     error.remedy += _of_notes(sink)
@@ -41,10 +41,14 @@ def _disagrees(
     found: MarkerRow | Reservation,
     expected: TransactionId | None,
     marker: MarkerTable,
+    next_one: TransactionId | None,
     in_doubt: TransactionId | None,
 ) -> Corrupt:
+    """``next_one``: the transaction after ``expected``, if the ledger has one."""
     stands = compare(txn_of(found), expected)
     if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
+        if next_one and found.txn.epoch == next_one.epoch:
+            return _another(sink, found, next_one, in_doubt)
         return _ahead(sink, found, expected, marker, in_doubt)
     assert expected
     if isinstance(found, MarkerRow):
@@ -98,28 +102,36 @@ def _ahead(
         f"sink has its marker in the same table.{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
         remedy=f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
-        f"another pipeline's: {_waived_first(sink, in_doubt)}give this sink another name, or a `marker_table` of its "
-        "own. If it does, point `ledger_conn_id` to the right ledger if it leads to another one. "
+        f"another pipeline's: {_another_name(sink, in_doubt)}. If it does, point `ledger_conn_id` to the right ledger "
+        "if it leads to another one. "
         + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
 
 
-def _waived_first(sink: SqlSink, in_doubt: TransactionId | None) -> str:
-    """Today's DAG has no effect before the epoch in doubt is complete."""
-    if in_doubt is None:
-        return ""
-    command = waive_command(in_doubt, sink.name)
-    return f"complete epoch {in_doubt.epoch}, which is in doubt, without this sink's rows: `{command}`. Then "
+def _another_name(sink: SqlSink, in_doubt: TransactionId | None) -> str:
+    """What to do about a marker that another pipeline has written."""
+    if in_doubt:
+        return rename_in_doubt(in_doubt, sink.name)
+    return "give this sink another name, or a `marker_table` of its own"
 
 
-def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
+def _another(
+    sink: SqlSink, found: MarkerRow, expected: TransactionId, in_doubt: TransactionId | None = None
+) -> Corrupt:
+    """``in_doubt``: ``expected``, if it is the epoch in doubt."""
+    renaming = ""
+    if in_doubt:
+        renaming = (
+            f" If table {sink.table} lacks the rows of {found.txn}, only the marker is the other pipeline's: "
+            f"{rename_in_doubt(in_doubt, sink.name)}."
+        )
     return Corrupt(
         f"Table {sink.table} and the ledger have different transactions of epoch {expected.epoch}: {found.txn} in the "
         f"table, {expected} in the ledger. Two ledgers have a pipeline of this name, or the ledger was restored and "
         f"then committed other data.{_at(found)} Nothing was written.",
         code=codes.TWO_LEDGERS,
         remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two ledgers "
-        "write under one name'.",
+        f"write under one name'.{renaming}",
     )
 
 
@@ -197,7 +209,7 @@ def _changed_kind(sink: SqlSink, expected: TransactionId, place: str) -> Corrupt
         f"Epoch {expected.epoch} of sink {sink.name} was committed to {place}. The sink is a SqlSink with table "
         f"{sink.table} now, which has no epoch of it. Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
-        remedy="If the sink is not to change, give the sink its old kind back in the DAG. If it is to write to the "
+        remedy="Give the sink its old kind back in the DAG if it is not to change. If it is to write to the "
         'table from now on, give it another name in the DAG, with backfill={"<the new name>": <the first epoch to read '
         "again>}. See docs/sql.md, 'The table is gone'.",
     )
@@ -210,7 +222,7 @@ def _another_table(sink: SqlSink, expected: TransactionId, then: JsonDict, now: 
         "a marker: the DAG points the sink to another table, or somebody copied the table there without its marker. "
         "Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
-        remedy="If the DAG points the sink to a wrong table, correct `table`. If the table is a copy that has the rows "
+        remedy="Correct `table` if the DAG points the sink to a wrong table. If the table is a copy that has the rows "
         f"of epoch {expected.epoch}, put the marker back: {put_back} To fill a new table instead, give the sink "
         'another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
         "'The table is gone'.",
@@ -288,7 +300,7 @@ def not_previous(
         )
     assert found
     in_doubt = attempt.txn if decided else None
-    error = _disagrees(sink, found, attempt.previous, marker, in_doubt)
+    error = _disagrees(sink, found, attempt.previous, marker, attempt.txn, in_doubt)
     seen = Disagreement(
         pipeline=attempt.txn.pipeline, found=marker_of(found), expected=attempt.previous, in_doubt=in_doubt
     )

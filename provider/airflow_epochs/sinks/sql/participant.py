@@ -346,6 +346,12 @@ class SqlParticipant:
             "database": session.identity(),
         }
 
+    def place_now(self, txn_id: str) -> JsonDict:
+        """As ``detail``, in a session of its own. ``txn_id``: the sink's last transaction."""
+        pipeline = TransactionId.parse(txn_id).pipeline
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            return self.detail(session)
+
     def receipt(self, attempt: SinkAttempt, staged: Staged, row: MarkerRow, detail: JsonDict) -> Receipt:
         """Only from what the marker, the decision and the database say, so that a repeat returns the same."""
         stored = {STORED: staged.detail[STORED]} if STORED in staged.detail else {}

@@ -254,11 +254,22 @@ class SqlSink:
         connection, (schema, table) = env.connection(self.conn_id), self.table_name
         return database_of(connection).dataset(connection, schema or receipt.detail.get("schema"), table)
 
-    def has_place_of(self, other: Receipt, own: Receipt) -> bool:
-        """Whether it now has the table of another sink of the same database, and had another one before."""
-        then, there = own.detail, other.detail
-        same_database = then.get("database") == there.get("database") is not None
-        return same_database and then.get("table") != self.table == there.get("table")
+    def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
+        """The one whose table, of the same database, this sink has now and did not have before.
+
+        A table's id tells, which stays if somebody renames the table. SQLite has no ids: there, the names tell.
+        """
+        then = own.detail
+        if then.get("table") == self.table or then.get("database") is None:
+            return None
+        there = [other for other in others if other.detail.get("database") == then["database"]]
+        if not there:
+            return None
+        by = "table_id" if then.get("table_id") else "table"
+        now = self._participant(env).place_now(own.txn_id)[by] if by == "table_id" else self.table
+        if now in (None, then.get(by)):
+            return None
+        return next((other for other in there if other.detail.get(by) == now), None)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""

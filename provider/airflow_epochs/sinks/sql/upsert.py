@@ -12,7 +12,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.deletions import Deletions
 from airflow_epochs.sinks.sql.statements import Names
-from airflow_epochs.sinks.sql.table import SqlTable
+from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
@@ -198,7 +198,19 @@ class Upsert:
             "newer rows as older.",
             code=codes.SQL_ROWS_DROPPED,
             remedy=f"Change the trigger: let it leave {columns} as the sink writes the rows, and keep its own value in "
-            "another column. Or let the transform return the value that the trigger makes. Then clear the failed task.",
+            "another column. Or let the transform return the value that the trigger makes. "
+            f"{self._looking_newer(names)}Then clear the failed task.",
+        )
+
+    def _looking_newer(self, names: Sequence[str]) -> str:
+        """What to do with rows of epochs before: an earlier version, and a sink without a rehearsal, let them in."""
+        if self.by.sequence is None or self.by.sequence not in names:
+            return ""
+        column = quoted(self.by.sequence)
+        return (
+            "Rows that the trigger has changed before look newer than they are: set their column back to the source's "
+            f"value, or to NULL (`UPDATE {self.table.spelled} SET {column} = NULL`), so that the next row of each key "
+            "counts. "
         )
 
     def _update(self) -> str:

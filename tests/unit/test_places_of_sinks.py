@@ -1,0 +1,75 @@
+"""Whether a sink that is known by a marker points to another sink's place, without a broker or a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.coordinator.agreement import require_own_place
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import CompleteRecord, Receipt, Run
+from airflow_epochs.sinks.kafka.sink import KafkaSink
+from airflow_epochs.sinks.sql.sink import SqlSink
+from tests.support.delta_world import transaction
+from tests.support.environment import Environment
+
+TXN = str(transaction(1))
+
+
+def receipt(sink: str, **detail: Any) -> Receipt:
+    return Receipt(
+        txn_id=TXN,
+        sink=sink,
+        rows=0,
+        files=0,
+        bytes=0,
+        version=None,
+        committed_at="2026-01-01T00:00:00Z",
+        detail=detail,
+    )
+
+
+def topic(sink: str, name: str) -> KafkaSink:
+    return KafkaSink(sink, name, staging="/lake/staging")
+
+
+def shown(**topics: str) -> CompleteRecord:
+    """A complete epoch of sinks with these topics."""
+    receipts = {sink: receipt(sink, topic=name, marker_topic_id="id") for sink, name in topics.items()}
+    run = Run("dag", "run 1")
+    return CompleteRecord(
+        txn_id=TXN,
+        ranges={},
+        source_state={},
+        receipts=receipts,
+        markers=dict.fromkeys(topics, TXN),
+        opened_by=run,
+        completed_by=run,
+        metrics={},
+        completed_at="2026-01-01T00:00:00Z",
+        writer="me",
+    )
+
+
+def test_kafka_sinks_that_swap_their_topics_are_refused() -> None:
+    before, today = shown(live="out", shadow="out2"), [topic("live", "out2"), topic("shadow", "out")]
+    for sink in today:
+        with pytest.raises(Corrupt) as caught:
+            require_own_place(sink, before, today, Environment())
+        assert caught.value.code is codes.TABLE_ELSEWHERE
+
+
+def test_a_kafka_sink_may_take_the_topic_of_a_sink_that_is_gone_from_the_dag() -> None:
+    left = topic("live", "out2")
+    require_own_place(left, shown(live="out", shadow="out2"), [left], Environment())
+
+
+def test_receipts_without_ids_of_tables_are_compared_by_the_names_of_the_tables() -> None:
+    sink = SqlSink("live", "db", "orders_v2", staging="/lake/staging")
+    own = receipt("live", table="orders", table_id=None, database={"file": "/x"})
+    other = receipt("shadow", table="orders_v2", table_id=None, database={"file": "/x"})
+    assert sink.in_place_of(own, [other], Environment()) is other
+    elsewhere = receipt("shadow", table="orders_v2", table_id=None, database={"file": "/y"})
+    assert sink.in_place_of(own, [elsewhere], Environment()) is None
