@@ -39,7 +39,7 @@ class Paired:
 
 @pytest.mark.parametrize("problem", [{"unmet": "1 row breaks amount >= 0."}, {"problem": "Column n is no number."}])
 @pytest.mark.parametrize("names", ["a", "ab"])
-def test_rows_that_spark_found_unfit_are_voted_against_also_in_a_group(names: str, problem: dict[str, str]) -> None:
+def test_rows_that_spark_found_unfit_are_voted_against_also_in_a_group(names: str, problem: dict[str, Any]) -> None:
     sinks: dict[str, Any] = {name: Paired(name) for name in names}
     claims = {name: StagedClaim(place=name) for name in names} | {"a": StagedClaim(place="a", **problem)}
     opened = replace(open_record(), sinks={name: SinkPlan(spec={}, previous=None) for name in names})
