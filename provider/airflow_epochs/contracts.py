@@ -1027,7 +1027,11 @@ class Joint(Protocol):
         ...
 
     def vote_together(self, those: Sequence[tuple[Any, SinkAttempt, StagedClaim]], env: Environment) -> dict[str, Vote]:
-        """``Sink.vote`` for all sinks of a group; votes by sink name. A claim may have a ``problem``."""
+        """``Sink.vote`` for all sinks of a group; votes by sink name.
+
+        A claim may have a ``problem``, or be ``unmet``: the provider itself votes against that sink. Vote for the
+        others as far as you can without its rows.
+        """
         ...
 
     def commit_together(self, those: Sequence[tuple[Any, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:

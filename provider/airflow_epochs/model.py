@@ -277,6 +277,7 @@ class StagedClaim:
         place: The staging place that Spark wrote to.
         problem: Why data or schema keep the rows from being staged: the reason of a VOTE_ABORT. Else None.
         content: Spark's digest of the rows that it wrote, for ``Staged.content``.
+        unmet: Which expectations the rows do not meet. The provider then votes against the sink itself. Else None.
     """
 
     place: str

@@ -20,7 +20,7 @@ from airflow_epochs.model import RestorePoint, Vote, VoteKind
 from airflow_epochs.sinks.delta.other_pipelines import ENTRIES_MAX, newest_of_others
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from tests.support.delta_world import LEDGER, attempt_of, promised, rows, run_epoch, stage, transaction
+from tests.support.delta_world import LEDGER, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 from tests.support.environment import Environment
 
 THEIRS = rows(1, 2, p=["a", "b"])
@@ -94,12 +94,106 @@ def restored(table: str) -> None:
     DeltaTable(table).restore(1)
 
 
-@pytest.mark.parametrize("change", [deleted, overwritten, restored])
+def deleted_after_compaction(table: str) -> None:
+    compacted_with_others(table)
+    DeltaTable(table).delete()
+
+
+def restored_to_before_them(table: str) -> None:
+    """The rows were brought back in between."""
+    DeltaTable(table).delete()
+    DeltaTable(table).restore(0)
+    DeltaTable(table).restore(1)
+
+
+def replaced_where_all_are(table: str) -> None:
+    write_deltalake(table, rows(9, p=["z"]).slice(0, 0), mode="overwrite", predicate="id > 0")
+
+
+GONE = [deleted, overwritten, restored, deleted_after_compaction, restored_to_before_them, replaced_where_all_are]
+
+
+@pytest.mark.parametrize("change", GONE)
 def test_rows_that_are_gone_already_are_none(
     table: str, world: Environment, fed: DeltaSink, change: Callable[[str], None]
 ) -> None:
     change(table)
     require_for(vote_of(overwriting(table), world))
+
+
+def deleted_and_restored(table: str) -> None:
+    DeltaTable(table).delete()
+    DeltaTable(table).restore(0)
+
+
+def overwritten_and_restored(table: str) -> None:
+    write_deltalake(table, rows(9, p=["z"]), mode="overwrite")
+    DeltaTable(table).restore(0)
+
+
+def restored_to_before_and_after_their_compaction(table: str) -> None:
+    compacted_with_others(table)
+    DeltaTable(table).restore(0)
+    DeltaTable(table).restore(3)
+
+
+def replaced_in_part(table: str) -> None:
+    compacted_with_others(table)
+    write_deltalake(table, rows(9, p=["a"]), mode="overwrite", predicate="id > 7 AND p = 'a'")
+
+
+def compacted_with_others(table: str) -> None:
+    DeltaTable(table).delete("p = 'b'")
+    write_deltalake(table, rows(8, p=["a"]), mode="append")
+    assert DeltaTable(table).optimize.compact()["numFilesRemoved"] == 2
+
+
+def compacted_by_an_overwrite(table: str) -> None:
+    """With Spark's option ``dataChange=false``, as Delta's documentation once told users to compact."""
+    write_deltalake(table, DeltaTable(table).to_pyarrow_table(), mode="overwrite")
+    entry = Path(table, log_entry(1))
+    entry.write_text(entry.read_text().replace('"dataChange":true', '"dataChange":false'))
+
+
+def deleted_in_part(table: str) -> None:
+    DeltaTable(table).delete("p = 'a'")
+
+
+LIVE = [
+    deleted_and_restored,
+    overwritten_and_restored,
+    restored_to_before_and_after_their_compaction,
+    replaced_in_part,
+    compacted_by_an_overwrite,
+    deleted_in_part,
+]
+
+
+@pytest.mark.parametrize("change", LIVE)
+def test_rows_that_were_brought_back_or_copied_into_other_files_are_still_theirs(
+    table: str, world: Environment, fed: DeltaSink, change: Callable[[str], None]
+) -> None:
+    change(table)
+    assert 1 in ids_in(table) or 2 in ids_in(table)
+    require_against(vote_of(overwriting(table), world))
+
+
+def test_rows_that_an_overwrite_in_part_has_kept_are_still_theirs(table: str, world: Environment) -> None:
+    """On a table without partitions, where the kept rows are copied into a file of the overwrite."""
+    run_epoch(DeltaSink("fixes", table), transaction(1, pipeline="corrections"), None, THEIRS, world)
+    write_deltalake(table, rows(9, p=["b"]), mode="overwrite", predicate="p = 'b'")
+    assert ids_in(table) == [1, 9]
+    require_against(vote_of(overwriting(table), world))
+
+
+@pytest.mark.parametrize("change", [*GONE, *LIVE])
+def test_a_sink_that_is_alone_on_its_table_goes_on_whatever_its_owner_does(
+    table: str, world: Environment, change: Callable[[str], None]
+) -> None:
+    sink = DeltaSink("stock", table, partition_by=["p"])
+    run_epoch(sink, first := transaction(1), None, THEIRS, world)
+    change(table)
+    require_for(vote_of(overwriting(table), world, attempt=attempt_of(transaction(2), first)))
 
 
 def test_a_sink_that_replaces_what_others_bring_in_may_do_so(table: str, world: Environment, fed: DeltaSink) -> None:

@@ -50,7 +50,8 @@ def _votes(
     first = sinks[next(iter(attempts))]
     if len(attempts) > 1 and isinstance(first, Joint):
         those = [(sinks[name], attempt, claims[name]) for name, attempt in attempts.items()]
-        return first.vote_together(those, env)
+        votes = first.vote_together(those, env)
+        return {name: vote_against_rows(claim) or votes[name] for name, claim in claims.items()}
     ((name, claim),) = claims.items()
     return {name: vote_against_rows(claim) or first.vote(attempts[name], claim, env)}
 

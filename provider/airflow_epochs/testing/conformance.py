@@ -14,16 +14,26 @@ a zombie or a restored ledger would do. It needs pytest.
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import pytest
 
-from airflow_epochs.contracts import Connection, Environment, Replacing, Sink, SinkAttempt, SparkRunner
+from airflow_epochs.contracts import (
+    Connection,
+    Ends,
+    Environment,
+    Positioned,
+    Replacing,
+    Sink,
+    SinkAttempt,
+    SparkRunner,
+)
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
@@ -31,6 +41,13 @@ from airflow_epochs.sinks import from_spec
 T = TypeVar("T")
 
 PIPELINE = "conformance"
+
+_SECRET_NAME = re.compile(r"(.*[._-])?(password|passwd|passphrase|pwd|secret|secret[._-]?key|token)", re.I)
+
+
+def label_of(row: int) -> str:
+    """What the row with this id has in the column ``label``, if the subject stages one."""
+    return f"row {row}: \"ä\", 'b'\\\n"
 
 
 class Subject(Protocol):
@@ -46,7 +63,7 @@ class Subject(Protocol):
         ...
 
     def stage(self, plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
-        """Do what Spark does with the sink's plan: stage one row per id, in a 64-bit column ``id``."""
+        """Do what Spark does with the sink's plan: stage one row per id, in a 64-bit column ``id``. Ids may repeat."""
         ...
 
     def visible(self) -> list[int]:
@@ -55,6 +72,15 @@ class Subject(Protocol):
 
     def fingerprint(self) -> object:
         """Something that changes with every write, even of equal rows, for example a version or end offsets."""
+        ...
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A subject that also stages a column ``label``, a text: ``label_of`` each id. The suite then compares it too."""
+
+    def labelled(self) -> list[tuple[int, str]]:
+        """Id and label of each row that a reader sees, in any order, with duplicates. Asked after small epochs only."""
         ...
 
 
@@ -81,6 +107,13 @@ class SinkConformance:
             shown = self.shows(shown, ids)
         return sorted(shown)
 
+    def require_shown(self, subject: Subject, *epochs: Sequence[int]) -> None:
+        """Check that readers see the rows of these epochs, each with its own label."""
+        shown = self.after(*epochs)
+        assert sorted(subject.visible()) == shown
+        if isinstance(subject, Labelled):
+            assert sorted(subject.labelled()) == [(n, label_of(n)) for n in shown], "a row must keep all its columns"
+
     @pytest.fixture
     def subject(self) -> Subject:
         """Override it: your sink with an empty destination, for one test."""
@@ -95,8 +128,9 @@ class SinkConformance:
         assert _marker(subject) is None
 
     def test_a_commit_shows_the_rows_with_their_marker(self, subject: Subject) -> None:
+        _require_position(subject, None)
         txn = _epoch(subject, 1, None, [1, 2])
-        assert sorted(subject.visible()) == self.after([1, 2])
+        self.require_shown(subject, [1, 2])
         assert _marker(subject) == Marker.of(txn)
         assert subject.sink().last_committed("another", subject.env) is None, "each pipeline has its own"
 
@@ -105,11 +139,20 @@ class SinkConformance:
         for epoch, ids in enumerate(([1, 2], [2, 3], [12]), 1):
             previous = _epoch(subject, epoch, previous, ids)
             shown.append(ids)
-            assert sorted(subject.visible()) == self.after(*shown)
+            self.require_shown(subject, *shown)
+        _require_position(subject, previous)
 
     def test_one_row_is_shown(self, subject: Subject) -> None:
         _epoch(subject, 1, None, [7])
         assert subject.visible() == self.after([7])
+
+    def test_equal_rows_of_an_epoch_are_all_shown_unless_the_sink_refuses_them(self, subject: Subject) -> None:
+        """A sink with keys may vote against them. It must not promise three rows, and show two."""
+        attempt, ids = _attempt(1), [1, 1, 2]
+        vote = subject.sink().vote(attempt, _claim(subject, attempt, ids), subject.env)
+        if vote.staged is not None:
+            _rebuilt(subject).commit(attempt, vote.staged, subject.env)
+            self.require_shown(subject, ids)
 
     def test_many_rows_are_shown(self, subject: Subject) -> None:
         _epoch(subject, 1, None, range(self.many))
@@ -121,6 +164,7 @@ class SinkConformance:
             previous = _epoch(subject, epoch, previous, ids)
             shown.append(ids)
             assert (subject.visible(), _marker(subject)) == (self.after(*shown), Marker.of(previous))
+        _require_position(subject, previous)
 
     # -- repeats -----------------------------------------------------------------------------------------------------
 
@@ -141,6 +185,8 @@ class SinkConformance:
         votes = [subject.sink().vote(attempt, claim, subject.env) for _ in range(2)]
         assert votes[0] == votes[1]
         assert votes[0].vote is VoteKind.VOTE_COMMIT
+        again = subject.sink().vote(replace(attempt, promised=True), claim, subject.env)
+        assert again.vote is VoteKind.VOTE_COMMIT, "the epoch is decided: the sink must stand by its promise"
 
     def test_the_same_rows_staged_again_have_the_same_digest_in_another_place(self, subject: Subject) -> None:
         attempt = _attempt(1)
@@ -302,6 +348,7 @@ class SinkConformance:
         assert (again.spec(), again.name) == (sink.spec(), sink.name)
         assert again.destination() == sink.destination() is not None
         assert again.asset_uri(PIPELINE) == sink.asset_uri(PIPELINE)
+        assert _secret_names(sink.spec()) == [], "the ledger keeps the specification: name a connection instead"
 
     def test_a_sink_that_replaces_rows_tells_by_which_columns(self, subject: Subject) -> None:
         """Without it, a backfill would write the rows of several epochs in no order. See ``Replacing``."""
@@ -319,7 +366,11 @@ def _txn(epoch: int, number: int = 1) -> TransactionId:
 
 
 def _attempt(epoch: int, previous: TransactionId | None = None, number: int = 1) -> SinkAttempt:
-    return SinkAttempt(txn=_txn(epoch, number), ledger_id="5eed", previous=previous)
+    return SinkAttempt(txn=_txn(epoch, number), ledger_id="5eed", previous=previous, ends=_ends(epoch))
+
+
+def _ends(epoch: int) -> Ends:
+    return {"t": {"0": 7 * epoch, "1": 0}}
 
 
 def _rebuilt(subject: Subject) -> Sink:
@@ -370,6 +421,27 @@ def _if_committed(
 
 def _marker(subject: Subject) -> Marker | None:
     return subject.sink().last_committed(PIPELINE, subject.env)
+
+
+def _require_position(subject: Subject, txn: TransactionId | None) -> None:
+    """Check that a sink with ``last_epoch`` tells the whole transaction, and where the epoch ends."""
+    sink = subject.sink()
+    if not isinstance(sink, Positioned):
+        return
+    last = sink.last_epoch(PIPELINE, subject.env)
+    told = last and (last.marker, last.txn, last.ends)
+    assert told == (txn and (Marker.of(txn), txn, _ends(txn.epoch))), "a lost ledger would be rebuilt wrongly"
+
+
+def _secret_names(value: object) -> list[str]:
+    """The names of fields that seem to hold a secret, at any depth."""
+    if isinstance(value, Mapping):
+        return [
+            str(name)
+            for name, below in value.items()
+            if (isinstance(below, str) and below and _SECRET_NAME.fullmatch(str(name))) or _secret_names(below)
+        ]
+    return [name for each in value for name in _secret_names(each)] if isinstance(value, (list, tuple)) else []
 
 
 # -- what the suite looks at -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from airflow_epochs import codes
@@ -80,7 +80,7 @@ def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
 
 def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int, touches: Touches) -> Foreign | None:
     """Another pipeline's newest commit since this sink's own last one, if the overwrite would replace rows of it."""
-    gone: set[str] = set()
+    later = _Later()
     for version in range(newest, max(-1, newest - ENTRIES_MAX), -1):
         entry = files.read(log_entry(version))
         if entry is None:
@@ -91,9 +91,9 @@ def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int,
             return None
         if found := _of_others(version, actions, app, ledger_id):
             adds = [action["add"] for action in actions if "add" in action]
-            if any(unquote(add["path"]) not in gone and touches(add) for add in adds):
+            if any(unquote(add["path"]) not in later.gone and touches(add) for add in adds):
                 return found
-        gone |= _taken_away(actions)
+        later.precede(actions)
     return None
 
 
@@ -143,11 +143,34 @@ def ledger_of(place: str | None) -> str | None:
     return folder[0].rpartition(".")[0] or None if folder else None
 
 
-def _taken_away(actions: list[JsonDict]) -> set[str]:
-    """Files whose rows this entry removed. An entry that only rewrites rows keeps them in other files."""
+@dataclass
+class _Later:
+    """What the log entries that were read, the newest first, have done to files of the entries before them.
+
+    Attributes:
+        gone: Files of which no row is left.
+        added: Files that these entries added. A RESTORE adds files again that were removed earlier.
+    """
+
+    gone: set[str] = field(default_factory=set)
+    added: set[str] = field(default_factory=set)
+
+    def precede(self, actions: list[JsonDict]) -> None:
+        """Go back by one entry. Rows of a file that it rewrites may be in any of the files that it adds."""
+        added = {unquote(action["add"]["path"]) for action in actions if "add" in action}
+        removed = {unquote(action["remove"]["path"]) for action in actions if "remove" in action} - added
+        if not _replaces(actions) and added - self.gone:
+            self.gone -= removed
+        else:
+            self.gone |= removed - self.added
+        self.added |= added
+
+
+def _replaces(actions: list[JsonDict]) -> bool:
+    """Whether the files that this entry adds have no row of those that it removes. In doubt they have."""
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    mode = str((info.get("operationParameters") or {}).get("mode", "")).lower()
-    replaced = mode == "overwrite" or any(word in str(info.get("operation")) for word in ("REPLACE", "RESTORE"))
-    if any("add" in action for action in actions) and not replaced:
-        return set()
-    return {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
+    operation, how = str(info.get("operation")), info.get("operationParameters") or {}
+    in_part = how.get("predicate") not in (None, "", "[]")  # it also copies the rows that it keeps of a file
+    compacts = any(action["add"].get("dataChange") is False for action in actions if "add" in action)
+    overwrites = str(how.get("mode", "")).lower() == "overwrite" and not in_part and not compacts
+    return overwrites or any(word in operation for word in ("REPLACE", "RESTORE"))
