@@ -15,6 +15,7 @@ from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, Receipt, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.sql.marker import MarkerTable
 from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.sql_world import Db, PostgresDb, SqlWorld
@@ -271,6 +272,35 @@ def test_a_marker_table_of_version_0_1_that_may_not_be_altered_goes_on_without(w
         sink.commit(attempt, world.staged(sink, attempt, rows(epoch)), world.env)
         previous = attempt.txn
     assert world.ids() == [1, 2, 3]
+
+
+def test_only_the_owner_of_an_older_marker_table_tries_to_alter_it(
+    pg: SqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = transaction(1), transaction(2), transaction(3)
+    pg.db.run("CREATE TABLE orders (id bigint)")
+    of_version_0_1(pg, first)
+    user, tried = f"u{schema_of(pg)}", list[str]()
+    pg.db.run(
+        f"CREATE USER {user} PASSWORD 'x'",
+        f"GRANT USAGE ON SCHEMA {schema_of(pg)} TO {user}",
+        f"GRANT SELECT, INSERT, UPDATE ON orders, epoch_markers TO {user}",
+    )
+    pg.env.connections["db"] = pg.db.connection(login=user, password="x")
+    add_columns = MarkerTable.add_columns
+
+    def noted(self: MarkerTable) -> None:
+        tried.append(self.name)
+        add_columns(self)
+
+    monkeypatch.setattr(MarkerTable, "add_columns", noted)
+    sink = pg.sink()
+    pg.epoch(sink, second, first, rows(2))
+    assert tried == [], "the server would refuse it, in each epoch anew"
+    pg.db.run(f"ALTER TABLE epoch_markers OWNER TO {user}")
+    pg.epoch(sink, third, second, rows(3))
+    assert tried == ["epoch_markers"]
+    assert pg.db.run("SELECT target FROM epoch_markers") == [("orders",)]
 
 
 def test_a_first_epoch_that_version_0_1_has_decided_is_committed_without_a_claim(world: SqlWorld) -> None:

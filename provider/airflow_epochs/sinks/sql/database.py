@@ -119,6 +119,10 @@ class Session(Protocol):
         """Which of these rights the connection's user has on no column of the table."""
         ...
 
+    def owns(self, table: SqlTable) -> bool:
+        """Whether the connection's user may alter the table."""
+        ...
+
     def may_create_in(self, schema: str) -> bool:
         """Whether the connection's user may create a table in the schema."""
         ...

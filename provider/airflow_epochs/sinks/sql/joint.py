@@ -106,7 +106,7 @@ def _rehearsed(
             session.settle()
         except Refused as refused:  # no telling whose rows they are
             votes |= {name: _against(refused, missing) for name, said in votes.items() if said.staged}
-    return votes, [voter for voter, _, _ in found if voter.name in rehearsed and rehearsed[voter.name].lacks_columns]
+    return votes, [voter for voter, _, _ in found if voter.name in rehearsed and rehearsed[voter.name].takes_columns]
 
 
 def _against(refused: Refused | RowsGone, missing: Sequence[str]) -> Vote:

@@ -141,9 +141,9 @@ class MarkerTable:
                 self.session.execute(f"ALTER TABLE {self.spelled} ADD COLUMN {name} {kinds[name]}")
 
     @property
-    def lacks_columns(self) -> bool:
-        """Whether the table exists and is one of an earlier version, without ``ends`` or ``target``."""
-        return self.table is not None and self._later != {_ENDS, _TARGET}
+    def takes_columns(self) -> bool:
+        """Whether the table is one of an earlier version, without ``ends`` or ``target``, and the user may alter it."""
+        return self.table is not None and self._later != {_ENDS, _TARGET} and self.session.owns(self.table)
 
     # -- statements ----------------------------------------------------------------------------------------------
 

@@ -73,12 +73,12 @@ class Rehearsed:
 
     Attributes:
         draw: The rows for which the commit will draw numbers.
-        lacks_columns: Whether the table of markers is of an earlier version, without all columns of this one.
+        takes_columns: Whether the table of markers is of an earlier version, without all columns, and can get them.
         stored: The columns that the commit will store, if the sink may leave out some; else empty.
     """
 
     draw: Draw
-    lacks_columns: bool
+    takes_columns: bool
     stored: tuple[str, ...]
 
 
@@ -184,7 +184,7 @@ class SqlParticipant:
             load.run(tuple, 0)
         marker.write(attempt, staged.rows, table.name)
         stored = tuple(field["name"] for field in load.fields) if self.sink.delete_when else ()
-        return Rehearsed(Draw(table, load.columns, staged.rows), marker.lacks_columns, stored)
+        return Rehearsed(Draw(table, load.columns, staged.rows), marker.takes_columns, stored)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)

@@ -448,6 +448,11 @@ class PostgresSession:
         )
         return [right for (right,) in self.execute(asked, (list(rights), table.id, table.id))]
 
+    def owns(self, table: SqlTable) -> bool:
+        """Asks whether the user has the rights of the owner, as a member of its role has."""
+        asked = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s::oid"
+        return self.execute(asked, (table.id,)) == [(True,)]
+
     def may_create_in(self, schema: str) -> bool:
         """Asks ``has_schema_privilege``."""
         return bool(self.execute("SELECT has_schema_privilege(%s, 'CREATE')", (schema,))[0][0])

@@ -211,6 +211,10 @@ class SqliteSession:
         """None: who may open the file for writing, as the transaction has, may do everything."""
         return []
 
+    def owns(self, table: SqlTable) -> bool:
+        """As ``lacks``."""
+        return True
+
     def may_create_in(self, schema: str) -> bool:
         """As ``lacks``."""
         return True
