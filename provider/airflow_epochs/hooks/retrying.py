@@ -15,6 +15,7 @@ from airflow_epochs.coordinator import admin, pausing, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
+from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, unfinished
 from airflow_epochs.ledger.run_ids import airflow_run, nth, read_again
@@ -29,8 +30,6 @@ RUNNING = "running"
 ACTIVE = (RUNNING, "queued")
 FAILED = "failed"
 NOT_GREEN = ("failed", "upstream_failed", "skipped")
-ALL_IN_ONE = "EpochsOperator"
-"""The operator of ``layout="single"``, as Airflow's database names it. Its run goes on with further epochs."""
 _BECOMES = {
     State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
     State.ABORTED: "The same offsets are taken again.",
@@ -249,12 +248,11 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
     with create_session() as session:
         rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
         ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
-    # With prefix_group_id=False, or without an EpochPipeline, no id tells the pipeline. What is done does nothing.
-    named = [task for task in ours if f".{pipeline}." in f".{task.task_id}"]
     undone = _undone(view)
+    # Perhaps also those of another pipeline: what is done does nothing.
     return [
         (task_id, index)
-        for task_id, index, operator, state in named or ours
+        for task_id, index, operator, state in own_tasks(pipeline, ours)
         if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
     ]
 
