@@ -519,8 +519,8 @@ GLOBAL_ABORT = STEPS.code(
     Refused,
     "The attempt was aborted, because a sink voted against it or a task failed before the decision. No sink shows its "
     "rows.",
-    "Correct what the message, or the log of the failed task, names. Then clear the failed tasks of the run, or let "
-    "the next run take the same offsets.",
+    "Correct what the message, or the log of the failed task, names. Then type `airflow epochs retry PIPELINE "
+    "--why …`, or let the next run take the same offsets.",
 )
 BACKFILL_TOO_LATE = STEPS.code(
     "EPOCHS-BACKFILL-TOO-LATE",
@@ -546,8 +546,8 @@ SINKS_COLLIDE = STEPS.code(
     "EPOCHS-SINKS-COLLIDE",
     Refused,
     "Two sinks write to the same table.",
-    "Give each sink a table of its own in the DAG, or remove one of them. Then clear the failed tasks of the run, or "
-    "let the next run take the same offsets.",
+    "Give each sink a table of its own in the DAG, or remove one of them. Then type `airflow epochs retry PIPELINE "
+    "--why …`, or let the next run take the same offsets.",
 )
 STAGING_PLACE_UNRECOGNISED = STEPS.code(
     "EPOCHS-STAGING-PLACE-UNRECOGNISED",
@@ -962,8 +962,8 @@ RECORDS_EXPIRED = SOURCE.code(
     "EPOCHS-RECORDS-EXPIRED",
     Corrupt,
     "Retention deleted the first records of the epoch before the epoch read them.",
-    "Clear the failed tasks, or let the next run start: it opens the epoch again, which then begins with the oldest "
-    "records that are left.",
+    "Type `airflow epochs retry PIPELINE --why …`, or let the next run start: it opens the epoch again, which then "
+    "begins with the oldest records that are left.",
 )
 CLUSTER_CHANGED = SOURCE.code(
     "EPOCHS-CLUSTER-CHANGED",
@@ -1206,8 +1206,8 @@ CODE_NOT_ACKNOWLEDGED = TRANSFORM.code(
     "The code of the transform is not that of the epoch before, and the pipeline has on_code_change='stop'. No reader "
     "sees rows of the new code.",
     "Compare the transform's file, and the files that it imports, with those of before. Then type `airflow epochs "
-    "acknowledge-code PIPELINE --why …`, and clear the failed tasks. To go on with the old code, put the files back "
-    "instead.",
+    "acknowledge-code PIPELINE --why …`, and after it `airflow epochs retry PIPELINE --why …`. To go on with the old "
+    "code, put the files back instead.",
 )
 TRANSFORM_BROKEN = TRANSFORM.code(
     "EPOCHS-TRANSFORM-BROKEN",
@@ -1401,7 +1401,8 @@ STATE_KEYS = STATE.code(
     "EPOCHS-STATE-KEYS",
     Refused,
     "The transform returned several changes of one key of a state table. Only one row per key can be the state.",
-    "Correct the transform: let it return each changed key once. Then clear the failed tasks of the run.",
+    "Correct the transform: let it return each changed key once. Then type `airflow epochs retry PIPELINE "
+    "--why …`, or let the next run take the same offsets.",
 )
 STATE_UNKNOWN = STATE.code(
     "EPOCHS-STATE-UNKNOWN",

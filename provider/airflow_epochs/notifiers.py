@@ -6,6 +6,7 @@ is in the context as ``epochs_alert``, so templates of the other notifier can us
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -51,7 +52,9 @@ class _LedgerNotifier(BaseNotifier):
         alert = self._alert(EpochsHook(self.ledger_conn_id).ledger(self.pipeline))
         if alert:
             self.log.warning("%s", alert)
-            self.then(cast("Context", {**context, ALERT: alert}))
+            # Airflow renders a notifier in place: one that several share would repeat the first text for ever.
+            then = copy.copy(self.then) if isinstance(self.then, BaseNotifier) else self.then
+            then(cast("Context", {**context, ALERT: alert}))
 
     def _alert(self, ledger: Ledger) -> str | None:
         """What to tell; None: nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,15 @@ def page(path: str, role: str = "USER") -> str:
 
 @pytest.mark.parametrize(
     ("layout", "tasks"),
-    [({}, ["open", "stage", "vote", "commit.orders", "commit.audit", "complete"]), ({"layout": "single"}, ["epochs"])],
-    ids=["per step", "single"],
+    [
+        ({}, ["open", "stage", "vote", "commit.orders", "commit.audit", "complete"]),
+        ({"layout": "single"}, ["epochs"]),
+        ({"prefix_group_id": False}, ["open", "stage", "vote", "commit.orders", "commit.audit", "complete"]),
+    ],
+    ids=["per step", "single", "ids without the pipeline's name"],
 )
 def test_each_task_that_has_begun_has_a_link_to_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], tasks: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any], tasks: list[str]
 ) -> None:
     lab = Lab(tmp_path, monkeypatch, **layout)
     lab.produce("a", "b")
@@ -50,7 +55,7 @@ def test_each_task_that_has_begun_has_a_link_to_its_log(
     assert run == "r1"
     assert sorted(name for _, _, name in found) == sorted(tasks), "the task behind the pipeline is not the pipeline's"
     assert {state for _, state, _ in found} == {"success"}
-    assert {path for path, _, _ in found} == {f"/dags/{dag_id}/runs/r1/tasks/orders.{task}" for task in tasks}
+    assert {path for path, _, _ in found} == {f"/dags/{dag_id}/runs/r1/tasks/{lab.prefix}{task}" for task in tasks}
 
 
 def test_the_logs_of_all_runs_are_there_and_only_for_those_who_may_read_their_dags(

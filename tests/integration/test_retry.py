@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_epochs import cli, codes
-from airflow_epochs.contracts import Position
-from airflow_epochs.coordinator import admin
+from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import admin, orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.retrying import Retry
@@ -20,6 +20,7 @@ from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
 from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import OffsetRange
 from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.testing import MemorySource
 from tests.support.layout_lab import Lab, broken_commit, short
@@ -286,6 +287,29 @@ def test_no_green_task_of_the_pipeline_runs_again_if_the_runs_epoch_is_complete(
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert {task for task, number in tries(lab, "r1").items() if number > before[task]} == {"mine"}
+
+
+@BOTH_LAYOUTS
+def test_a_command_is_obeyed_by_a_new_run_if_the_failed_one_would_pass_its_complete_epoch_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    lab.produce("a", "b")
+    lab.mine_fails = True
+    assert lab.run("r1").state == "failed"
+    move = Move(
+        position=Position(ranges={"orders": (OffsetRange(0, 0, 0),)}, state={}),
+        again={"orders": (OffsetRange(0, 0, 2),)},
+        ahead={"orders": (OffsetRange(0, 0, 2),)},
+    )
+    orders.put(fresh(lab), orders.standing(fresh(lab), "orders"), "rewind", ME, move)
+    told = Retry.of(fresh(lab), "orders").told(fresh(lab))
+    assert told[0].startswith("A new run of DAG") and "The next run obeys `rewind`" in told[1]
+    before, lab.mine_fails = tries(lab, "r1"), False
+    assert retried(lab).run_id == ""
+    assert short(lab.harness.drive(fresh(lab).retries()[0].run_id)).state == "success"
+    assert lab.shown() == [["a", "a", "b", "b"]] * 2 and fresh(lab).newest_complete() == 2
+    assert tries(lab, "r1") == before
 
 
 def test_all_tasks_run_again_of_a_failed_run_whose_tasks_are_all_green(

@@ -15,6 +15,7 @@ from airflow.cli.cli_config import GroupCommand
 from airflow_epochs import cli
 from airflow_epochs.commands import asking, finding, history, looking
 from airflow_epochs.commands.code import acknowledge_code
+from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
@@ -22,6 +23,7 @@ from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
+from airflow_epochs.operators import definitions
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.airflow_harness import initialised
@@ -434,6 +436,15 @@ def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(
     }
     looking.list_pipelines(_args(ledger_conn_id="other", output="table"))
     assert "fresh" in capsys.readouterr().out
+
+
+def test_a_pipeline_that_no_dag_has_ends_a_command_that_needs_its_dag_with_exit_code_2(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(definitions, "_bags", lambda: iter(()))
+    with pytest.raises(SystemExit, match="2"):
+        show_verification(_args(pipeline="orderz", epochs=1, dag_id=None, ledger_conn_id=None))
+    assert "No DAG of this installation has a pipeline 'orderz'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["pipelines", "find"])

@@ -10,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from airflow_epochs.coordinator import series
+from airflow_epochs import codes
+from airflow_epochs.coordinator import series, staging
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.run_ids import nth
@@ -387,6 +388,48 @@ def test_where_pipelines_block_the_next_run_takes_an_epoch_that_its_own_run_cann
     else:
         with pytest.raises(Refused, match="belongs to run run 1 of DAG dag"):
             following.open(run(2))
+
+
+def lying(monkeypatch: pytest.MonkeyPatch, outer: str, inner: str) -> None:
+    monkeypatch.setattr(staging, "_tables", lambda *of: iter([("orders", outer), ("audit", inner)]))
+
+
+@pytest.mark.parametrize("outer", ["/lake/orders", "s3://lake/orders"])
+def test_a_new_sink_whose_table_is_inside_that_of_another_is_refused_before_anything_is_staged(
+    monkeypatch: pytest.MonkeyPatch, outer: str
+) -> None:
+    scenario = Scenario(BOTH)
+    scenario.produce(2)
+    lying(monkeypatch, outer, f"{outer}/rejected")
+    error = scenario.airflow_run(run(1))
+    assert isinstance(error, Refused) and error.code is codes.SINKS_COLLIDE
+    assert f"sink 'audit', {outer}/rejected, lies inside that of the sink 'orders', {outer}. A VACUUM" in str(error)
+    assert scenario.ledger.tries(1) == []
+    lying(monkeypatch, outer, f"{outer}_rejected")
+    assert scenario.airflow_run(run(2)) is None
+    scenario.check_every_row()
+
+
+def test_a_pipeline_whose_tables_have_always_been_one_inside_the_other_goes_on_and_warns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = Scenario(BOTH)
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+    lying(monkeypatch, "/lake/orders", "/lake/orders/rejected")
+    assert scenario.airflow_run(run(2)) is None
+    assert "/lake/orders/rejected, lies inside" in caplog.text
+    scenario.check_every_row()
+
+
+@pytest.mark.parametrize("inner", ["/lake/orders/_rejected", "/lake/orders/.rejected"])
+def test_a_table_in_a_folder_that_vacuum_skips_may_lie_inside_another(
+    monkeypatch: pytest.MonkeyPatch, inner: str
+) -> None:
+    scenario = Scenario(BOTH)
+    scenario.produce(2)
+    lying(monkeypatch, "/lake/orders", inner)
+    assert scenario.airflow_run(run(1)) is None
 
 
 def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anything_is_staged(

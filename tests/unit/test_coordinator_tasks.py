@@ -276,30 +276,30 @@ def test_an_abort_tells_every_sinks_reason_and_each_remedy_once() -> None:
         "Sink orders voted against it: column x is a STRING, not an INT. "
         "Sink audit voted against it: column y is a STRING, not an INT.",
         "Where: pipeline orders, epoch 1, attempt 1",
-        "What to do: Cast it in the transform. Then clear the failed tasks of the run, or let the next run take the "
-        "same offsets.",
+        "What to do: Cast it in the transform. Then type `airflow epochs retry orders --why …`, or let the next run "
+        "take the same offsets.",
     ]
     aborted = scenario.coordinator().abort(run(1), "a task failed")
     assert (type(aborted), str(aborted)) == (Refused, str(error))
 
 
-AGAIN = "lear the failed tasks of the run, or let the next run take the same offsets."
+AGAIN = "ype `airflow epochs retry orders --why …`, or let the next run take the same offsets."
 """How the remedy of an abort ends, after its first letter."""
 
 
 @pytest.mark.parametrize(
     ("of_the_vote", "of_the_abort"),
     [
-        (codes.BAD_RECORD.remedy, f"'Records that no table takes'. Then c{AGAIN}"),
-        (codes.STATE_KEYS.remedy, f"let it return each changed key once. Then c{AGAIN}"),
-        (codes.MARKER_TOPIC_SETTINGS.remedy, f"as the message says. Never delete the marker topic. Then c{AGAIN}"),
-        (codes.MARKER_CHANGED.remedy, f"'The marker topic'. Then c{AGAIN}"),
-        (codes.DELTA_DELETIONS_GONE.remedy, f"'upsert', has the command. Then c{AGAIN}"),
-        (codes.STAGED_INCOMPLETE.remedy, f"What to do: C{AGAIN}"),
-        (codes.DELTA_TABLE_ALTERED.remedy, f"What to do: C{AGAIN}"),
+        (codes.BAD_RECORD.remedy, f"'Records that no table takes'. Then t{AGAIN}"),
+        (codes.STATE_KEYS.remedy, f"let it return each changed key once. Then t{AGAIN}"),
+        (codes.MARKER_TOPIC_SETTINGS.remedy, f"as the message says. Never delete the marker topic. Then t{AGAIN}"),
+        (codes.MARKER_CHANGED.remedy, f"'The marker topic'. Then t{AGAIN}"),
+        (codes.DELTA_DELETIONS_GONE.remedy, f"'upsert', has the command. Then t{AGAIN}"),
+        (codes.STAGED_INCOMPLETE.remedy, f"What to do: T{AGAIN}"),
+        (codes.DELTA_TABLE_ALTERED.remedy, f"What to do: T{AGAIN}"),
         (
             "Put it back, and clear the failed task. Else see docs/a.md.",
-            f"Put it back. Else see docs/a.md. Then c{AGAIN}",
+            f"Put it back. Else see docs/a.md. Then t{AGAIN}",
         ),
         (codes.SQL_MARKER_CHANGED.remedy, codes.SQL_MARKER_CHANGED.remedy),
         (codes.DELTA_MARKER_CHANGED.remedy, codes.DELTA_MARKER_CHANGED.remedy),
@@ -311,7 +311,7 @@ def test_the_remedy_of_an_abort_says_once_what_to_clear(of_the_vote: str, of_the
     scenario.world.refusals["orders"] = f"X. What to do: {of_the_vote}"
     error = str(scenario.airflow_run(run(1)))
     assert error.endswith(of_the_abort)
-    assert len(re.findall("clear the", error, re.I)) == 1
+    assert len(re.findall("clear the|epochs retry", error, re.I)) == 1
 
 
 def test_the_remedy_of_an_abort_names_open_last_if_a_sink_asks_for_it() -> None:
@@ -395,7 +395,7 @@ def test_rows_that_spark_could_not_stage_are_a_vote_to_abort_with_its_reason() -
     assert "Sink audit voted against it: EPOCHS-ROWS-UNFIT: column price is missing" in error.what
     assert error.remedy == (
         "Correct the transform or the table. "
-        "Then clear the failed tasks of the run, or let the next run take the same offsets."
+        "Then type `airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets."
     )
     assert scenario.world.tables == {}
 
@@ -410,7 +410,7 @@ def test_a_sink_that_spark_did_not_report_votes_abort_and_names_the_versions_to_
     assert "Spark reported nothing for this sink" in refused.value.what
     assert refused.value.remedy.startswith("Install the same version for tasks and for Spark")
     assert refused.value.remedy.endswith(
-        "Then clear the failed tasks of the run, or let the next run take the same offsets."
+        "Then type `airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets."
     )
     assert scenario.world.tables == {}
 

@@ -498,7 +498,7 @@ def test_an_epoch_that_began_at_the_oldest_record_begins_at_the_oldest_that_is_l
         Corrupt, match=r"This epoch begins at the oldest records.*orders\[0\] offsets \[0, 12\), orders\[1\] offs"
     ) as stopped:
         require_readable(ranges, OLDEST, log)
-    assert stopped.value.remedy.startswith("Clear the failed tasks")
+    assert stopped.value.remedy.startswith("Type `airflow epochs retry ")
     again = begun_again(ranges, OLDEST, log)
     assert again.ranges == {"orders": (OffsetRange(0, 12, 20), OffsetRange(1, 8, 8))}
     assert tails_of(again.state) == {("orders", 0): Tail(3, 77), ("orders", 1): Tail(4, None)}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseNotifier
 
 from airflow_epochs.contracts import Unread
 from airflow_epochs.coordinator import lag as lags
@@ -90,6 +91,31 @@ def test_a_lag_is_told_if_it_is_above_one_of_the_limits(
 def test_a_pipeline_whose_lag_nobody_knows_tells_nothing(world: DiskWorld) -> None:
     alerts: list[str] = []
     assert told(LagNotifier("orders", lambda context: alerts.append("told"), records_above=0), alerts) == []
+
+
+class Mail(BaseNotifier):
+    """As the notifiers of Airflow's providers: its text is a template."""
+
+    template_fields = ("text",)
+
+    def __init__(self, text: str, sent: list[str]) -> None:
+        super().__init__()
+        self.text, self.sent = text, sent
+
+    def notify(self, context: Any) -> None:
+        self.sent.append(self.text)
+
+
+def test_a_notifier_that_several_share_sends_the_text_of_each(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lag = Lag((Unread(topic="t", partition=0, start=5, end=15, ms=0),))
+    monkeypatch.setattr(lags, "lag_of", lambda *of: lag)
+    sent: list[str] = []
+    mail = Mail("{{ epochs_alert }}", sent)
+    for pipeline in ("orders", "payments"):
+        told(LagNotifier(pipeline, mail, records_above=0), sent)
+    assert [text.partition(":")[0] for text in sent] == ["Pipeline orders", "Pipeline payments"]
 
 
 def test_a_lag_notifier_without_a_limit_is_refused() -> None:

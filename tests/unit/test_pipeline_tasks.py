@@ -8,7 +8,8 @@ import pytest
 from airflow.sdk import DAG, Asset
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, SqlSink
-from airflow_epochs.contracts import Sink
+from airflow_epochs.contracts import Limits, Sink
+from airflow_epochs.operators.phases import asked_limits, asked_savepoint
 
 RULES = {
     "stage": "all_success",
@@ -42,6 +43,18 @@ def pipeline(
 def attribute(dag: DAG, name: str) -> dict[str, Any]:
     """An attribute of all tasks of the DAG's pipeline ``orders``, by their steps."""
     return {task_id.removeprefix("orders."): getattr(dag.get_task(task_id), name) for task_id in dag.task_ids}
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_text_that_is_left_empty_in_the_form_of_a_run_asks_for_nothing(blank: str) -> None:
+    params = pipeline("orders", layout="single").params
+    texts = {name for name in params if "string" in params.get_param(name).schema["type"]}
+    assert all("Empty: " in str(params.get_param(name).description) for name in texts)
+    for name in texts:
+        params[name] = blank
+    assert asked_limits(params) == Limits()
+    assert asked_savepoint(params) is None
+    assert KafkaSource(topics=["orders"])._config(asked_limits(params)) == KafkaSource(topics=["orders"])._config()
 
 
 @pytest.mark.parametrize("rule", ["none_failed", "all_success", "all_done"])

@@ -15,6 +15,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.hooks import retrying
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, Run, ends_of
@@ -144,6 +145,21 @@ def test_a_run_that_is_read_again_is_not_refused_for_the_name_that_it_gave_its_f
     assert (standing and standing.epoch) == (None if disposed else 1)
     with pytest.raises(Refused, match="is taken"):
         world.run("10", hours(10), named)
+
+
+def test_retry_lets_such_a_run_read_again_once_and_then_leaves_its_green_tasks_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, run = Hours(), Run("dag", "11")
+    monkeypatch.setattr(retrying, "_is_all_in_one", lambda run: False)
+    monkeypatch.setattr(retrying, "source_in", lambda spec: world.source)
+    for hour in (9, 10, 11):
+        world.run(str(hour), hours(hour))
+    assert retrying._epoch_passed_on(world.ledger, run) == 3
+    world.rewind(11)
+    assert retrying._epoch_passed_on(world.ledger, run) is None
+    world.run("11", hours(11))
+    assert retrying._epoch_passed_on(world.ledger, run) == 4
 
 
 def test_such_a_run_is_read_again_once_more_after_another_rewind() -> None:

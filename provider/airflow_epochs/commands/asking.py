@@ -36,7 +36,13 @@ CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Co
 OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
 
 
-_UNKNOWN = (codes.PIPELINE_UNKNOWN, codes.CONNECTION_MISSING, codes.DAG_UNKNOWN, codes.DAG_NOT_IMPORTED)
+_UNKNOWN = (
+    codes.PIPELINE_UNKNOWN,
+    codes.PIPELINE_NOT_IN_DAGS,
+    codes.CONNECTION_MISSING,
+    codes.DAG_UNKNOWN,
+    codes.DAG_NOT_IMPORTED,
+)
 """The command names something that is not there: the cause says where."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 Command = Callable[[Namespace], None]

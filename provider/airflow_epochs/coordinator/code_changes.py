@@ -231,8 +231,9 @@ def _not_acknowledged(task: TaskTry, what: str, epoch: int, attempt: int | None 
         f"{what} The pipeline has on_code_change='stop', and nobody has acknowledged the new code.",
         code=codes.CODE_NOT_ACKNOWLEDGED,
         remedy="Compare the transform's file, and the files that it imports, with those of before. Then type "
-        f"`airflow epochs acknowledge-code {name} --code {now} --why …`, and clear the failed tasks. To go on with the "
-        "old code, put the files, and the function that `transform` of the DAG names, back instead.",
+        f"`airflow epochs acknowledge-code {name} --code {now} --why …`, and after it `airflow epochs retry {name} "
+        "--why …`. To go on with the old code, put the files, and the function that `transform` of the DAG names, back "
+        "instead.",
         pipeline=name,
         epoch=epoch,
         attempt=attempt,

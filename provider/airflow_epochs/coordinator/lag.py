@@ -40,11 +40,11 @@ def lag_of(ledger: Ledger, env: Environment) -> Lag | None:
     opened, (_, position) = newest_opened(ledger), position_of_next(ledger)
     if opened is None or position is None:
         return None
-    source = _source(opened.source)
+    source = source_in(opened.source)
     return Lag(tuple(source.unread(position, env))) if isinstance(source, Lagging) else None
 
 
-def _source(spec: JsonDict) -> object:
+def source_in(spec: JsonDict) -> object:
     """The source as the ledger describes it; None if it is of a kind that is not ours."""
     try:
         return from_spec(spec)

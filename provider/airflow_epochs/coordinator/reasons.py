@@ -10,13 +10,14 @@ from airflow_epochs.model import DecisionRecord, Vote, VoteKind
 
 _CLEAR = re.compile(
     r"(?:(?:^|(?<=[.)])\s+)(?:Then )?clear the (?:stage task|failed tasks?)\b.*?\.(?=\s|$))"  # a sentence
+    r"|(?:(?:^|\s+)(?:Then )?type `airflow epochs retry \S+ --why …`, or let the next run take the same offsets\.)"
     r"|(?:,? (?:and|then) clear the (?:stage task|failed tasks?)\b.*?(?=\.(?:\s|$)))",  # the end of one
     re.IGNORECASE,
 )
 """What a vote asks for after its correction. After an abort, ``stage`` is one of several tasks to clear."""
 _OPEN = re.compile(r"[Cc]lear the (?:open task|task `open`)")
 """Clears all that failed as well."""
-_AGAIN = "lear the failed tasks of the run, or let the next run take the same offsets."
+_AGAIN = "ype `airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets."
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
@@ -31,12 +32,12 @@ def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
 
 
 def _remedy(remedies: list[str]) -> str:
-    """Each remedy once, however many sinks ask for it, and at the end the tasks to clear."""
+    """Each remedy once, however many sinks ask for it, and at the end how the tasks run again."""
     corrections = dict.fromkeys(_sentence(rest) for each in remedies if (rest := _CLEAR.sub("", each).strip()))
     ordered = sorted(corrections, key=lambda each: bool(_OPEN.search(each)))
     if not remedies or (ordered and _OPEN.search(ordered[-1])):
         return " ".join(ordered)
-    return " ".join([*ordered, f"Then c{_AGAIN}" if ordered else f"C{_AGAIN}"])
+    return " ".join([*ordered, f"Then t{_AGAIN}" if ordered else f"T{_AGAIN}"])
 
 
 def _against(decision: DecisionRecord) -> list[tuple[str, Vote]]:

@@ -2,7 +2,8 @@
 
 The run in charge of an unfinished epoch is cleared, in both layouts: its tasks read the ledger, and go on where it
 stands. A new run would do the same only where ``on_failed_epoch`` lets it: with "block", no other run may have the
-epoch. A new run is started if no run is in charge, or Airflow has forgotten it.
+epoch. A new run is started if no run is in charge, or Airflow has forgotten it; also if a command waits, and the failed
+run would pass its complete epoch on: then only another run obeys.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import ByInterval
 from airflow_epochs.coordinator import admin, pausing, series
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
+from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import in_words, unfinished
+from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
 from airflow_epochs.ledger.run_ids import airflow_run, nth, read_again
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import RetriedRecord, Run
@@ -29,8 +33,7 @@ RUNNING = "running"
 ACTIVE = (RUNNING, "queued")
 FAILED = "failed"
 NOT_GREEN = ("failed", "upstream_failed", "skipped")
-ALL_IN_ONE = "EpochsOperator"
-"""The operator of ``layout="single"``, as Airflow's database names it. Its run goes on with further epochs."""
+_MARKED = "that somebody marked as success though they are not done"
 _BECOMES = {
     State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
     State.ABORTED: "The same offsets are taken again.",
@@ -64,11 +67,12 @@ class Retry:
         run = _known_run_of(ledger, view, dag_id)
         newest = run or _newest_run(dag_id)
         _require_ended(pipeline, newest, _newest_run(dag_id, RUNNING))
+        goes_on = bool(newest and (run or (newest[1] == FAILED and not _ignores(ledger, view, newest[0]))))
         return cls(
             pipeline,
             ledger.newest_retry() + 1,
             dag_id,
-            newest[0].run_id if newest and (run or newest[1] == FAILED) else "",
+            newest[0].run_id if newest and goes_on else "",
             view.opened.txn_id if view else "",
         )
 
@@ -94,7 +98,8 @@ class Retry:
         if not marked and not _not_green(run):
             return f"All tasks of {run}"
         names = ", ".join(sorted({task_id for task_id, _ in marked}))
-        too = f", and those that somebody marked as success though they are not done ({names})," if marked else ""
+        why = "that read its data interval again if a command lets them" if _may_read_again(ledger, run) else _MARKED
+        too = f", and those {why} ({names})," if marked else ""
         return f"Of {run}, the tasks that failed or were skipped{too}"
 
     def _becomes(self, ledger: Ledger, view: EpochView | None) -> str:
@@ -145,11 +150,37 @@ class Retry:
 
 def _epoch_passed_on(ledger: Ledger, run: Run) -> int | None:
     """The epoch that a run passes on if it is cleared; None if it may take new data. No epoch is unfinished."""
-    number = series.newest(ledger, run)
-    epoch = ledger.epoch_of(nth(run, number))
-    if epoch is None or read_again(ledger, run):
+    if _may_read_again(ledger, run):
         return None
-    return epoch if series.has_ended(ledger, run, number) or not _is_all_in_one(run) else None
+    known = next((each for each in read_again(ledger, run) if ledger.has_index(each)), run)
+    number = series.newest(ledger, known)
+    epoch = ledger.epoch_of(nth(known, number))
+    if epoch is None or not ledger.complete_record(epoch):
+        return None
+    return epoch if series.has_ended(ledger, known, number) or not _is_all_in_one(run) else None
+
+
+def _may_read_again(ledger: Ledger, run: Run) -> bool:
+    """Whether a command lets the run read its data interval once more, which it has not done yet.
+
+    A run without an interval never does. Whether the command concerns just these records, only the run itself tells.
+    """
+    ids = read_again(ledger, run)
+    return bool(ids) and ledger.epoch_of(ids[0]) is None and _has_interval(ledger, run)
+
+
+def _has_interval(ledger: Ledger, run: Run) -> bool:
+    """Whether the run's epoch was planned for its data interval."""
+    epoch, opened = ledger.epoch_of(run), newest_opened(ledger)
+    record, source = ledger.complete_record(epoch) if epoch else None, source_in(opened.source) if opened else None
+    if record is None or not isinstance(source, ByInterval):
+        return False
+    return source.read_until(record.source_state) is not None
+
+
+def _ignores(ledger: Ledger, view: EpochView | None, run: Run) -> bool:
+    """Whether a command waits, and the run, if it is cleared, passes its complete epoch on and does not obey."""
+    return bool(view and view.opened.command) and _epoch_passed_on(ledger, run) is not None
 
 
 def _unfinished_in_words(view: EpochView | None) -> str:
@@ -249,12 +280,13 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
     with create_session() as session:
         rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
         ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
-    # With prefix_group_id=False, or without an EpochPipeline, no id tells the pipeline. What is done does nothing.
-    named = [task for task in ours if f".{pipeline}." in f".{task.task_id}"]
     undone = _undone(view)
+    # Perhaps also those of another pipeline: what is done does nothing.
     return [
         (task_id, index)
-        for task_id, index, operator, state in named or ours
+        for task_id, index, operator, state in own_tasks(
+            pipeline, ours
+        )  # perhaps also another pipeline's: what is done does nothing
         if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
     ]
 

@@ -26,7 +26,19 @@ log = secrecy.logger(__name__)
 
 def asked_limits(params: Mapping[str, Any]) -> Limits:
     """The limits that the run's params set."""
-    return Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
+    return Limits(**{each.name: _asked(params, each.name) for each in fields(Limits) if each.name in params})
+
+
+def asked_savepoint(params: Mapping[str, Any]) -> str | None:
+    """The savepoint's name that the run's params set; None: it is to have none."""
+    name: str | None = _asked(params, "savepoint")
+    return name
+
+
+def _asked(params: Mapping[str, Any], name: str) -> Any:
+    """A param's value. A blank text asks for nothing, as the form of a run says."""
+    value = params.get(name)
+    return None if isinstance(value, str) and not value.strip() else value
 
 
 def limits_again(params: Mapping[str, Any]) -> Limits:
@@ -39,7 +51,7 @@ def require_free_name(coordinator: Coordinator, run: Run, params: Mapping[str, A
 
     A run whose records are read again may have taken it itself.
     """
-    name, ledger = params.get("savepoint"), coordinator.task.ledger
+    name, ledger = asked_savepoint(params), coordinator.task.ledger
     if name and ledger.epoch_of(run) is None and airflow_run(ledger, run) == run:
         savepoints.require_free(ledger, coordinator.task.pipeline.name, name)
 
@@ -57,7 +69,7 @@ def name_epoch(coordinator: Coordinator, run: Run, params: Mapping[str, Any], ep
 
     The epoch is complete. So a name that was taken since ``open`` does not fail the run: its params stay as they are.
     """
-    ledger, pipeline, name = coordinator.task.ledger, coordinator.task.pipeline.name, params.get("savepoint")
+    ledger, pipeline, name = coordinator.task.ledger, coordinator.task.pipeline.name, asked_savepoint(params)
     if not name or ledger.disposed(name):  # disposed of since, and the run was cleared
         return
     try:

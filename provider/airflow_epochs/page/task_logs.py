@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
+from airflow_epochs.hooks.own_tasks import name_inside, own_tasks
 from airflow_epochs.ledger.epoch_records import EpochRecords
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.run_ids import airflow_run
@@ -33,9 +35,10 @@ def task_logs(user: GetUserDep, ledger: Ledger, pipeline: str, records: EpochRec
     runs = dict.fromkeys(airflow_run(ledger, run) for run in _runs(records))
     readable = readable_dags(user, {run.dag_id for run in runs})
     found: dict[Run, list[TaskLog]] = {run: [] for run in runs if run.dag_id in readable}
-    for run, task_id, map_index, state in _begun(found):
-        if name := _inside(pipeline, task_id):
-            found[run].append(TaskLog(name, str(state or ""), _path(run, task_id, map_index)))
+    for run, begun in _begun(found).items():
+        for task in own_tasks(pipeline, begun):
+            path = _path(run, task.task_id, task.map_index)
+            found[run].append(TaskLog(name_inside(pipeline, task.task_id), str(task.state or ""), path))
     return {run: tasks for run, tasks in found.items() if tasks}
 
 
@@ -45,24 +48,21 @@ def _runs(records: EpochRecords) -> Iterator[Run]:
         yield from (records.complete.opened_by, records.complete.completed_by)
 
 
-def _begun(runs: Collection[Run]) -> Iterator[tuple[Run, str, int, str | None]]:
-    """The tasks of the runs that have begun, in the order in which they did: run, task id, map index, state."""
+def _begun(runs: Collection[Run]) -> dict[Run, list[Any]]:
+    """Run -> its tasks that have begun, in the order in which they did: rows of Airflow's database."""
     from airflow.models.taskinstance import TaskInstance as Task
     from airflow.utils.session import create_session
     from sqlalchemy import tuple_
 
-    columns = (Task.dag_id, Task.run_id, Task.task_id, Task.map_index, Task.state)
+    columns = (Task.dag_id, Task.run_id, Task.task_id, Task.map_index, Task.operator, Task.state)
     named = tuple_(Task.dag_id, Task.run_id).in_([(run.dag_id, run.run_id) for run in runs])
     with create_session() as session:
         rows = session.query(*columns).filter(named, Task.try_number > 0, Task.start_date.is_not(None))
         begun = rows.order_by(Task.start_date, Task.task_id).all()
-    for dag_id, run_id, task_id, map_index, state in begun:
-        yield Run(dag_id, run_id), task_id, map_index, state
-
-
-def _inside(pipeline: str, task_id: str) -> str:
-    """The id of a task of the pipeline's group without its groups; empty for the other tasks of the DAG."""
-    return f".{task_id}".partition(f".{pipeline}.")[2]
+    of_run: dict[Run, list[Any]] = {}
+    for task in begun:
+        of_run.setdefault(Run(task.dag_id, task.run_id), []).append(task)
+    return of_run
 
 
 def _path(run: Run, task_id: str, map_index: int) -> str:
