@@ -1973,7 +1973,8 @@ SQL_ROW_REFUSED = SQL.code(
     "EPOCHS-SQL-ROW-REFUSED",
     Refused,
     "The database refused a row or a statement.",
-    "Correct the transform, the table, or the rights of the connection's user. Then clear the failed task.",
+    "Correct the transform, the table (docs/sql.md, 'Other unique columns'), or the rights of the connection's user. "
+    "Then clear the failed task.",
 )
 SQL_ROWS_UNFIT = SQL.code(
     "EPOCHS-SQL-ROWS-UNFIT",

@@ -297,6 +297,23 @@ def test_a_deletion_needs_no_values_but_its_key_and_its_sequence(lab: Lab, sessi
     ]
 
 
+def test_a_deletion_that_breaks_a_quarantine_still_deletes(lab: Lab) -> None:
+    """As those of PostgreSQL, which bring the keys alone."""
+    people = DeltaSink(
+        "people", lab.at("people"), mode="upsert", keys=["id"], sequence_by="seq", delete_when="op = 'D'"
+    )
+    sinks, rules = (people, *lab.outputs("rejected")), {"people": [expect("note IS NOT NULL", otherwise="quarantine")]}
+    for change, shown in (
+        ({"id": "a", "op": "I", "note": "fine", "seq": 1}, [("a",)]),
+        ({"id": "a", "op": "D", "seq": 2}, []),
+    ):
+        sent(lab, [json.dumps(change).encode()])
+        options: Any = {"dead_letters": "rejected", "expectations": rules}
+        lab.run(lab.task("letters", "people", sinks, None, app=APPS / "letters.py", **options))
+        assert lab.rows("people", "id") == shown
+    assert rejected(lab) == []
+
+
 def test_a_letter_that_quotes_its_record_lands_in_every_table(lab: Lab, postgres: Postgres) -> None:
     """Neither its text nor its time may be what the table does not take."""
     late = {"message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -352,6 +369,7 @@ DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=Tru
 PACKED = replace(TOPIC, packed=True)
 NESTED = "array(NULL, named_struct('a.b', map('x', cast(repeat('y', 256) AS binary), repeat('z', 256), NULL)))"
 DELETES = Fit(required=("C", "K"), unless="gone", keys=("K",))
+RULED = Fit(conditions=(("it", "c > 1"),), expected=(expect("c < 3"),), unless="gone", keys=("K",))
 EQUAL_KEYS = """from_json('{"x": 1, "x": 2}', 'map<string, int>')"""
 FLAWS: list[tuple[Fit, str, str | None]] = [
     (DATABASE, "'fine' AS c", None),
@@ -408,6 +426,9 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (DELETES, "NULL AS c, 1 AS k, true AS gone", None),
     (DELETES, "NULL AS c, 1 AS k, cast(NULL AS boolean) AS gone", "column c is NULL"),
     (DELETES, "1 AS c, NULL AS k, true AS gone", "column k is NULL"),
+    (RULED, "NULL AS c, 1 AS k, true AS gone", None),
+    (RULED, "1 AS c, 1 AS k, false AS gone", "the row breaks it"),
+    (RULED, "3 AS c, 1 AS k, cast(NULL AS boolean) AS gone", "the row breaks the expectation 'c < 3'"),
     (Fit(conditions=(("it", "elsewhere > 0"), ("that", "c > 0"))), "-1 AS c", "the row breaks that"),
 ]
 

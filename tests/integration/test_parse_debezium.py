@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from airflow_epochs import DeltaSink, SqlSink
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver.delta.keys import newest_or_tied, problem
+from airflow_epochs.spark.driver.delta.plans import How
 from airflow_epochs.transforms import parse_debezium
 from stack.postgres import Postgres
 from tests.support.spark_world import batch_of
@@ -104,6 +106,23 @@ def test_a_time_with_a_zone_is_a_text_that_a_timestamp_takes_and_a_number_does_n
     as_number = parse_debezium(batch, "id bigint, at_shop bigint", mode="strict", engine=engine)
     assert as_number.rows.collect() == []
     assert [row.offset for row in as_number.corrupt.collect()] == [0]
+
+
+RECIPE = 'drop("topic", "partition", "offset", "at", "before", "after", "source")'
+
+
+@pytest.mark.parametrize("op", ["u", "d"])
+def test_by_the_position_of_the_source_an_event_that_is_sent_twice_is_one_row(session: Any, op: str) -> None:
+    assert RECIPE in PAGE.read_text()
+    ann = {"id": 1, "name": "Ann"}
+    sent = {"u": event("u", None, ann), "d": event("d", {"id": 1, "name": None}, None)}[op]
+    changes = parse_debezium(events_of(session, sent, {**sent, "ts_ms": sent["ts_ms"] + 9000}), TABLE)
+    rows = changes.rows.withColumn("lsn", F.col("source.lsn")).drop(
+        "topic", "partition", "offset", "at", "before", "after", "source"
+    )
+    how = How(mode="upsert", keys=("id",), sequence_by="lsn", delete_when="op = 'd'")
+    assert problem(rows, how) is None
+    assert [row.id for row in newest_or_tied(rows, how).collect()] == [1]
 
 
 UNSENT = "__debezium_unavailable_value"

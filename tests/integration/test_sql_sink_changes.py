@@ -329,6 +329,47 @@ def test_a_deleted_key_comes_back_only_with_a_row_that_is_not_older_than_its_del
     assert len(notes(world)) == 1
 
 
+def test_where_the_order_begins_anew_the_documented_statements_let_the_new_rows_in(world: SqlWorld) -> None:
+    """As the offsets of a topic that was created again."""
+    epoch = Epochs(world, world.sink("customers", **CHANGES))
+    again: tuple[Row, ...] = (1, "Ann anew", 0), (2, None, 1), (3, "Cy is back", 2)
+    epoch((1, "Ann", 900), (2, "Bob", 901), (3, None, 902))
+    epoch(*again)
+    assert shown(world) == [(1, "Ann", 900), (2, "Bob", 901)], "all of it is older"
+    (noted,) = notes(world)
+    world.db.run("UPDATE customers SET lsn = NULL", f'DELETE FROM "{noted}"')
+    epoch(*again)
+    assert shown(world) == [(1, "Ann anew", 0), (3, "Cy is back", 2)]
+
+
+SECOND = "CREATE TABLE mailed (id bigint PRIMARY KEY, name text {}, lsn bigint)"
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+@pytest.mark.parametrize(
+    "later",
+    [changes((1, "b", 4), (2, "c", 3)), changes((1, "c", 3), (2, "a", 4))],
+    ids=["to a smaller key", "to a larger key"],
+)
+def test_a_value_of_a_deferrable_unique_column_may_move_between_keys_in_one_epoch(
+    pg: SqlWorld, later: pa.Table, rehearse: bool
+) -> None:
+    pg.db.run(SECOND.format("UNIQUE DEFERRABLE INITIALLY DEFERRED"))
+    epoch = Epochs(pg, pg.sink("mailed", **CHANGES, rehearse=rehearse))
+    epoch((1, "a", 1), (2, "b", 2))
+    epoch.of(later)
+    rows = sorted(zip(*(later[name].to_pylist() for name in ("id", "name", "lsn")), strict=True))
+    assert shown(pg, "mailed") == rows
+
+
+def test_a_value_of_a_unique_column_that_moves_to_a_smaller_key_is_a_vote_against(world: SqlWorld) -> None:
+    world.db.run(SECOND.format("UNIQUE"))
+    sink, first = world.sink("mailed", **CHANGES), transaction(1)
+    world.epoch(sink, first, None, changes((1, "a", 1), (2, "b", 2)))
+    vote = world.voted(sink, attempt_of(transaction(2), first), changes((1, "b", 4), (2, "c", 3)))
+    assert (vote.vote, "EPOCHS-SQL-ROW-REFUSED" in (vote.reason or "")) == (VoteKind.VOTE_ABORT, True), vote.reason
+
+
 def test_without_a_sequence_the_row_of_the_later_epoch_counts_and_nothing_is_noted(world: SqlWorld) -> None:
     epoch = Epochs(world, world.sink("customers", **LATEST))
     epoch((1, "Ann", 10), (2, "Bob", 10))

@@ -312,3 +312,19 @@ def test_a_tie_that_a_newer_row_decides_is_none(customers: SqlWorld, session: An
     vote = sink.vote(attempt, claim, customers.env)
     assert vote.staged is not None, vote.reason
     assert vote.staged.rows == 1
+
+
+def test_a_deletion_that_comes_twice_is_one_whatever_its_values(customers: SqlWorld, session: Any) -> None:
+    """As those that Debezium sends again, from another offset: what it did not rehearse must not fail in the commit."""
+    sink, first, second = customers.sink(**CHANGES, rehearse=False), transaction(1), transaction(2)
+    for txn, previous, rows in (
+        (first, None, [(1, "a", 1, "c")]),
+        (second, first, [(1, "a", 2, "d"), (1, "b", 2, "d")]),
+    ):
+        attempt = attempt_of(txn, previous)
+        plan = sink.plan_stage(attempt, uuid.uuid4().hex, customers.env)
+        vote = sink.vote(attempt, staged(customers, session, plan, changed(session, *rows)), customers.env)
+        assert vote.staged is not None, vote.reason
+        assert vote.staged.rows == 1
+        sink.commit(attempt, vote.staged, customers.env)
+    assert customers.db.run("SELECT id FROM orders") == []

@@ -230,6 +230,24 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
     assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
 
 
+def test_a_move_to_other_topics_tells_which_sinks_drop_what_is_older_than_their_tables(scenario: Scenario) -> None:
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    spec = {"kind": "sql", "table": "sales.customers", "sequence_by": "lsn"}
+    upsert = replace(next(iter(at.newest.sinks.values())), spec=spec)
+    at = replace(at, newest=replace(at.newest, sinks={**at.newest.sinks, "customers": upsert}))
+    position = at.position(source)
+
+    def told(move: Move) -> list[str]:
+        lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+        return [line for line in lines if "drops what is older" in line]
+
+    (line,) = told(Move(position=position, left=position.ranges))
+    assert line.startswith("  sink customers drops what is older by lsn than its table, sales.customers. ")
+    assert "set lsn to NULL in the table, and empty its notes of deletions" in line
+    assert told(Move(position=position, ahead=position.ranges)) == []
+
+
 def test_the_row_of_an_epoch_has_all_its_commands_before_a_run_obeys_them_and_after(scenario: Scenario) -> None:
     def commands() -> tuple[str, ...]:
         return EpochRow.of(scenario.ledger, scenario.ledger.view(2)).commands

@@ -18,6 +18,7 @@ def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> 
     return [
         f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} will begin elsewhere:",
         *_input(ledger, move, restoration),
+        *_order_anew(at, move),
         *_unread(at, move, restoration),
         f"  there to be read now: {shown(_read(move.ahead, move))}",
         *_brought_back(at, move, restoration),
@@ -48,6 +49,21 @@ def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
     if again:
         twice = "" if restoration.points else ", so their rows come twice"
         lines.append(f"  read again{twice}: {shown(again)}")
+    return lines
+
+
+def _order_anew(at: Standing, move: Move) -> list[str]:
+    """What sinks do that ask which row is the newest: they cannot know that offsets of another topic begin anew."""
+    if not move.left:
+        return []
+    lines = []
+    for name, plan in sorted(at.newest.sinks.items()):
+        if sequence := plan.spec.get("sequence_by"):
+            lines.append(
+                f"  sink {name} drops what is older by {sequence} than its table, {plan.spec.get('table')}. If "
+                f"{sequence} begins anew with the new topics, then before the next run set {sequence} to NULL in the "
+                "table, and empty its notes of deletions: see docs/operations.md, 'The order begins anew'."
+            )
     return lines
 
 

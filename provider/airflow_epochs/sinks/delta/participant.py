@@ -59,7 +59,7 @@ class DeltaParticipant(Whereabouts):
         return Fit(
             required=(*(shape.required if shape else ()), *keys),
             conditions=tuple(
-                (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", _or(value, how.delete_when))
+                (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", value)
                 for key, value in sorted(rules.items())
                 if key.startswith(CONSTRAINTS)
             ),
@@ -150,7 +150,3 @@ class DeltaParticipant(Whereabouts):
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         return upkeep.maintain(self, pipeline, epoch)
-
-
-def _or(condition: str, other: str | None) -> str:
-    return f"({condition}) OR ({other})" if other else condition

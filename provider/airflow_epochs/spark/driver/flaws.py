@@ -62,9 +62,9 @@ def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
     for field in schema["fields"]:
         found = _of_column(field["name"], field["type"], fit)
         yield from found if _is_in(field["name"], fit.keys) else _unless(fit.unless, found)
-    rules = [(f"the expectation {rule.condition!r}", rule.condition) for rule in fit.expected]
-    for what, condition in (*fit.conditions, *rules):
-        yield f"the row breaks {what}", f"NOT coalesce(({condition}), false)"
+    rules = (*fit.conditions, *((f"the expectation {rule.condition!r}", rule.condition) for rule in fit.expected))
+    broken = ((f"the row breaks {what}", f"NOT coalesce(({condition}), false)") for what, condition in rules)
+    yield from _unless(fit.unless, broken)
     if fit.record_bytes is not None:
         size = _record_size({field["name"]: field["type"] for field in schema["fields"]}, fit.packed)
         yield f"the record has more than {fit.record_bytes} bytes", f"{size} > {fit.record_bytes}"

@@ -38,15 +38,16 @@ def problem(rows: DataFrame, how: How) -> str | None:
         repeated = _counted(rows, keys).where(f"{_TIMES} > 1").select(*map(column, keys)).limit(SHOWN_MAX).collect()
         hint = "" if how.mode == "merge" else ", and the sink has no `sequence_by` that tells which row is the newest"
         return f"Some keys have more than one row{hint}: {shown(repeated)}." if repeated else None
-    if ties := _ties(rows, keys, sequence):
+    if ties := _ties(rows, how, sequence):
         return f"Some keys have several newest rows, which differ although their {sequence} is equal: {shown(ties)}."
     return None
 
 
-def _ties(rows: DataFrame, keys: list[str], sequence: str) -> list[Row]:
-    """Keys whose newest rows differ."""
+def _ties(rows: DataFrame, how: How, sequence: str) -> list[Row]:
+    """Keys whose newest rows differ. Rows that delete the same key in the same place of the order do not."""
     from pyspark.sql import functions as F
 
+    keys, rows = list(how.keys), rows if DELETED in rows.columns else _bare(rows, how)
     content = _content(rows)
     per_sequence = rows.groupBy(*map(column, [*keys, sequence])).agg(
         (F.min(content) != F.max(content)).alias(_CONTENTS)
@@ -68,7 +69,8 @@ def _counted(rows: DataFrame, columns: list[str]) -> DataFrame:
 def newest(rows: DataFrame, how: How) -> DataFrame:
     """One row per key, with the column ``DELETED``: whether it meets ``delete_when``.
 
-    For rows without a ``problem``: then rows that are equally new are equal, and it does not matter which one stays.
+    For rows without a ``problem``: then rows that are equally new are equal, or all delete the key. It does not matter
+    which one stays.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -88,6 +90,7 @@ def newest_or_tied(rows: DataFrame, how: How) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
+    rows = _bare(rows, how)  # before they are compared: deletions that were sent twice are one
     if how.sequence_by:
         key = Window.partitionBy(*map(column, how.keys))
         newest_first = key.orderBy(column(how.sequence_by).desc_nulls_first())
@@ -96,6 +99,13 @@ def newest_or_tied(rows: DataFrame, how: How) -> DataFrame:
         rows = rows.withColumn(_CONTENTS, among_equals)
         first = F.row_number().over(Window.partitionBy(*map(column, how.keys), _CONTENTS).orderBy(F.lit(1)))
         rows = rows.withColumn(_RANK, first).where(F.col(_RANK) == 1).drop(_RANK, _CONTENTS)
+    return rows
+
+
+def _bare(rows: DataFrame, how: How) -> DataFrame:
+    """The rows with the column ``DELETED``; those that delete their key with nothing but keys and ``sequence_by``."""
+    from pyspark.sql import functions as F
+
     kept = {name.lower() for name in (*how.keys, how.sequence_by) if name}
     bare = {n: F.when(~F.col(DELETED), column(n)) for n in rows.columns if n.lower() not in kept}
     told = _telling_deleted(rows, how)
