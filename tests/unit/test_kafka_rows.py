@@ -217,12 +217,6 @@ def test_a_column_of_another_type_is_refused_by_name() -> None:
         assert named in what
 
 
-def test_rows_that_tell_which_record_they_were_made_of_are_not_sent_to_its_partition() -> None:
-    what = refusal(topic="string", Partition="integer", offset="long", key="string", name="string")
-    assert "columns `topic`, `partition` and `offset` tell which record a row was made of" in what
-    assert RowShape.of(struct(partition="integer", offset="long", name="string"), "topic t").partition == "partition"
-
-
 def test_columns_beside_a_value_that_would_not_be_sent_are_refused_by_name() -> None:
     assert "because there is a column `value`, 'topic', 'id' would not be sent" in refusal(
         value="string", topic="string", id="long"

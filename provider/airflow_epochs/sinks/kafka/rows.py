@@ -174,11 +174,6 @@ class RowShape:
 def _misfits(types: Mapping[str, Any], found: Mapping[str, str], value_format: str | None) -> Iterator[str]:
     if value_format and "value" in found:
         yield f"there is a column {found['value']!r}, and the sink makes the values itself ({value_format})"
-    if {"topic", "partition", "offset"} <= {name.lower() for name in types} and "value" not in found:
-        yield (
-            "columns `topic`, `partition` and `offset` tell which record a row was made of, and the sink would take "
-            "`partition` as its destination (drop them, or pack them into a struct)"
-        )
     for name, column in found.items():
         kind = types[column]
         wanted = {
