@@ -284,9 +284,7 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
     # Perhaps also those of another pipeline: what is done does nothing.
     return [
         (task_id, index)
-        for task_id, index, operator, state in own_tasks(
-            pipeline, ours
-        )  # perhaps also another pipeline's: what is done does nothing
+        for task_id, index, operator, state in own_tasks(pipeline, ours)
         if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
     ]
 
