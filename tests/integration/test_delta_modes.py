@@ -138,6 +138,22 @@ def test_deleted_keys_stay_deleted_until_a_newer_row_comes_also_for_a_sink_that_
     assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C"), (5, 1, "e")]
 
 
+def test_where_the_order_begins_anew_the_documented_statements_let_the_new_rows_count(
+    session: Any, world: Environment, table: str
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name IS NULL"), world)
+    epochs.run(values(session, "id, v, name", "(1L, 900L, 'Ann')", "(2L, 901L, NULL)", "(3L, 902L, 'Cy')"))
+    late = values(session, "id, v, name", "(1L, 1L, 'taken for older')", "(2L, 2L, 'taken for deleted')")
+    _, _, receipt = epochs.run(late)
+    assert shown(session, table) == [(1, 900, "Ann"), (3, 902, "Cy")]
+    session.sql(f"UPDATE delta.`{table}` SET v = NULL").collect()
+    [notes] = Path(table, "_epochs").glob("*/deleted-*")
+    session.sql(f"DELETE FROM delta.`{notes}`").collect()
+    assert epochs.sink.foreign_changes(receipt, "orders", [], world) == []
+    epochs.run(values(session, "id, v, name", "(1L, 3L, 'Ann anew')", "(2L, 2L, 'back')", "(3L, 4L, NULL)"))
+    assert shown(session, table) == shown_by_others(table) == [(1, 3, "Ann anew"), (2, 2, "back")]
+
+
 @pytest.mark.long
 def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING")
