@@ -187,6 +187,15 @@ def _is_dict(value: object) -> bool:
     return value is None or isinstance(value, Mapping)
 
 
+def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
+    """The names of a pipeline's sinks: one list for each group that commits together, in the order of ``sinks``."""
+    found: dict[str, list[str]] = {}
+    for name, sink in sinks.items():
+        joint = getattr(sink, "joint", None)  # of a ``contracts.Joint``, which is not imported to parse a DAG
+        found.setdefault((joint() if joint else None) or f"{name} alone", []).append(name)
+    return list(found.values())
+
+
 def require_name(kind: str, name: object) -> str:
     """Return ``name``, which the DAG gives a ``kind`` of thing. Raises BadArgument if it is no name."""
     if not isinstance(name, str) or not is_name(name):

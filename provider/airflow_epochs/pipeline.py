@@ -14,6 +14,7 @@ from airflow_epochs.config import (
     TASKS,
     WAIT_FOR_OTHERS_S,
     WARN,
+    groups,
     require_allowed,
     require_backfill,
     require_dead_letters,
@@ -30,7 +31,6 @@ from airflow_epochs.config import (
     require_vote,
     require_wait,
 )
-from airflow_epochs.coordinator.joint_sinks import groups
 from airflow_epochs.operators.base import require_name_of_its_own
 from airflow_epochs.operators.documentation import document, parts_of
 from airflow_epochs.operators.epoch import (

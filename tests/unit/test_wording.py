@@ -44,7 +44,7 @@ def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lack
         ("Correct the sink. Then clear the stage task.", "Correct the sink. Then clear the task."),
         ("Clear the open task with its downstream tasks: the run goes on.", "Clear the task: the run goes on."),
         (
-            codes.GLOBAL_ABORT.remedy.partition(". ")[2],
+            "Then clear the failed tasks of the run, or let the next run take the same offsets.",  # of an older record
             "Then clear the task, or let the next run take the same offsets.",
         ),
         (codes.RECEIPT_MISSING.remedy, "Clear the task."),
@@ -60,6 +60,7 @@ def test_a_remedy_says_to_clear_the_one_task(said: str, says: str) -> None:
     ("said", "says"),
     [
         ("Correct {}. Then clear the failed task.", "Correct {}. Then run the command again."),
+        (codes.STATE_KEYS.remedy, f"{codes.STATE_KEYS.remedy.partition('. ')[0]}. Then run the command again."),
         ("Clear the open task with its downstream tasks: it goes on.", "Run the command again: it goes on."),
         ("Let Airflow retry, or clear the failed task: it looks first.", "Run the command again: it looks first."),
         ("Choose another epoch.", "Choose another epoch."),

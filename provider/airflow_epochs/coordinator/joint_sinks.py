@@ -10,18 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes
+from airflow_epochs.config import groups
 from airflow_epochs.contracts import Environment, Joint, Sink, SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OpenRecord, Receipt, Staged, StageReport, Vote
 from airflow_epochs.sinks.participant import vote_against, vote_against_rows
-
-
-def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
-    """The names of an attempt's sinks: one list for each group that commits together, in the order of ``sinks``."""
-    found: dict[str, list[str]] = {}
-    for name, sink in sinks.items():
-        found.setdefault(_key(sink) or f"{name} alone", []).append(name)
-    return list(found.values())
 
 
 def group_of(sink: str, sinks: Mapping[str, Sink]) -> list[str]:
@@ -72,7 +65,3 @@ def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) 
         return first.commit_together(those, env)
     ((sink, attempt, staged),) = those
     return {sink.name: sink.commit(attempt, staged, env)}
-
-
-def _key(sink: Sink) -> str | None:
-    return sink.joint() if isinstance(sink, Joint) else None

@@ -301,9 +301,10 @@ def _require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str])
 
     Sinks that both have epochs already only get a warning, so that their pipeline goes on. ``tables``: table -> sink.
     """
-    before = task.ledger.complete_record(opened.txn.epoch - 1)
+    nested = list(_nested(tables))
+    before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
     known = before.markers if before else {}
-    for outer, inner in _nested(tables):
+    for outer, inner in nested:
         what = (
             f"The table of the sink {tables[inner]!r}, {inner}, lies inside that of the sink {tables[outer]!r}, "
             f"{outer}. A VACUUM of the outer table may delete the files of the inner one."

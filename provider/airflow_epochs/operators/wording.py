@@ -13,6 +13,7 @@ _CLEARED = re.compile(
     rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`)"
     r"(?: of (?:the|its) run| of each sink that the message names)?(?:,? with its downstream tasks)?"
 )
+_RETRIED = re.compile(r"\btype `airflow epochs retry \S+ --why …`(?:, or let the next run take the same offsets)?")
 
 
 def in_one_task(remedy: str) -> str:
@@ -22,6 +23,6 @@ def in_one_task(remedy: str) -> str:
 
 def in_dry_run(remedy: str) -> str:
     """``remedy`` for a dry run, or for a misspelled command: no task has failed, so the command is run again."""
-    again = _CLEARED.sub("run the command again", remedy)
+    again = _RETRIED.sub("run the command again", _CLEARED.sub("run the command again", remedy))
     alone = re.sub(r"let Airflow retry,? or (?=run the command)", "", again, flags=re.I)
     return re.sub(r"(^|\. )run the command", r"\1Run the command", alone)
