@@ -327,7 +327,7 @@ def test_changed_code_stops_the_one_task_until_it_is_acknowledged(lab: Lab, fail
     lab.produce("b")
     assert lab.run("r2").state == "failed"
     assert "nobody has acknowledged the new code" in failures[0]
-    typed = re.search(r"acknowledge-code orders --code (\w+):orders --why …`, and clear the task\.", failures[0])
+    typed = re.search(r"acknowledge-code orders --code (\w+):orders --why …`, and after it `airflow ep", failures[0])
     assert typed
     code_changes.acknowledge(lab.ledger, "orders", typed[1], by=Account(who="me", why="new rates", host="here"))
     assert lab.clear("r2").state == "success"

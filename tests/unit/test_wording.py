@@ -47,6 +47,10 @@ def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lack
             "Then clear the failed tasks of the run, or let the next run take the same offsets.",  # of an older record
             "Then clear the task, or let the next run take the same offsets.",
         ),
+        (
+            codes.GLOBAL_ABORT.remedy.partition(". ")[2],
+            "Then clear the task, or let the next run take the same offsets.",
+        ),
         (codes.RECEIPT_MISSING.remedy, "Clear the task."),
         ("Clear the task `open` with its downstream tasks, or start a new run.", "Clear the task, or start a new run."),
         ("Clear it, then clear the air.", "Clear it, then clear the air."),

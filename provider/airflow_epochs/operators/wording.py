@@ -13,16 +13,18 @@ _CLEARED = re.compile(
     rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`)"
     r"(?: of (?:the|its) run| of each sink that the message names)?(?:,? with its downstream tasks)?"
 )
-_RETRIED = re.compile(r"\btype `airflow epochs retry \S+ --why …`(?:, or let the next run take the same offsets)?")
+_RETRIED = r"\btype `airflow epochs retry \S+ --why …`"
+_OR_NEXT = "(?:, or let the next run take the same offsets)?"
 
 
 def in_one_task(remedy: str) -> str:
     """``remedy`` for a run that has no task but one: every step is cleared by clearing that one."""
-    return _CLEARED.sub(r"\1 task", remedy).replace("The error of `open` says", "Its error says")
+    cleared = re.sub(_RETRIED, "clear the task", _CLEARED.sub(r"\1 task", remedy))
+    return cleared.replace("The error of `open` says", "Its error says")
 
 
 def in_dry_run(remedy: str) -> str:
     """``remedy`` for a dry run, or for a misspelled command: no task has failed, so the command is run again."""
-    again = _RETRIED.sub("run the command again", _CLEARED.sub("run the command again", remedy))
+    again = re.sub(_RETRIED + _OR_NEXT, "run the command again", _CLEARED.sub("run the command again", remedy))
     alone = re.sub(r"let Airflow retry,? or (?=run the command)", "", again, flags=re.I)
     return re.sub(r"(^|\. )run the command", r"\1Run the command", alone)
