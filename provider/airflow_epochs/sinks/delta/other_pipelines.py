@@ -89,17 +89,12 @@ def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int,
         signed = dict(_signatures(actions))
         if app.epoch in signed:
             return None
-        if found := _of_others(version, actions, app, ledger_id):
+        if found := writer_of(version, actions, app, ledger_id):
             adds = [action["add"] for action in actions if "add" in action]
             if any(unquote(add["path"]) not in later.gone and touches(add) for add in adds):
                 return found
         later.precede(actions)
     return None
-
-
-def writer_of(version: int, actions: list[JsonDict], app: App, ledger_id: str | None) -> Foreign | None:
-    """The other pipeline whose commit this log entry is; None if it is none. ``ledger_id``: None if unknown."""
-    return _of_others(version, actions, app, ledger_id)
 
 
 def pipeline_of(signature: str) -> str | None:
@@ -114,7 +109,8 @@ def _signatures(actions: list[JsonDict]) -> Iterator[tuple[str, int]]:
             yield action["txn"]["appId"], action["txn"]["version"]
 
 
-def _of_others(version: int, actions: list[JsonDict], app: App, ledger_id: str | None) -> Foreign | None:
+def writer_of(version: int, actions: list[JsonDict], app: App, ledger_id: str | None) -> Foreign | None:
+    """The other pipeline whose commit this log entry is; None if it is none. ``ledger_id``: None if unknown."""
     for name, epoch in _signatures(actions):
         found = _SIGNATURE.fullmatch(name)
         if not found or name == app.epoch:
