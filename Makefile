@@ -18,8 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
-	@echo "make test        lint and every test but the long ones (an hour)"
-	@echo "make test-long   what other tests show, in more modes, examples and ways of running (an hour)"
+	@echo "make test        lint and every test but the long ones (45 minutes)"
+	@echo "make test-long   what other tests show, in more modes, examples and ways of running (90 minutes)"
 	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
@@ -61,7 +61,7 @@ test: venv check-java
 
 # What needs no Java.
 test-plain: venv
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e and not long"
 
 jars: venv
 	$(BIN)/python docker/local jars
@@ -77,7 +77,8 @@ test-spark test-brokers: test-%: venv check-java browser
 	$(BIN)/python -m pytest -m "$* and not long" $(JVM)
 
 test-long: venv check-java jars
-	$(BIN)/python -m pytest -m long $(JVM)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long and not jvm and not e2e"
+	$(BIN)/python -m pytest -m "long and (jvm or e2e)" $(JVM)
 
 # After the brokers, beside Spark: so two cores are never left to one of them.
 test-chaos: test-brokers

@@ -113,6 +113,7 @@ def run(folder: Path, *those: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.proof
+@pytest.mark.long
 def test_the_worked_example_passes_the_suite(tmp_path: Path) -> None:
     files = example()
     assert list(files) == [SINK, TESTS]

@@ -166,6 +166,7 @@ class TestDeltaSinkThatMerges(ThroughSpark):
         return [*before, *dict.fromkeys(ids)]
 
 
+@pytest.mark.long
 class TestDeltaSinkThatOverwrites(ThroughSpark):
     options = {"mode": "overwrite"}
 

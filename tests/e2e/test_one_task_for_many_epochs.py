@@ -11,7 +11,7 @@ from airflow_epochs.protocol import State
 from tests.support.running_stack import DEADLINE_S, RunningStack
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 DAG = "orders_continuous"
 TASK = f"{DAG}.epochs"
 
@@ -59,7 +59,6 @@ def test_a_task_that_is_killed_in_an_epoch_is_retried_and_takes_each_order_once(
     assert one_task.shows_all()
 
 
-@pytest.mark.long
 def test_after_a_run_that_a_person_stopped_the_next_run_takes_each_order_once(one_task: OneTask) -> None:
     epoch = one_task.produce_and_wait_for_work(2_000, seed=22)
     stopped = one_task.run_id

@@ -19,7 +19,7 @@ from airflow_epochs.protocol import State
 from tests.support.running_stack import DEADLINE_S, STEPS, RunningStack
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 DAG = "troubled"
 ABORTED, IN_DOUBT = "aborted", "in_doubt"

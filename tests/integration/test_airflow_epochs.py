@@ -134,6 +134,7 @@ def test_clearing_a_whole_complete_run_passes_its_epoch_on_and_takes_no_new_data
     assert lab.after == [1, 1]
 
 
+@pytest.mark.long
 def test_a_whole_run_cleared_because_the_users_own_task_failed_runs_that_task_again(lab: Lab) -> None:
     lab.produce("a")
     lab.mine_fails = True
@@ -145,6 +146,7 @@ def test_a_whole_run_cleared_because_the_users_own_task_failed_runs_that_task_ag
     assert (lab.after, lab.shown()) == ([1], [["a"], ["a"]])
 
 
+@pytest.mark.long
 def test_a_cleared_old_run_passes_its_own_epoch_on_and_its_asset_events_tell_of_the_newest(lab: Lab) -> None:
     for run_id, value in (("r1", "a"), ("r2", "b"), ("r3", "c")):
         lab.produce(value)
@@ -184,6 +186,7 @@ def test_a_roll_forward_without_new_data_tells_the_tasks_behind_and_emits_the_as
     assert {(event["sink"], event["epoch"]) for event in events} == {("orders", 1), ("audit", 1)}
 
 
+@pytest.mark.long
 def test_a_run_whose_roll_forward_failed_takes_new_data_once_the_first_run_has_finished_the_epoch(lab: Lab) -> None:
     lab.produce("a")
     with broken_commit("audit"):
@@ -206,10 +209,16 @@ def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) 
     assert lab.after == [1]
 
 
+AROUND_THE_DECISION = (("stage", "vote"), ("vote", "commit.audit"), ("vote", "complete"))
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "tasks",
-    list(itertools.combinations(("open", "stage", "vote", "commit.audit", "complete"), 2)),
+    [
+        pair if pair in AROUND_THE_DECISION else pytest.param(pair, marks=pytest.mark.long)
+        for pair in itertools.combinations(("open", "stage", "vote", "commit.audit", "complete"), 2)
+    ],
     ids="+".join,
 )
 def test_clearing_any_two_tasks_of_an_in_doubt_run_never_loses_or_doubles_a_row(
@@ -269,6 +278,7 @@ def test_the_param_max_records_limits_one_run(lab: Lab) -> None:
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.long
 def test_the_param_savepoint_names_the_epoch_of_a_run_also_when_it_is_cleared(lab: Lab) -> None:
     lab.produce("a")
     lab.run("r1", {"savepoint": "first"})
@@ -301,6 +311,7 @@ def test_a_run_has_a_note_that_says_what_it_did(lab: Lab) -> None:
     assert lab.harness.note("r2") is None, "it had no new data"
 
 
+@pytest.mark.long
 def test_the_note_of_a_run_follows_its_clears_until_a_person_writes_one(lab: Lab) -> None:
     lab.produce("a", "b")
     with broken_commit("audit"):

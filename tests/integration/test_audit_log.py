@@ -68,7 +68,8 @@ def logged(why: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("command", "event", "dag_id"), [(WAIVE, "cli_epochs_waive", "dag"), (TAKE_OVER, "cli_epochs_takeover", "new")]
+    ("command", "event", "dag_id"),
+    [(WAIVE, "cli_epochs_waive", "dag"), pytest.param(TAKE_OVER, "cli_epochs_takeover", "new", marks=pytest.mark.long)],
 )
 def test_what_is_confirmed_at_a_terminal_is_in_airflows_audit_log_under_the_effective_user(
     root: Path, command: tuple[str, ...], event: str, dag_id: str

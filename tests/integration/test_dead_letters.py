@@ -142,7 +142,7 @@ def test_rows_that_a_sink_would_not_take_land_with_their_records_in_the_same_epo
     "phase",
     [
         pytest.param("stage.done", marks=pytest.mark.long),
-        "decision.landed",
+        pytest.param("decision.landed", marks=pytest.mark.long),
         "committed.rejected",
         pytest.param("complete.put", marks=pytest.mark.long),
     ],
@@ -157,7 +157,8 @@ def test_a_killed_epoch_shows_each_letter_once(lab: Lab, db: Db, phase: str) -> 
     assert taken(lab, db) == {"lake": list("abdeh"), "database": list("ah"), "events": list("abcdeh")}
 
 
-@pytest.mark.parametrize("lost", ["rejected", pytest.param("database", marks=pytest.mark.long)])
+@pytest.mark.parametrize("lost", ["rejected", "database"])
+@pytest.mark.long
 def test_rows_that_are_lost_after_the_decision_are_staged_again_as_they_were(lab: Lab, db: Db, lost: str) -> None:
     """The letters alone, too: they are those of all sinks."""
     sent(lab, list(RECORDS.values()))
@@ -177,6 +178,7 @@ def test_without_dead_letters_the_epoch_is_aborted_as_before(lab: Lab, db: Db) -
         lab.run(pipeline(lab, db, dead_letters=None, letters=DeltaSink("rejected", lab.at("rejected"))))
 
 
+@pytest.mark.long
 def test_sqlite_gets_no_text_that_is_none_and_no_time_that_it_cannot_hold(lab: Lab, tmp_path: Path) -> None:
     """Without dead letters the epoch is aborted; with them, only these rows are left out. It takes NUL characters."""
     db = new_sqlite(tmp_path)
@@ -239,6 +241,7 @@ def test_a_row_that_does_not_tell_its_record_lands_as_json(lab: Lab, db: Db) -> 
     assert json.loads(row[4])["note"] == "much too long a note"
 
 
+@pytest.mark.long
 def test_rows_that_are_others_each_time_they_are_computed_are_shown_nowhere(lab: Lab, db: Db) -> None:
     """One of them could be left out of the sink, and be no dead letter a moment later."""
     sent(lab, [str(number).encode() for number in range(200)])
@@ -257,7 +260,15 @@ def test_rows_that_break_an_expectation_may_be_put_in_quarantine(lab: Lab, db: D
     assert rejected(lab) == [(2, "lake", "the row breaks the expectation \"note <> 'bad'\"")]
 
 
-@pytest.mark.parametrize("condition", ["nota <> 'bad'", "note <>", "note", "count(*) > 0"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "nota <> 'bad'",
+        pytest.param("note <>", marks=pytest.mark.long),
+        "note",
+        pytest.param("count(*) > 0", marks=pytest.mark.long),
+    ],
+)
 def test_a_quarantine_that_cannot_be_computed_is_refused_before_rows_are_staged(
     lab: Lab, db: Db, condition: str
 ) -> None:
@@ -270,6 +281,7 @@ def test_a_quarantine_that_cannot_be_computed_is_refused_before_rows_are_staged(
     assert taken(lab, db) == {"lake": ["a"], "database": list("ax"), "events": list("ax")}
 
 
+@pytest.mark.long
 def test_a_deletion_needs_no_values_but_its_key_and_its_sequence(lab: Lab, session: Any) -> None:
     table = f"delta.`{lab.at('people')}`"
     session.sql(f"CREATE TABLE {table} (id STRING NOT NULL, op STRING, note STRING NOT NULL, seq BIGINT) USING delta")
@@ -314,6 +326,7 @@ def test_a_deletion_that_breaks_a_quarantine_still_deletes(lab: Lab) -> None:
     assert rejected(lab) == []
 
 
+@pytest.mark.long
 def test_a_letter_that_quotes_its_record_lands_in_every_table(lab: Lab, postgres: Postgres) -> None:
     """Neither its text nor its time may be what the table does not take."""
     late = {"message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -339,6 +352,7 @@ def test_a_letter_that_quotes_its_record_lands_in_every_table(lab: Lab, postgres
     assert [(at, error, bytes(value)) for at, error, value in found] == expected
 
 
+@pytest.mark.long
 def test_a_row_whose_columns_are_called_as_those_of_a_record_lands_as_json(lab: Lab) -> None:
     topic = create(lab.admin, f"letters-{lab.topic}")
     letters = KafkaSink(

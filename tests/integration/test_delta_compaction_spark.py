@@ -45,6 +45,7 @@ def seen_by_spark(session: Any, table: Path) -> list[str]:
     return sorted(map(str, frame.selectExpr(*as_text).collect()))
 
 
+@pytest.mark.long
 def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_values(session: Any, table: Path) -> None:
     nested = "array(map('k', named_struct('{0}', id, 'kept', '{0}'))) AS {1}"
     for spelling, column in (("inner", "outer"), ("Inner", "outer"), ("inner", "Outer")):
@@ -106,6 +107,7 @@ def test_dates_of_today_are_taken_from_files_of_either_calendar(session: Any, tm
     assert area.checked(attempt, claim)[1].rows == 1
 
 
+@pytest.mark.long
 def test_a_stream_of_spark_reads_on_across_a_compaction_and_sees_each_row_once(
     session: Any, table: Path, tmp_path: Path
 ) -> None:
@@ -131,7 +133,7 @@ def _metadata_of(table: Path, version: int) -> JsonDict:
     return found | {"schemaString": json.loads(found["schemaString"])}
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
     session: Any, table: Path, moment: str
 ) -> None:

@@ -36,6 +36,7 @@ def seen_by_deltalake(table: str) -> list[int]:
     return sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist())
 
 
+@pytest.mark.long
 def test_odd_partition_values_survive_both_vacuums_and_compaction_for_every_reader(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -68,7 +69,7 @@ TYPED = """
 """
 
 
-@pytest.mark.parametrize("timestamps", ["INT96", "TIMESTAMP_MICROS"])
+@pytest.mark.parametrize("timestamps", ["INT96", pytest.param("TIMESTAMP_MICROS", marks=pytest.mark.long)])
 def test_rows_written_by_spark_are_the_same_for_spark_after_compaction(
     session: Any, world: Environment, table: str, timestamps: str
 ) -> None:

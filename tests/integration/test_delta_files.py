@@ -28,7 +28,7 @@ ROWS = f"SELECT id, id % 3 AS p FROM RANGE(0, 300, 1, {TASKS})"
 HEX = ", ".join(f"sha2(concat(id, '{each}'), 512)" for each in range(5))
 LARGE = f"SELECT id, concat({HEX}) AS s FROM RANGE(0, 20000, 1, {TASKS})"
 """13 MB, of which a half is left, however compressed."""
-HOWS: list[Any] = [{}, {"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}]
+HOWS: list[Any] = [{}, {"commit": "spark"}, pytest.param({"mode": "upsert", "keys": ["id"]}, marks=pytest.mark.long)]
 
 
 def files_of(table: str | Path) -> list[Path]:

@@ -170,8 +170,10 @@ def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, wo
 
 
 @pytest.mark.parametrize(
-    ("column", "old", "new"), [("id", "INT", "BIGINT"), ("v", "INT", "BIGINT"), ("v", "DATE", "TIMESTAMP_NTZ")]
+    ("column", "old", "new"),
+    [("id", "INT", "BIGINT"), ("v", "INT", "BIGINT"), ("v", "DATE", "TIMESTAMP_NTZ")],
 )
+@pytest.mark.long
 def test_deleted_keys_stay_deleted_after_a_column_got_a_wider_type(
     session: Any, world: Environment, table: str, column: str, old: str, new: str
 ) -> None:
@@ -195,6 +197,7 @@ def test_deleted_keys_stay_deleted_after_a_column_got_a_wider_type(
     assert [(key, name) for key, _, name in shown(session, table)] == [(2, "again")]
 
 
+@pytest.mark.long
 def test_notes_of_another_type_that_no_cast_turns_into_the_new_one_stop_the_commit_until_they_are_gone(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -216,6 +219,7 @@ def test_notes_of_another_type_that_no_cast_turns_into_the_new_one_stop_the_comm
     assert shown(session, table) == [(1, 4, "late"), (3, 8, "C"), (4, 4, "d")]
 
 
+@pytest.mark.long
 def test_a_key_with_blanks_in_its_name_can_be_deleted(session: Any, world: Environment, table: str) -> None:
     how: dict[str, Any] = {"mode": "upsert", "keys": ["the id"], "sequence_by": "v", "delete_when": "v = 5"}
     create(session, table, "`the id` BIGINT, v BIGINT", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
@@ -240,6 +244,7 @@ def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_th
     assert found == [os.path.realpath(table), os.path.realpath(table), os.path.realpath(f"{table}_3")]
 
 
+@pytest.mark.long
 def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_table_yet(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -250,7 +255,11 @@ def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_tabl
     assert DeltaTable(table).metadata().partition_columns == ["id"]
 
 
-@pytest.mark.parametrize(("column", "columns"), [("id", "id CHAR(3), v BIGINT"), ("v", "id STRING, v CHAR(3)")])
+@pytest.mark.parametrize(
+    ("column", "columns"),
+    [("id", "id CHAR(3), v BIGINT"), ("v", "id STRING, v CHAR(3)")],
+)
+@pytest.mark.long
 def test_a_column_that_spark_pads_is_compared_once_the_command_in_the_vote_has_changed_its_type(
     session: Any, world: Environment, table: str, column: str, columns: str
 ) -> None:
@@ -371,6 +380,7 @@ def test_clauses_that_spark_cannot_plan_are_a_vote_abort(
     assert "The MERGE into" in (vote.reason or "") and names in (vote.reason or "").lower()
 
 
+@pytest.mark.long
 def test_rows_of_a_merge_need_not_look_like_the_table(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT NOT NULL, total DOUBLE, p STRING NOT NULL", "PARTITIONED BY (p)")
     merge = (
@@ -422,6 +432,7 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
     assert shown(session, table) == expected
 
 
+@pytest.mark.long
 def test_partitions_are_replaced_on_a_server_that_is_set_up_to_refuse_it(other_session: Any, table: str) -> None:
     other_session.conf.set("spark.databricks.delta.dynamicPartitionOverwrite.enabled", "false")
     sink = DeltaSink("silver", table, mode="overwrite_partitions", partition_by=["p"])
@@ -465,9 +476,13 @@ def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
     ("options", "expected"),
     [
         (UPSERT, [(0, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")]),
-        (COUNTER, [(0, 0, 0, None), (1, 0, 2, None), (2, 2, 2, "new")]),
+        pytest.param(COUNTER, [(0, 0, 0, None), (1, 0, 2, None), (2, 2, 2, "new")], marks=pytest.mark.long),
         ({"mode": "overwrite"}, [(1, 2, 2, "new"), (2, 2, 2, "new")]),
-        ({"mode": "overwrite_partitions"}, [(0, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")]),
+        pytest.param(
+            {"mode": "overwrite_partitions"},
+            [(0, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")],
+            marks=pytest.mark.long,
+        ),
         (
             {"mode": "append", "commit": "spark"},
             [(0, 0, 0, None), (1, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")],
@@ -487,6 +502,7 @@ def test_columns_are_added_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
+@pytest.mark.long
 def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: Environment, named: str, mode: str) -> None:
     epochs = Epochs(DeltaSink("silver", named, mode=mode, schema_evolution="add_columns"), world)
     epochs.run(values(session, "id, p, extra", "(1L, 'b', 'new')"))

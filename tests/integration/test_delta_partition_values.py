@@ -37,7 +37,9 @@ def hours_seen(table: str) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("how", [{}, {"commit": "spark"}, {"mode": "overwrite_partitions"}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"commit": "spark"}, pytest.param({"mode": "overwrite_partitions"}, marks=pytest.mark.long)], ids=str
+)
 def test_an_hour_that_comes_twice_in_the_sessions_zone_is_no_partition_until_the_zone_is_utc(
     session: Any, world: Environment, table: str, how: dict[str, Any]
 ) -> None:
@@ -54,7 +56,7 @@ def test_an_hour_that_comes_twice_in_the_sessions_zone_is_no_partition_until_the
     assert hours_seen(table) == [(1, FIRST), (2, SECOND)]
 
 
-@pytest.mark.parametrize("how", [{}, {"commit": "spark"}], ids=str)
+@pytest.mark.parametrize("how", [{}, pytest.param({"commit": "spark"}, marks=pytest.mark.long)], ids=str)
 def test_an_hour_that_the_table_computes_and_that_comes_twice_is_no_partition_until_the_zone_is_utc(
     session: Any, world: Environment, table: str, how: dict[str, Any]
 ) -> None:
@@ -81,11 +83,11 @@ def test_instants_in_partition_columns_are_in_utc_in_the_log_whatever_the_server
     assert hours_seen(table) == [(1, FIRST)]
 
 
-MODES: list[dict[str, Any]] = [
+MODES: list[Any] = [
     {},
     {"commit": "spark"},
     {"mode": "upsert", "keys": ["id"]},
-    {"mode": "overwrite"},
+    pytest.param({"mode": "overwrite"}, marks=pytest.mark.long),
     {"mode": "overwrite_partitions"},
 ]
 

@@ -208,6 +208,7 @@ TAKES_ROWS_AWAY = {
 
 
 @pytest.mark.jvm
+@pytest.mark.long
 def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
     connect: Any, world: Environment, s3: Any
 ) -> None:

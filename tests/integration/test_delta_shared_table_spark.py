@@ -39,6 +39,7 @@ def reason_against(ours: Epochs, rows: Any) -> str:
     return vote.reason or ""
 
 
+@pytest.mark.long
 def test_an_overwrite_waits_until_the_rows_of_another_pipeline_are_gone(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -56,6 +57,7 @@ def test_an_overwrite_waits_until_the_rows_of_another_pipeline_are_gone(
     assert shown(session, table) == shown_by_others(table) == [(4, "a")]
 
 
+@pytest.mark.long
 def test_an_overwrite_in_the_catalog_sees_other_pipelines_too(session: Any, world: Environment) -> None:
     with table_in_catalog(session) as named:
         ours = Epochs(DeltaSink("stock", named, mode="overwrite"), world)
@@ -64,7 +66,7 @@ def test_an_overwrite_in_the_catalog_sees_other_pipelines_too(session: Any, worl
         assert f"into {named} (version" in reason_against(ours, frame(session, "(3L, 'a')"))
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
+@pytest.mark.parametrize("mode", ["overwrite", pytest.param("overwrite_partitions", marks=pytest.mark.long)])
 def test_a_pipeline_whose_rows_another_one_has_overwritten_is_told_by_whom(
     session: Any, world: Environment, table: str, mode: str
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_pipeline_whose_rows_another_one_has_overwritten_is_told_by_whom(
     theirs.run(frame(session, "(5L, 'd')"))
 
 
+@pytest.mark.long
 def test_partitions_that_each_pipeline_has_for_itself_can_be_overwritten(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -60,6 +60,7 @@ def a_day(day: date | None, place: str | None, number: int, **more: pa.Array) ->
     return pa.table({**columns, **more})
 
 
+@pytest.mark.long
 def test_rows_have_their_partitions_and_columns_that_were_added_later_whoever_rearranges_the_table(
     lab: TableLab, session: Any
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_row_that_the_transform_rejects_is_in_the_dead_letters_with_its_table(
     assert complete.metrics["rows_in"] == 3
 
 
+@pytest.mark.long
 def test_a_new_sink_begins_with_the_rows_of_earlier_epochs(lab: TableLab) -> None:
     for number in (1, 2, 3):
         lab.write(number)
@@ -240,6 +242,7 @@ def test_versions_that_a_vacuum_took_are_skipped_by_the_command_that_the_error_n
     assert lab.ids() == Counter([1, 4])
 
 
+@pytest.mark.long
 def test_the_whole_table_is_read_again_after_a_vacuum_by_the_other_command_that_the_error_names(lab: TableLab) -> None:
     lose_versions(lab)
     shown = lab.typed(stopped(lab, codes.VERSIONS_GONE), "reset-source")
@@ -262,6 +265,7 @@ def test_versions_of_a_log_that_was_cleaned_up_are_skipped(lab: TableLab) -> Non
     assert lab.ids() == Counter([1, 4])
 
 
+@pytest.mark.long
 def test_a_table_that_was_created_again_is_read_from_its_beginning_by_the_command(lab: TableLab) -> None:
     lab.write(1)
     lab.write(2)
@@ -276,6 +280,7 @@ def test_a_table_that_was_created_again_is_read_from_its_beginning_by_the_comman
     assert lab.ids() == Counter([1, 2, 7, 8, 9, 10])
 
 
+@pytest.mark.long
 def test_a_feed_that_was_off_goes_on_with_the_first_version_that_has_one(lab: TableLab) -> None:
     lab.options["changes"] = "feed"
     lab.write(1)
@@ -302,6 +307,7 @@ def test_an_epoch_whose_whole_table_is_gone_is_planned_anew(lab: TableLab) -> No
     assert lab.ids() == Counter([1, 2])
 
 
+@pytest.mark.long
 def test_a_rewound_pipeline_reads_the_versions_once_more(lab: TableLab, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2, 3):
         lab.write(number)

@@ -19,6 +19,7 @@ from tests.support.table_lab import TableLab
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
 
+@pytest.mark.long
 def test_a_number_of_a_topic_is_once_at_the_far_end_wherever_the_second_pipeline_was_killed(
     tmp_path: Path, broker: Broker, connect: ConnectServer
 ) -> None:

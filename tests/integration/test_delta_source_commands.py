@@ -84,6 +84,7 @@ def test_a_pipeline_goes_back_to_a_savepoint_with_its_tables_and_another_one_beg
         lab.ordered("rewind", "--to-savepoint", "good")
 
 
+@pytest.mark.long
 def test_a_file_of_offsets_names_the_version_to_go_on_with(lab: TableLab) -> None:
     epochs(lab, 1, 2)
     assert "so their rows come twice: 1 offsets" in lab.ordered("rewind", "--offsets", file_of(lab, 1))
@@ -128,6 +129,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_sinks(lab: TableLab) -> None:
     assert lab.ids() == Counter([1, 2, 3])
 
 
+@pytest.mark.long
 def test_a_lost_ledger_is_rebuilt_from_a_file_where_the_sinks_log_is_gone_too(lab: TableLab) -> None:
     epochs(lab, 1, 2)
     file = offsets_file(lab.folder, lose_ledger(lab))

@@ -43,6 +43,7 @@ def sql(session: Any, lab: TableLab, statement: str) -> None:
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_only_the_tables_own_files_are_read_wherever_it_lies_and_whatever_its_partitions_are(
     lab: TableLab, session: Any
 ) -> None:
@@ -87,7 +88,7 @@ class BucketLab(TableLab):
         )
 
 
-@pytest.mark.parametrize("changes", ["appends", "feed"])
+@pytest.mark.parametrize("changes", [pytest.param("appends", marks=pytest.mark.long), "feed"])
 def test_versions_of_a_table_on_s3_come_once(tmp_path: Path, connect: ConnectServer, s3: Any, changes: str) -> None:
     lab = BucketLab(tmp_path, connect.where, {"changes": changes}, url=f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders")
     lab.connections["s3"] = connection(s3)
@@ -159,7 +160,7 @@ def fill(session: Any, lab: TableLab, *ids: int) -> None:
         sql(session, lab, f"INSERT INTO t (id, at) VALUES ({id_}, TIMESTAMP'2026-01-0{id_} 12:00:00Z')")
 
 
-@pytest.mark.parametrize("changes", ["appends", "feed"])
+@pytest.mark.parametrize("changes", [pytest.param("appends", marks=pytest.mark.long), "feed"])
 @pytest.mark.parametrize("transform", ["days", "copied"])
 def test_how_a_table_fills_its_columns_is_no_rule_of_the_sinks_table(
     lab: TableLab, session: Any, changes: str, transform: str
@@ -201,7 +202,7 @@ def test_no_batch_has_properties_of_columns_that_are_for_writers(lab: TableLab, 
         assert feed or batch.count() == number
 
 
-@pytest.mark.parametrize("changes", ["appends", "feed"])
+@pytest.mark.parametrize("changes", [pytest.param("appends", marks=pytest.mark.long), "feed"])
 def test_rows_from_before_and_after_a_change_of_the_schema_are_in_one_epoch(
     lab: TableLab, session: Any, changes: str
 ) -> None:
@@ -219,7 +220,9 @@ def test_rows_from_before_and_after_a_change_of_the_schema_are_in_one_epoch(
 
 
 @pytest.mark.parametrize(
-    ("change", "row"), [("RENAME COLUMN id TO number", "3, 3"), ("DROP COLUMN amount", "3")], ids=["renamed", "dropped"]
+    ("change", "row"),
+    [pytest.param("RENAME COLUMN id TO number", "3, 3", marks=pytest.mark.long), ("DROP COLUMN amount", "3")],
+    ids=["renamed", "dropped"],
 )
 def test_an_epoch_of_a_feed_ends_before_a_version_that_changes_a_column(
     lab: TableLab, session: Any, change: str, row: str
@@ -241,6 +244,7 @@ def test_an_epoch_of_a_feed_ends_before_a_version_that_changes_a_column(
     assert lab.asked("SELECT id, _change_type FROM t ORDER BY ALL") == [(str(n), "insert") for n in (1, 2, 3)]
 
 
+@pytest.mark.long
 def test_a_feed_goes_on_after_a_change_of_type_with_the_version_that_the_command_finds(
     lab: TableLab, session: Any
 ) -> None:
@@ -262,6 +266,7 @@ def test_a_feed_goes_on_after_a_change_of_type_with_the_version_that_the_command
     assert lab.asked("SELECT id, _change_type FROM t ORDER BY ALL") == [("1", "insert"), ("y", "insert")]
 
 
+@pytest.mark.long
 def test_an_optimize_alone_brings_no_row_again(lab: TableLab, session: Any) -> None:
     lab.write(1)
     lab.write(2)
@@ -272,6 +277,7 @@ def test_an_optimize_alone_brings_no_row_again(lab: TableLab, session: Any) -> N
     assert lab.versions() == [(0, 2), (2, 3)]
 
 
+@pytest.mark.long
 def test_a_restore_of_the_source_stops_the_appends_and_is_read_from_the_feed(lab: TableLab, session: Any) -> None:
     lab.write(1, configuration={"delta.enableChangeDataFeed": "true"})
     lab.write(2)

@@ -105,7 +105,13 @@ EXPECTED: dict[str, dict[str, Asked]] = {
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [(PATH, "append"), pytest.param(PATH, "merge", marks=pytest.mark.long), (NAMED, "upsert"), (UNREADABLE, "upsert")],
+    [
+        (PATH, "append"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [(PATH, "merge"), (NAMED, "upsert"), (UNREADABLE, "upsert")]
+        ),
+    ],
 )
 def test_a_table_is_described_once_per_look(session: Any, target: str, kind: str, mode: str) -> None:
     world, previous = Environment(spark=SparkOn(session)), None

@@ -74,7 +74,7 @@ def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told
     assert ids(session, table) == [0, 1]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "first", [pytest.param(1, marks=pytest.mark.long), 2], ids=["of the first epoch", "of a later epoch"]
 )
@@ -180,6 +180,7 @@ def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
     assert not Path(staged.place).exists()
 
 
+@pytest.mark.long
 def test_columns_that_a_table_computes_are_left_to_it_though_deltalake_cannot_open_it(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -306,6 +307,7 @@ FITTING = {
 
 
 @pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+@pytest.mark.long
 def test_a_text_inside_a_value_that_is_longer_than_the_table_allows_is_a_vote_abort(
     session: Any, world: Environment, table: str, how: dict[str, Any]
 ) -> None:
@@ -329,9 +331,9 @@ def test_a_text_inside_a_value_that_is_longer_than_the_table_allows_is_a_vote_ab
     [
         ("append", "twice < 100", 5, ""),
         ("append", "twice < 100", 50, "CHECK constraint small"),
-        ("append", "number >= 0", 5, ""),
+        pytest.param("append", "number >= 0", 5, "", marks=pytest.mark.long),
         ("append", "note IS NOT NULL", 5, "CHECK constraint small"),
-        ("upsert", "twice < 100 AND n < 100", 5, ""),
+        pytest.param("upsert", "twice < 100 AND n < 100", 5, "", marks=pytest.mark.long),
         ("upsert", "twice < 100", 50, "CHECK constraint small"),
         ("upsert", "n < 100", 100, "CHECK constraint small"),
     ],

@@ -100,7 +100,7 @@ def of_udfs(session: Any, *ids: int) -> Any:
     [
         {},
         {"commit": "spark"},
-        {"mode": "upsert", "keys": ["id"]},
+        pytest.param({"mode": "upsert", "keys": ["id"]}, marks=pytest.mark.long),
     ],
     ids=["deltalake", "spark", "upsert"],
 )
@@ -150,7 +150,11 @@ def test_a_table_that_version_0_1_has_spoilt_is_repaired_by_the_command_in_the_m
     assert (comments["s"], comments["st"]) == ("it's text", "kept")
 
 
-@pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    "options",
+    [{"commit": "spark"}, pytest.param({"mode": "upsert", "keys": ["id"]}, marks=pytest.mark.long)],
+    ids=["append", "upsert"],
+)
 def test_a_table_that_version_0_1_has_spoilt_takes_epochs_that_spark_commits(
     session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
@@ -429,7 +433,11 @@ def rows_of(world: Environment, start: int) -> Any:
     return world.spark.session.sql(f"SELECT id, id % 2 AS p FROM RANGE({start}, {start + 10}, 1, 2)")
 
 
-@pytest.mark.parametrize("options", [{}, {"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"commit": "spark"}, marks=pytest.mark.long), {"mode": "upsert", "keys": ["id"]}],
+    ids=str,
+)
 def test_no_default_of_a_server_keeps_epochs_from_a_table_that_is_created(
     connect: ConnectServer, table: str, options: dict[str, Any]
 ) -> None:

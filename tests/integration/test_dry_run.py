@@ -213,6 +213,7 @@ def test_what_the_vote_would_refuse_is_shown_and_nothing_is_written(lab: Lab, db
     assert found["events"].vote.vote.value == "VOTE_COMMIT"
 
 
+@pytest.mark.long
 def test_of_a_state_the_changes_are_counted_and_the_state_is_the_one_that_the_epoch_read(lab: Lab) -> None:
     for n in (1, 2):
         lab.produce((0, "a", 1, n), (1, "b", n, n), (2, "c", n, n))
@@ -244,6 +245,7 @@ def unique(batch, epoch, state):
 """
 
 
+@pytest.mark.long
 def test_an_epoch_that_is_not_complete_or_not_there_is_refused_and_the_remedy_leads_on(lab: Lab, db: Db) -> None:
     def refused(epoch: int) -> EpochError:
         before = everything(lab, db)
@@ -267,6 +269,7 @@ def test_an_epoch_that_is_not_complete_or_not_there_is_refused_and_the_remedy_le
     assert [str(refused(epoch)).split(":")[0] for epoch in (-1, 0, 2, 99)] == ["EPOCHS-EPOCH-UNKNOWN"] * 4
 
 
+@pytest.mark.long
 def test_an_epoch_of_which_something_is_gone_is_refused_and_a_later_one_is_not(lab: Lab, db: Db) -> None:
     sent(lab, *ORDERS)
     lab.run(orders(lab, db))
@@ -288,6 +291,7 @@ def test_an_epoch_of_which_something_is_gone_is_refused_and_a_later_one_is_not(l
     assert counts(by_sink(played(lab, db, 2, NOW))["lake"]) == (2, 2, 1, 1)
 
 
+@pytest.mark.long
 def test_rows_that_the_sinks_have_lost_are_only_counted_and_the_note_says_why(lab: Lab, db: Db) -> None:
     sent(lab, *ORDERS)
     lab.run(orders(lab, db))
@@ -434,6 +438,7 @@ def test_a_preview_says_why_rows_would_not_fit(lab: Lab, db: Db) -> None:
     assert told["events"].problem is None
 
 
+@pytest.mark.long
 def test_the_statement_that_a_preview_prints_makes_the_table_for_which_open_has_refused_the_epoch(
     lab: Lab, db: Db
 ) -> None:

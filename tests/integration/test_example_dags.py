@@ -104,6 +104,7 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     assert lab.rejected("silver/orders_fanout_rejected") == told(sent, reasons)
 
 
+@pytest.mark.long
 def test_the_continuous_orders_are_shown_by_several_epochs_of_one_task(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

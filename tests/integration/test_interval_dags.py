@@ -149,6 +149,7 @@ def test_a_run_waits_in_the_triggerer_for_the_end_of_the_grace_and_takes_what_ca
     assert not list(waits) and lab.shown() == "de"
 
 
+@pytest.mark.long
 def test_a_run_that_is_read_again_is_retried_shown_and_named_as_airflow_knows_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +190,7 @@ def seen_while_it_stages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     return seen
 
 
+@pytest.mark.long
 def test_deleted_runs_and_a_failed_one_are_read_again_after_a_rewind_too(lab: Lab) -> None:
     dag = lab.dag(EVERY_HOUR, missed="refuse", starting=NINE.isoformat())
     assert [dag.drive(run).state for run in dag.backfill(NINE, NINE + HOUR)] == ["success"] * 2
@@ -205,6 +207,7 @@ def test_deleted_runs_and_a_failed_one_are_read_again_after_a_rewind_too(lab: La
     assert (lab.shown(), lab.world.ledger.newest_complete()) == ("aabb", 4)
 
 
+@pytest.mark.long
 def test_hours_without_records_have_their_place_in_history_that_is_read_again(lab: Lab) -> None:
     lab.world.produce("e", at=NINE + 5 * HOUR)
     three, five = NINE + 3 * HOUR, NINE + 5 * HOUR
@@ -216,7 +219,7 @@ def test_hours_without_records_have_their_place_in_history_that_is_read_again(la
     assert lab.shown() == "ddee"
 
 
-@pytest.mark.parametrize("command", ["--to-timestamp", "--to-epoch"])
+@pytest.mark.parametrize("command", [pytest.param("--to-timestamp", marks=pytest.mark.long), "--to-epoch"])
 def test_after_a_rewind_to_a_later_hour_a_run_without_records_before_it_passes_its_epoch_on(
     lab: Lab, command: str
 ) -> None:
@@ -234,6 +237,7 @@ def test_after_a_rewind_to_a_later_hour_a_run_without_records_before_it_passes_i
     assert (lab.shown(), lab.world.ledger.newest_complete()) == ("dee", 4)
 
 
+@pytest.mark.long
 def test_a_rewind_to_an_hour_does_not_begin_at_the_end_of_a_transaction_of_the_hour_before(lab: Lab) -> None:
     """A broker wrote that end today: brokers find it in place of the first record of the hour."""
     three, four, five = (NINE + number * HOUR for number in (3, 4, 5))

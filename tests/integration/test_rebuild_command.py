@@ -122,6 +122,7 @@ def test_the_command_takes_sinks_and_templates_from_the_dag_file_and_leaves_a_tr
     assert_all_rows(lost, "orders", "audit")
 
 
+@pytest.mark.long
 def test_acknowledge_code_takes_the_transform_from_the_dag_file(tmp_path: Path) -> None:
     world = DiskWorld(tmp_path, code="0" * 64, on_code_change="stop")
     world.produce(2)
@@ -142,8 +143,20 @@ def test_acknowledge_code_takes_the_transform_from_the_dag_file(tmp_path: Path) 
     ("files", "words", "told", "code"),
     [
         ([], [], "EPOCHS-PIPELINE-NOT-IN-DAGS: No DAG of this installation has a pipeline 'orders'", 2),
-        (["dag", "other"], [], "Several DAGs have a pipeline 'orders'. These DAGs have one: dag, other.", 2),
-        (["dag"], ["--dag-id", "gone"], "DAG 'gone' of this installation has no pipeline 'orders'", 2),
+        pytest.param(
+            ["dag", "other"],
+            [],
+            "Several DAGs have a pipeline 'orders'. These DAGs have one: dag, other.",
+            2,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["dag"],
+            ["--dag-id", "gone"],
+            "DAG 'gone' of this installation has no pipeline 'orders'",
+            2,
+            marks=pytest.mark.long,
+        ),
         (["dag", "other"], ["--dag-id", "other"], "EPOCHS-PIPELINE-OF-OTHER-DAG", 1),
     ],
 )

@@ -404,6 +404,7 @@ def test_sinks_that_stay_get_no_row_of_the_epoch_that_brings_tables_back(lab: La
     assert (lab.rows("lake", "count(*)"), db.run("SELECT count FROM sums ORDER BY 1")) == ([(3,)], [(1,), (2,), (2,)])
 
 
+@pytest.mark.long
 def test_rows_that_a_deletion_vector_had_hidden_are_back(lab: Lab, session: Any) -> None:
     """Spark marks deleted rows beside a file, which stays: the log has the file twice, with and without them."""
     (app := lab.folder / "totals.py").write_text(TOTALS)

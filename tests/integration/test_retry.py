@@ -184,7 +184,13 @@ def test_a_run_that_was_stopped_while_it_staged_aborts_the_attempt_if_it_fails_o
 
 
 @BOTH_LAYOUTS
-@pytest.mark.parametrize("remedy", ['`airflow epochs retry PIPELINE --why "…"`', "clear the run with all its tasks"])
+@pytest.mark.parametrize(
+    "remedy",
+    [
+        '`airflow epochs retry PIPELINE --why "…"`',
+        pytest.param("clear the run with all its tasks", marks=pytest.mark.long),
+    ],
+)
 def test_what_the_guide_says_of_a_run_that_was_marked_as_failed_finishes_the_epoch_and_tells_the_tasks_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str], remedy: str
 ) -> None:
@@ -228,8 +234,10 @@ def goes_on_after_one_retry(lab: Lab, *marked: str) -> None:
     assert lab.shown() == [["a", "b"], ["a", "b"]] and lab.after == [1]
 
 
-@pytest.mark.parametrize("policy", ["take_over", "block"])
-@pytest.mark.parametrize("marked", [("vote",), ("stage", "vote"), ("commit.audit", "vote")], ids=str)
+@pytest.mark.parametrize("policy", ["take_over", pytest.param("block", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "marked", [("vote",), ("stage", "vote"), pytest.param(("commit.audit", "vote"), marks=pytest.mark.long)], ids=str
+)
 def test_a_vote_that_somebody_marked_as_success_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, marked: tuple[str, ...]
 ) -> None:
@@ -241,7 +249,7 @@ def test_a_vote_that_somebody_marked_as_success_is_taken_again(
     goes_on_after_one_retry(lab, *(task for task in marked if task != "stage"))
 
 
-@pytest.mark.parametrize("policy", ["take_over", "block"])
+@pytest.mark.parametrize("policy", [pytest.param("take_over", marks=pytest.mark.long), "block"])
 def test_an_open_that_somebody_marked_as_success_opens_the_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:

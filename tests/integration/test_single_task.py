@@ -157,7 +157,14 @@ def test_a_task_that_is_stopped_finishes_its_epoch_begins_no_other_and_goes_on_w
     assert opened_by(lab) == ["r1", "r1 #2", "r1 #3"]
 
 
-@pytest.mark.parametrize("by", ["the same run, cleared", "the next run", "the next run, with a task per step"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param("the same run, cleared", marks=pytest.mark.long),
+        "the next run",
+        pytest.param("the next run, with a task per step", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by: str) -> None:
     sent: list[object] = []
     for number, phase in enumerate(PHASES):
@@ -180,7 +187,14 @@ def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by:
     assert lab.world.litter() == set()
 
 
-@pytest.mark.parametrize("phase", ["open.landed", "stage.done", "decision.landed"])
+@pytest.mark.parametrize(
+    "phase",
+    [
+        "open.landed",
+        pytest.param("stage.done", marks=pytest.mark.long),
+        pytest.param("decision.landed", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_blocks_with_its_second_epoch_is_cleared_and_finishes_it_with_a_task_per_step(
     lab: Lab, failures: list[str], monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -343,7 +357,7 @@ def test_a_savepoint_names_the_last_epoch_of_the_run(lab: Lab) -> None:
     assert [(each.name, each.epoch) for each in lab.ledger.savepoints()] == [("first", 2)]
 
 
-@pytest.mark.parametrize("layout", ["tasks", "single"])
+@pytest.mark.parametrize("layout", [pytest.param("tasks", marks=pytest.mark.long), "single"])
 def test_a_savepoint_name_that_is_taken_while_the_run_works_fails_no_run_and_the_log_says_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str
 ) -> None:
