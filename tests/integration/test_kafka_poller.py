@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_epochs.contracts import Awaited, Connection
 from airflow_epochs.sources.kafka import poller
+from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.triggers.records import RecordsTrigger
 from stack.broker import Broker
 from tests.support.kafka_sink_world import create
@@ -74,7 +75,7 @@ def test_all_who_watch_a_cluster_share_its_connections_and_the_last_one_closes_t
     polls: list[frozenset[str]] = []
     ends = poller._Partitions.ends
 
-    def counted(self: object, brokers: object, asked: frozenset[str]) -> dict[tuple[str, int], int]:
+    def counted(self: object, brokers: object, asked: frozenset[str]) -> dict[tuple[str, int], int] | None:
         polls.append(asked)
         return ends(self, brokers, asked)  # type: ignore[arg-type]
 
@@ -151,6 +152,29 @@ def test_one_topic_that_is_deleted_wakes_its_own_waiters_and_no_others(
     asyncio.run(scenario())
 
 
+def test_a_first_poll_that_meets_the_deletion_of_a_topic_wakes_no_waiter_of_another(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(broker, monkeypatch, "kafka")
+    kept, calls = new_topic(broker), []
+    ends = Brokers.stable_ends
+
+    def deleted_meanwhile(self: object, partitions: object) -> dict[tuple[str, int], int] | None:
+        calls.append(partitions)
+        return None if len(calls) == 1 else ends(self, partitions)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Brokers, "stable_ends", deleted_meanwhile)
+
+    async def scenario() -> None:
+        stays = asyncio.create_task(fired(waiting_for(kept)))
+        await until(lambda: len(calls) >= 3)
+        assert not stays.done()
+        await asyncio.to_thread(produce, broker, [kept])
+        assert await asyncio.wait_for(stays, 20) == "enough"
+
+    asyncio.run(scenario())
+
+
 async def until_polling() -> list[poller._Poller]:
     await until(lambda: len([each for it in poller._pollers.values() for each in it.watches]) == 2)
     return list(poller._pollers.values())
@@ -164,7 +188,7 @@ def test_who_comes_while_a_poll_is_under_way_waits_for_one_that_asks_for_its_top
     gate, polls = threading.Event(), []
     ends = poller._Partitions.ends
 
-    def gated(self: object, brokers: object, asked: frozenset[str]) -> dict[tuple[str, int], int]:
+    def gated(self: object, brokers: object, asked: frozenset[str]) -> dict[tuple[str, int], int] | None:
         polls.append(asked)
         assert gate.wait(20)
         return ends(self, brokers, asked)  # type: ignore[arg-type]

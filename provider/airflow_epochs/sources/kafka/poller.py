@@ -108,20 +108,26 @@ class _Poller:
         while True:
             topics = frozenset[str]().union(*(each.topics for each in self.watches))
             seen = await self._look(topics)
-            of_topic = _by_topic(seen.ends)  # once for all watches: thousands may share this loop
-            for each in tuple(self.watches):
-                if each.topics <= topics:  # else it came during this poll, which knows nothing of its topics
-                    own = [of_topic.get(topic, {}) for topic in sorted(each.topics)]
-                    each.tell(replace(seen, ends={at: end for ends in own for at, end in ends.items()}))
-            pause = min(2 * pause, PAUSE_S_MAX) if seen.error else POLL_S
+            if seen:
+                self._tell(topics, seen)
+            pause = min(2 * pause, PAUSE_S_MAX) if seen and seen.error else POLL_S
             await asyncio.sleep(pause)
 
-    async def _look(self, topics: frozenset[str]) -> Seen:
+    async def _look(self, topics: frozenset[str]) -> Seen | None:
+        """What there is to see; None while somebody deletes one of the topics: only the next poll sees which."""
         try:
-            return Seen(await asyncio.wrap_future(self.client.submit(lambda b: self._partitions.ends(b, topics))))
+            ends = await asyncio.wrap_future(self.client.submit(lambda b: self._partitions.ends(b, topics)))
         except Exception as error:
             self._partitions = _Partitions()
             return Seen({}, error)
+        return None if ends is None else Seen(ends)
+
+    def _tell(self, topics: frozenset[str], seen: Seen) -> None:
+        of_topic = _by_topic(seen.ends)  # once for all watches: thousands may share this loop
+        for each in tuple(self.watches):
+            if each.topics <= topics:  # else it came during this poll, which knows nothing of its topics
+                own = [of_topic.get(topic, {}) for topic in sorted(each.topics)]
+                each.tell(replace(seen, ends={at: end for ends in own for at, end in ends.items()}))
 
 
 def _by_topic(ends: Mapping[Partition, int]) -> dict[str, dict[Partition, int]]:
@@ -137,19 +143,17 @@ class _Partitions:
     def __init__(self) -> None:
         self._topics: frozenset[str] = frozenset()
         self._known: list[Partition] = []
-        self._ends: dict[Partition, int] = {}
         self._asked_at = 0.0
 
-    def ends(self, brokers: Brokers, topics: frozenset[str]) -> dict[Partition, int]:
+    def ends(self, brokers: Brokers, topics: frozenset[str]) -> dict[Partition, int] | None:
+        """Per partition, its last stable offset; None if a partition is no longer there."""
         if topics != self._topics or time.monotonic() > self._asked_at + METADATA_S:
             self._known = brokers.partitions(sorted(topics))
             self._topics, self._asked_at = topics, time.monotonic()
         ends = brokers.stable_ends(self._known)
-        if ends is None:  # somebody deletes a topic: the next poll sees which
+        if ends is None:
             self._asked_at = 0.0
-        else:
-            self._ends = ends
-        return self._ends
+        return ends
 
 
 class _Client:
