@@ -6,9 +6,8 @@ that clean-up finds whatever was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import (
@@ -27,7 +26,7 @@ from airflow_epochs.contracts import (
     SparkRead,
     Stateful,
 )
-from airflow_epochs.coordinator import code_changes, schemas, state_tables
+from airflow_epochs.coordinator import apart, code_changes, schemas, state_tables
 from airflow_epochs.coordinator.backfill import replayed, require_input_of
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
@@ -75,13 +74,12 @@ def stage_attempt(task: TaskTry, opened: OpenRecord, put_try: PutTry | None = No
     ``put_try`` puts each try on record; by default the ledger does, as a try of its epoch.
 
     Raises:
-        Refused: Two sinks write to one table, or a new one into another's folder; or the code has changed, and must be
-            acknowledged. Nothing was staged.
+        Refused: As ``apart.require_apart``; or the code has changed, and must be acknowledged. Nothing was staged.
         NotApplied, Corrupt: As ``stage_try``.
     """
     changed = code_changes.warning_of(task, opened)
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
-    _require_own_tables(task, opened, tries)
+    apart.require_apart(task, opened, dict(_tables(task, tries)))
     reports = [_staged(task, opened, each, put_try=put_try) for each in tries]
     _release(task, opened)
     return StageReport(
@@ -276,57 +274,6 @@ def _claim(told: Claim) -> StagedClaim:
         unmet=told.unmet and secrecy.scrubbed(told.unmet),
         content=as_json(told.content) if told.content else None,
     )
-
-
-def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> None:
-    """Raise Refused if two sinks write to one table, or a new one into the folder of another.
-
-    The DAG may name it in two ways, by a link or by a catalog for example, so only the sinks themselves can tell.
-    """
-    if len(opened.sinks) == 1:
-        return
-    taken: dict[str, str] = {}
-    for name, table in _tables(task, tries):
-        if taken.setdefault(table, name) != name:
-            raise Refused(
-                f"The sinks {taken[table]!r} and {name!r} write to the same place: {table}.",
-                code=codes.SINKS_COLLIDE,
-                **attempt_fields(opened.txn),
-            )
-    _require_apart(task, opened, taken)
-
-
-def _require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str]) -> None:
-    """Raise Refused if a new sink's table lies in another's folder: a ``VACUUM`` of that one would delete its files.
-
-    Sinks that both have epochs already only get a warning, so that their pipeline goes on. ``tables``: table -> sink.
-    """
-    nested = list(_nested(tables))
-    before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
-    known = before.markers if before else {}
-    for outer, inner in nested:
-        what = (
-            f"The table of the sink {tables[inner]!r}, {inner}, lies inside that of the sink {tables[outer]!r}, "
-            f"{outer}. A VACUUM of the outer table may delete the files of the inner one."
-        )
-        if tables[outer] in known and tables[inner] in known:
-            log.warning("%s Run no VACUUM there. See docs/operations.md.", what)
-            continue
-        raise Refused(
-            what,
-            code=codes.SINKS_COLLIDE,
-            remedy=f"Give the new sink in the DAG a table that is not inside another one. Then type `airflow epochs "
-            f"retry {task.pipeline.name} --why …`, or let the next run take the same offsets.",
-            **attempt_fields(opened.txn),
-        )
-
-
-def _nested(tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each table, and another one in its folder. What begins with ``_`` or ``.`` there is safe from ``VACUUM``."""
-    for outer, inner in permutations(tables, 2):
-        folder = outer.rstrip("/") + "/"
-        if inner.startswith(folder) and not inner[len(folder) :].startswith(("_", ".")):
-            yield outer, inner
 
 
 def _tables(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:

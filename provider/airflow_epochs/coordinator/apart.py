@@ -1,0 +1,83 @@
+"""No two sinks write to one table, and no table has another one, or the ledger, in its folder.
+
+A ``VACUUM`` deletes what lies in a table's folder and is not in the table's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+
+from airflow_epochs import codes, secrecy
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import OpenRecord, attempt_fields
+from airflow_epochs.names import resolved
+
+log = secrecy.logger(__name__)
+
+
+def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str]) -> None:
+    """Raise Refused if sinks of an attempt share a table, or if a new one brings a folder into danger.
+
+    The DAG may name a table in two ways, by a link or by a catalog for example, so only the sinks can tell.
+    Where all sinks in question have epochs already, a nested folder is only warned of, so that their pipeline goes on.
+
+    Args:
+        task: The task that stages.
+        opened: The attempt.
+        tables: Sink name -> table, as the sinks tell them.
+    """
+    sinks = _sink_of_each(opened, tables)
+    nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks)]
+    before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
+    known = before.markers.keys() if before else set()
+    for names, problem in nested:
+        if names <= known:
+            log.warning("%s Run no VACUUM there. See docs/operations.md.", problem.what)
+        else:
+            raise problem  # `stage` knows the place
+
+
+def _sink_of_each(opened: OpenRecord, tables: Mapping[str, str]) -> dict[str, str]:
+    """Table -> sink. Raises Refused if two sinks write to one table."""
+    sinks: dict[str, str] = {}
+    for name, table in tables.items():
+        if sinks.setdefault(table, name) != name:
+            raise Refused(
+                f"The sinks {sinks[table]!r} and {name!r} write to the same place: {table}.",
+                code=codes.SINKS_COLLIDE,
+                **attempt_fields(opened.txn),
+            )
+    return sinks
+
+
+def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
+    for outer, inner in permutations(sinks, 2):
+        if _endangers(outer, inner):
+            problem = Refused(
+                f"The table of the sink {sinks[inner]!r}, {inner}, lies inside that of the sink {sinks[outer]!r}, "
+                f"{outer}. A VACUUM of the outer table may delete the files of the inner one.",
+                code=codes.TABLE_IN_TABLE,
+            )
+            yield {sinks[outer], sinks[inner]}, problem
+
+
+def _ledger_in_tables(task: TaskTry, sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
+    if not task.ledger.root:
+        return
+    folder = f"{resolved(task.ledger.root).rstrip('/')}/{task.pipeline.name}"
+    for table, sink in sinks.items():
+        if folder == table.rstrip("/") or _endangers(table, folder):
+            problem = Refused(
+                f"The ledger of this pipeline, {folder}, lies inside the table of the sink {sink!r}, {table}. A VACUUM "
+                "of the table may delete the ledger.",
+                code=codes.LEDGER_IN_TABLE,
+            )
+            yield {sink}, problem
+
+
+def _endangers(table: str, place: str) -> bool:
+    """Whether a ``VACUUM`` of the table may delete the place: it leaves alone what begins with ``_`` or ``.``."""
+    folder = table.rstrip("/") + "/"
+    return place.startswith(folder) and not place[len(folder) :].startswith(("_", "."))
