@@ -298,7 +298,7 @@ TODAY: dict[str, Callable[[World, str], World]] = {
 }
 
 
-@pytest.mark.parametrize("dag", TODAY)
+@pytest.mark.parametrize("dag", [d if d == "as it was" else pytest.param(d, marks=pytest.mark.long) for d in TODAY])
 @pytest.mark.parametrize("failing", NAMES)
 def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_its_rows(
     world: World, failing: str, dag: str

@@ -60,6 +60,7 @@ class TopicChain(Chain):
         ]
 
 
+@pytest.mark.long
 def test_a_record_is_once_at_the_far_end_of_two_pipelines_wherever_either_crashes(
     tmp_path: Path, broker: Broker
 ) -> None:

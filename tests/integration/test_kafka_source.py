@@ -460,6 +460,7 @@ def test_a_name_that_cannot_be_resolved_is_named(topic: Topic) -> None:
         plan(source(topic), unknown)
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
     topic: Topic, own_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -358,8 +358,8 @@ def test_before_an_epoch_in_another_topic_a_rewind_to_an_epoch_is_refused_and_on
     ("epoch", "tables", "shown"),
     [
         (3, [], "abcdefghiijjkkllxy"),
-        (3, ["--restore-tables"], "abcdefghijklxy"),
-        (2, [], "abcdefgghhiijjkkllxy"),
+        pytest.param(3, ["--restore-tables"], "abcdefghijklxy", marks=pytest.mark.long),
+        pytest.param(2, [], "abcdefgghhiijjkkllxy", marks=pytest.mark.long),
         (2, ["--restore-tables"], "abcdefghijklx"),
     ],
 )
@@ -387,6 +387,7 @@ def test_a_topic_that_is_no_longer_read_and_is_gone_does_not_hinder_a_rewind(
     assert world.completed(world.ledger.newest_complete()).ranges[world.topic("more")] == (OffsetRange(0, 2, 2),)
 
 
+@pytest.mark.long
 def test_a_topic_that_is_no_longer_read_goes_back_where_it_can_and_is_read_again_once_it_is_back(
     world: TopicWorld,
 ) -> None:

@@ -95,7 +95,14 @@ def test_every_version_of_the_table_can_still_be_read(world: TopicWorld) -> None
     assert [action["remove"]["dataChange"] for action in actions_of(entry) if "remove" in action] == [True]
 
 
-PHASES = ["open.landed", "stage.done", "decision.landed", "delta.commit.after", "committed.lake_a", "complete.put"]
+PHASES = [
+    pytest.param("open.landed", marks=pytest.mark.long),
+    "stage.done",
+    "decision.landed",
+    pytest.param("delta.commit.after", marks=pytest.mark.long),
+    "committed.lake_a",
+    pytest.param("complete.put", marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -170,7 +177,7 @@ def test_a_table_that_cannot_go_back_is_named_and_no_table_does(
     assert world.shown("lake_a") == rows
 
 
-@pytest.mark.parametrize("phase", ["open.landed", "stage.done"])
+@pytest.mark.parametrize("phase", [pytest.param("open.landed", marks=pytest.mark.long), "stage.done"])
 def test_a_vacuum_before_the_vote_aborts_the_epoch_and_the_remedy_helps(world: TopicWorld, phase: str) -> None:
     rewind(world, "--to-epoch", "1", "--restore-tables")
     error = world.run(4, {phase: lambda: vacuumed(world)})
@@ -182,7 +189,10 @@ def test_a_vacuum_before_the_vote_aborts_the_epoch_and_the_remedy_helps(world: T
     assert shown(world) == ["abccddeeff"] * 3, "as the command promised: they come twice"
 
 
-@pytest.mark.parametrize(("change", "rows"), [(of_another_pipeline, "aabbccddeeff"), (vacuumed, "abcdef")])
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [(of_another_pipeline, "aabbccddeeff"), pytest.param(vacuumed, "abcdef", marks=pytest.mark.long)],
+)
 def test_a_table_that_was_altered_after_the_decision_can_be_waived_and_stays_as_it_is(
     world: TopicWorld, change: Callable[[TopicWorld], None], rows: str
 ) -> None:

@@ -272,6 +272,7 @@ SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
     runner.stop(session)  # a repeat is fine
 
 
+@pytest.mark.long
 def test_a_batch_that_the_optimizer_drops_does_not_hold_the_driver(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

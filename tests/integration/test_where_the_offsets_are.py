@@ -194,6 +194,7 @@ def test_sinks_of_every_kind_go_on_together_after_the_ledger_was_restored_from_a
     assert {sink: world.shown(sink) for sink in world.sinks} == dict.fromkeys(world.sinks, "abcdefghijklmn")
 
 
+@pytest.mark.long
 def test_sinks_that_lack_the_last_epoch_get_it_under_other_names(world: World, jars: Jars) -> None:
     """The last epoch was in doubt when the ledger was lost: the table shows it, the topic and the database do not."""
     world = with_sinks(world, "lake", "events", "rows")

@@ -60,6 +60,7 @@ def test_spark_connect_starts_with_the_archive_of_its_classes(connect: ConnectSe
     assert str(CLASS_ARCHIVE) in mapped
 
 
+@pytest.mark.long
 def test_an_application_with_settings_of_its_own_starts_with_the_archive_too(jars: Jars, tmp_path: Path) -> None:
     class_archive.make()
     log, application = tmp_path / "classes", tmp_path / "application.py"
@@ -156,6 +157,7 @@ def asked(port: int) -> bytes:
         return stranger.recv(1 << 16)
 
 
+@pytest.mark.long
 def test_a_standalone_cluster_has_two_workers(standalone: StandaloneCluster) -> None:
     assert standalone._alive() == 2
 
