@@ -309,6 +309,7 @@ def test_a_deletion_needs_no_values_but_its_key_and_its_sequence(lab: Lab, sessi
     ]
 
 
+@pytest.mark.long
 def test_a_deletion_that_breaks_a_quarantine_still_deletes(lab: Lab) -> None:
     """As those of PostgreSQL, which bring the keys alone."""
     people = DeltaSink(

@@ -138,6 +138,7 @@ def test_deleted_keys_stay_deleted_until_a_newer_row_comes_also_for_a_sink_that_
     assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C"), (5, 1, "e")]
 
 
+@pytest.mark.long
 def test_where_the_order_begins_anew_the_documented_statements_let_the_new_rows_count(
     session: Any, world: Environment, table: str
 ) -> None:

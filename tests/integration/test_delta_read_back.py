@@ -46,7 +46,7 @@ def test_staged_rows_are_read_back_without_the_state_of_their_table(
     assert (rows.schema, sorted(map(str, rows.collect()))) == expected
 
 
-@pytest.mark.parametrize("where", ["a [folder] of {odd} * name", "s3"])
+@pytest.mark.parametrize("where", ["a [folder] of {odd} * name", pytest.param("s3", marks=pytest.mark.long)])
 def test_staged_rows_are_read_back_from_every_place(
     session: Any, tmp_path: Path, s3: S3Access, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_commit_through_spark_that_has_lost_its_files_is_taken_back_by_the_sta
     assert ids(session, table) == sorted(before + [id_ for id_ in range(2, 6) if mode == "append" or id_ not in before])
 
 
+@pytest.mark.long
 def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -166,7 +166,7 @@ def run_sessions(session: Any, epochs: Sequence[Epoch], gap: int) -> tuple[list[
     return sorted(shown), numbers(late)
 
 
-@pytest.mark.parametrize(("gap", "seed"), [(40, 1), (90, 3)])
+@pytest.mark.parametrize(("gap", "seed"), [(40, 1), pytest.param(90, 3, marks=pytest.mark.long)])
 def test_sessions_are_those_of_plain_python_also_if_a_row_connects_two(session: Any, gap: int, seed: int) -> None:
     epochs = history(seed)
     expected, late = oracle.sessions(epochs, gap)
@@ -225,7 +225,7 @@ def waited(epochs: Sequence[Epoch], pairs: Sequence[tuple[int, int]]) -> dict[st
     return counts
 
 
-@pytest.mark.parametrize(("before", "after", "seed"), [(0, 90, 4), (60, 90, 8)])
+@pytest.mark.parametrize(("before", "after", "seed"), [(0, 90, 4), pytest.param(60, 90, 8, marks=pytest.mark.long)])
 def test_every_pair_of_rows_that_came_in_time_is_made_once(session: Any, before: int, after: int, seed: int) -> None:
     epochs = cut(arrivals(seed, 150), seed, pieces=7)
     expected, late = oracle.pairs(epochs, before, after)

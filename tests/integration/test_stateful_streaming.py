@@ -94,6 +94,7 @@ def test_windows_with_a_watermark_are_the_same(session: Any, tmp_path: Path) -> 
     assert late and len(found) > 50
 
 
+@pytest.mark.long
 def test_sessions_are_the_same(session: Any, tmp_path: Path) -> None:
     parts, delay = batches(arrivals(12, 120, disorder=(0, 5, 20), nulls=False), 12), 20
     shown = streamed(
@@ -112,6 +113,7 @@ def test_sessions_are_the_same(session: Any, tmp_path: Path) -> None:
     assert len(found) > 10
 
 
+@pytest.mark.long
 def test_joined_rows_are_the_same(session: Any, tmp_path: Path) -> None:
     parts, delay = batches(arrivals(13, 120, nulls=False), 13), 20
 
@@ -182,6 +184,7 @@ def test_by_default_rows_of_windows_that_end_now_still_count_there_and_here_they
     assert (sorted(start for _, start in found), late) == ([100], [75])
 
 
+@pytest.mark.long
 def test_a_row_that_connects_to_an_open_session_is_dropped_there_and_counts_here(session: Any, tmp_path: Path) -> None:
     parts = parts_of([100, 140], [75], [1000])  # 140 is exactly a gap later; 75 alone would end at 115, and W is 120
     shown = streamed(

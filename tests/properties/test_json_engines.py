@@ -64,14 +64,8 @@ def test_cases_that_divide_parsers_are_what_from_json_makes_of_them(session: Any
     require_equal(session, [value for pair in zip(SUITE, usual, strict=True) for value in pair], mode)
 
 
-@pytest.mark.parametrize(
-    ("seed", "zone"),
-    [
-        (0, "UTC"),
-        pytest.param(1, "America/New_York", marks=pytest.mark.long),
-        pytest.param(2, "Europe/Zurich", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "zone"), [(0, "UTC"), (1, "America/New_York"), (2, "Europe/Zurich")])
 def test_thousands_of_random_records_are_what_from_json_makes_of_them(session: Any, seed: int, zone: str) -> None:
     many = records(Random(seed), 3_000)
     with session_settings(session, {"spark.sql.session.timeZone": zone}):
