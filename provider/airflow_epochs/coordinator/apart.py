@@ -10,7 +10,7 @@ from itertools import permutations
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, located
 from airflow_epochs.model import OpenRecord, attempt_fields
 from airflow_epochs.names import resolved
 
@@ -28,18 +28,18 @@ def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str]) 
         opened: The attempt.
         tables: Sink name -> table, as the sinks tell them.
     """
-    sinks = _sink_of_each(opened, tables)
-    nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks)]
-    before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
-    known = before.markers.keys() if before else set()
-    for names, problem in nested:
-        if names <= known:
+    with located(**attempt_fields(opened.txn)):
+        sinks = _sink_of_each(tables)
+        nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks)]
+        before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
+        known = before.markers.keys() if before else set()
+        for names, problem in nested:
+            if not names <= known:
+                raise problem
             log.warning("%s Run no VACUUM there. See docs/operations.md.", problem.what)
-        else:
-            raise problem  # `stage` knows the place
 
 
-def _sink_of_each(opened: OpenRecord, tables: Mapping[str, str]) -> dict[str, str]:
+def _sink_of_each(tables: Mapping[str, str]) -> dict[str, str]:
     """Table -> sink. Raises Refused if two sinks write to one table."""
     sinks: dict[str, str] = {}
     for name, table in tables.items():
@@ -47,12 +47,12 @@ def _sink_of_each(opened: OpenRecord, tables: Mapping[str, str]) -> dict[str, st
             raise Refused(
                 f"The sinks {sinks[table]!r} and {name!r} write to the same place: {table}.",
                 code=codes.SINKS_COLLIDE,
-                **attempt_fields(opened.txn),
             )
     return sinks
 
 
 def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
+    """The two sinks of each table that lies inside another one, and what is wrong with it."""
     for outer, inner in permutations(sinks, 2):
         if _endangers(outer, inner):
             problem = Refused(
@@ -64,6 +64,7 @@ def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refu
 
 
 def _ledger_in_tables(task: TaskTry, sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
+    """The sink of each table in which the pipeline's ledger lies, and what is wrong with it."""
     if not task.ledger.root:
         return
     folder = f"{resolved(task.ledger.root).rstrip('/')}/{task.pipeline.name}"
