@@ -8,7 +8,7 @@ _FIELDS = {
     "ledger_root": {
         "label": "Ledger root",
         "description": "Absolute path or URL of the folder that holds the ledgers, "
-        "e.g. /srv/epochs or s3://bucket/epochs. Every Airflow worker must reach it.",
+        "e.g. /srv/epochs or s3://bucket/epochs. Every Airflow worker must reach it. Outside all tables.",
         "schema": {"type": "string"},
     },
     "storage_conn_id": {

@@ -82,7 +82,7 @@ class EpochsHook(BaseHook):
     The password is the key that signs records: at least 32 random characters. To change keys, give several, separated
     by commas, the newest first. The extra fields are:
 
-    - ``ledger_root``: a path or a URL (``s3://bucket/prefix`` …);
+    - ``ledger_root``: a path or a URL (``s3://bucket/prefix`` …) outside all tables;
     - ``storage_conn_id`` (optional): the connection with the object store's credentials;
     - ``storage_options`` (optional): more ``object_store`` options, as a JSON object;
     - ``require_signed`` (optional): if true, refuse a ledger that was never signed;
