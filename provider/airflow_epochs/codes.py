@@ -554,8 +554,8 @@ TABLE_IN_TABLE = STEPS.code(
     Refused,
     "The table of a new sink lies inside another sink's table, or has one inside it. A VACUUM of the outer table would "
     "delete the files of the inner one. Nothing was staged.",
-    "Give the new sink in the DAG a table that is not inside another one. Then type `airflow epochs retry PIPELINE "
-    "--why …`, or let the next run take the same offsets.",
+    "Give the new sink in the DAG a table that is not inside another one and has none inside it. Then type `airflow "
+    "epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
 )
 LEDGER_IN_TABLE = STEPS.code(
     "EPOCHS-LEDGER-IN-TABLE",
