@@ -810,6 +810,15 @@ class Located(Protocol):
 
 
 @runtime_checkable
+class InFolder(Protocol):
+    """A sink whose table is a folder with its staging places. A ``VACUUM`` deletes what else lies there."""
+
+    def folder_of(self, place: str) -> str:
+        """The table's folder, by the place of a try. Asks nobody."""
+        ...
+
+
+@runtime_checkable
 class Traceable(Protocol):
     """A sink that can tell what OpenLineage calls its destination. Of others, it is the URI of the asset."""
 

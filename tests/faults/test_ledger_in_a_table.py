@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,18 +32,21 @@ def lake(tmp_path: Path) -> DiskWorld:
 
 
 @pytest.mark.parametrize(
-    "remedy", [{"tables": {"orders": "all_orders"}}, {"ledger_folder": Path("/elsewhere")}], ids=["table", "ledger"]
+    "remedy",
+    [
+        lambda lake: replace(lake, tables={"orders": "all_orders"}),
+        lambda lake: replace(lake, ledger_folder=lake.folder / "ledgers"),
+    ],
+    ids=["table", "ledger"],
 )
 def test_a_new_sink_whose_table_has_the_ledger_in_it_is_refused_before_anything_is_staged(
-    lake: DiskWorld, tmp_path: Path, remedy: dict[str, object]
+    lake: DiskWorld, tmp_path: Path, remedy: Callable[[DiskWorld], DiskWorld]
 ) -> None:
     error = lake.run(1)
     assert isinstance(error, Refused) and error.code is codes.LEDGER_IN_TABLE
     assert f"The ledger of this pipeline, {tmp_path}/orders, {LIES_INSIDE}, {tmp_path}/orders." in error.what
     assert lake.ledger.tries(1) == [] and lake.rows("orders") == []
-    if "ledger_folder" in remedy:
-        remedy = {"ledger_folder": tmp_path / "ledgers"}
-    mended = replace(lake, **remedy)  # type: ignore[arg-type]
+    mended = remedy(lake)
     assert mended.run(2) is None
     assert_all_rows(mended, *(mended.table(sink).name for sink in mended.sinks))
 

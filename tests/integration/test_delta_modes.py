@@ -171,8 +171,7 @@ def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, wo
 
 
 @pytest.mark.parametrize(
-    ("column", "old", "new"),
-    [("id", "INT", "BIGINT"), ("v", "INT", "BIGINT"), ("v", "DATE", "TIMESTAMP_NTZ")],
+    ("column", "old", "new"), [("id", "INT", "BIGINT"), ("v", "INT", "BIGINT"), ("v", "DATE", "TIMESTAMP_NTZ")]
 )
 @pytest.mark.long
 def test_deleted_keys_stay_deleted_after_a_column_got_a_wider_type(
@@ -256,10 +255,7 @@ def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_tabl
     assert DeltaTable(table).metadata().partition_columns == ["id"]
 
 
-@pytest.mark.parametrize(
-    ("column", "columns"),
-    [("id", "id CHAR(3), v BIGINT"), ("v", "id STRING, v CHAR(3)")],
-)
+@pytest.mark.parametrize(("column", "columns"), [("id", "id CHAR(3), v BIGINT"), ("v", "id STRING, v CHAR(3)")])
 @pytest.mark.long
 def test_a_column_that_spark_pads_is_compared_once_the_command_in_the_vote_has_changed_its_type(
     session: Any, world: Environment, table: str, column: str, columns: str

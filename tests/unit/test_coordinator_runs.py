@@ -391,7 +391,7 @@ def test_where_pipelines_block_the_next_run_takes_an_epoch_that_its_own_run_cann
 
 
 def lying(monkeypatch: pytest.MonkeyPatch, outer: str, inner: str) -> None:
-    monkeypatch.setattr(staging, "_tables", lambda *of: iter([("orders", outer), ("audit", inner)]))
+    monkeypatch.setattr(staging, "_folders", lambda *of: iter([("orders", outer), ("audit", inner)]))
 
 
 @pytest.mark.parametrize("outer", ["/lake/orders", "s3://lake/orders"])
@@ -446,6 +446,17 @@ def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anyt
     monkeypatch.undo()
     assert scenario.airflow_run(run(2)) is None
     scenario.check_every_row()
+
+
+def test_a_sink_alone_is_not_asked_for_its_table_since_a_database_might_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def table_of(*of: object) -> str:
+        raise AssertionError("it is asked")
+
+    monkeypatch.setattr(MemorySink, "table_of", table_of, raising=False)
+    scenario = Scenario(("orders",))
+    assert scenario.airflow_run(run(1)) is None
 
 
 # -- a ledger with a hole -------------------------------------------------------------------------------------------

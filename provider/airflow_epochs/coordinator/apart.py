@@ -17,7 +17,7 @@ from airflow_epochs.names import resolved
 log = secrecy.logger(__name__)
 
 
-def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str]) -> None:
+def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str], folders: Mapping[str, str]) -> None:
     """Raise Refused if sinks of an attempt share a table, or if a new one brings a folder into danger.
 
     The DAG may name a table in two ways, by a link or by a catalog for example, so only the sinks can tell.
@@ -27,9 +27,11 @@ def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str]) 
         task: The task that stages.
         opened: The attempt.
         tables: Sink name -> table, as the sinks tell them.
+        folders: Sink name -> the table's folder, of the sinks whose table is one.
     """
     with located(**attempt_fields(opened.txn)):
-        sinks = _sink_of_each(tables)
+        _require_own_tables(tables)
+        sinks = {folder: name for name, folder in folders.items()}
         nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks)]
         before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
         known = before.markers.keys() if before else set()
@@ -39,8 +41,7 @@ def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str]) 
             log.warning("%s Run no VACUUM there. See docs/operations.md.", problem.what)
 
 
-def _sink_of_each(tables: Mapping[str, str]) -> dict[str, str]:
-    """Table -> sink. Raises Refused if two sinks write to one table."""
+def _require_own_tables(tables: Mapping[str, str]) -> None:
     sinks: dict[str, str] = {}
     for name, table in tables.items():
         if sinks.setdefault(table, name) != name:
@@ -48,7 +49,6 @@ def _sink_of_each(tables: Mapping[str, str]) -> dict[str, str]:
                 f"The sinks {sinks[table]!r} and {name!r} write to the same place: {table}.",
                 code=codes.SINKS_COLLIDE,
             )
-    return sinks
 
 
 def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
@@ -69,7 +69,7 @@ def _ledger_in_tables(task: TaskTry, sinks: Mapping[str, str]) -> Iterator[tuple
         return
     folder = f"{resolved(task.ledger.root).rstrip('/')}/{task.pipeline.name}"
     for table, sink in sinks.items():
-        if folder == table.rstrip("/") or _endangers(table, folder):
+        if _endangers(table, folder):
             problem = Refused(
                 f"The ledger of this pipeline, {folder}, lies inside the table of the sink {sink!r}, {table}. A VACUUM "
                 "of the table may delete the ledger.",
@@ -79,6 +79,6 @@ def _ledger_in_tables(task: TaskTry, sinks: Mapping[str, str]) -> Iterator[tuple
 
 
 def _endangers(table: str, place: str) -> bool:
-    """Whether a ``VACUUM`` of the table may delete the place: it leaves alone what begins with ``_`` or ``.``."""
+    """Whether a ``VACUUM`` of the table may delete what lies at the place: it leaves alone ``_…`` and ``.…``."""
     folder = table.rstrip("/") + "/"
-    return place.startswith(folder) and not place[len(folder) :].startswith(("_", "."))
+    return f"{place}/".startswith(folder) and not place[len(folder) :].startswith(("_", "."))

@@ -14,6 +14,7 @@ from airflow_epochs.contracts import (
     Confirming,
     Environment,
     Fitting,
+    InFolder,
     LeavingOut,
     Located,
     Placing,
@@ -79,7 +80,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord, put_try: PutTry | None = No
     """
     changed = code_changes.warning_of(task, opened)
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
-    apart.require_apart(task, opened, dict(_tables(task, tries)))
+    apart.require_apart(task, opened, dict(_tables(task, opened, tries)), dict(_folders(tries)))
     reports = [_staged(task, opened, each, put_try=put_try) for each in tries]
     _release(task, opened)
     return StageReport(
@@ -276,9 +277,17 @@ def _claim(told: Claim) -> StagedClaim:
     )
 
 
-def _tables(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
-    """Sink name and table, of each sink that can tell its table."""
+def _folders(tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
+    """Sink name and folder, of each sink whose table is one."""
     for each in tries:
+        for name, (sink, _) in each.sinks.items():
+            if isinstance(sink, InFolder):
+                yield name, sink.folder_of(each.places[name])
+
+
+def _tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
+    """Sink name and table, of each sink that can tell its table. One sink alone is not asked: a database may answer."""
+    for each in tries if len(opened.sinks) > 1 else ():
         for name, (sink, attempt) in each.sinks.items():
             if isinstance(sink, Located):
                 yield name, sink.table_of(attempt, each.places[name], task.env)

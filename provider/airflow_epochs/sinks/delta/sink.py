@@ -180,6 +180,10 @@ class DeltaSink:
         return resolved(target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
+        """The table's location: no two tables have the same one."""
+        return self.folder_of(place)
+
+    def folder_of(self, place: str) -> str:
         """The table's location, which contains all its staging places."""
         return resolved(_table_around(place))
 
