@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from orders_demo.watch import DAG
+from tests.support.lanes import long_but
 from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, STEPS, RunningStack
 from tests.support.waiting import wait_until
 
@@ -128,9 +129,7 @@ def test_the_test_button_of_a_connection_creates_a_folder_only_if_it_is_told_to(
     assert list(root.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "step", [s if s in ("vote", "commit.orders") else pytest.param(s, marks=pytest.mark.long) for s in STEPS]
-)
+@pytest.mark.parametrize("step", long_but(["vote", "commit.orders"], STEPS))
 def test_clearing_any_single_task_of_a_finished_run_changes_no_row(running: RunningStack, step: str) -> None:
     run_id, epochs, before = finished_run(running), running.watch.ledger.newest_complete(), running.verdict()
     assert running.clear(DAG, run_id, step) == "success", running.tasks(DAG, run_id)

@@ -16,6 +16,7 @@ from airflow_epochs.page import run_notes
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.testing import MemorySink, MemorySource
 from tests.support.airflow_harness import Harness
+from tests.support.lanes import long_but
 from tests.support.layout_lab import Lab, broken_commit, in_state, short
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -215,10 +216,7 @@ AROUND_THE_DECISION = (("stage", "vote"), ("vote", "commit.audit"), ("vote", "co
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "tasks",
-    [
-        pair if pair in AROUND_THE_DECISION else pytest.param(pair, marks=pytest.mark.long)
-        for pair in itertools.combinations(("open", "stage", "vote", "commit.audit", "complete"), 2)
-    ],
+    long_but(AROUND_THE_DECISION, itertools.combinations(("open", "stage", "vote", "commit.audit", "complete"), 2)),
     ids="+".join,
 )
 def test_clearing_any_two_tasks_of_an_in_doubt_run_never_loses_or_doubles_a_row(

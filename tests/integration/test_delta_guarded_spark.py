@@ -22,6 +22,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
 from tests.support.delta_world import attempt_of, promised, rows, run_epoch, spark_epoch, stage_with_spark, transaction
 from tests.support.environment import Environment
+from tests.support.lanes import long_but
 
 pytestmark = pytest.mark.jvm
 
@@ -78,13 +79,8 @@ OF_THE_CATALOG = {
 }
 
 
-# The others are long tests: Delta writes them into the table's log in the same way.
-SHORT = ("CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta",)
-
-
-@pytest.mark.parametrize(
-    "statement", [s if s in SHORT else pytest.param(s, marks=pytest.mark.long) for s in OF_THE_CATALOG]
-)
+# Delta writes the others into the table's log in the same way.
+@pytest.mark.parametrize("statement", long_but(["CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta"], OF_THE_CATALOG))
 def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_next_epoch(
     session: Any, world: Environment, named: str, statement: str
 ) -> None:

@@ -30,6 +30,7 @@ from tests.support.environment import Action
 from tests.support.faults_disk import PARTITIONS, FileSource
 from tests.support.faults_world import airflow_run, crash, on_disk, phases_of, rows_in
 from tests.support.kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
+from tests.support.lanes import long_but
 from tests.support.one_task import run_in_one_task
 from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 from tests.support.waiting import wait_until
@@ -298,7 +299,7 @@ TODAY: dict[str, Callable[[World, str], World]] = {
 }
 
 
-@pytest.mark.parametrize("dag", [d if d == "as it was" else pytest.param(d, marks=pytest.mark.long) for d in TODAY])
+@pytest.mark.parametrize("dag", long_but(["as it was"], TODAY))
 @pytest.mark.parametrize("failing", NAMES)
 def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_its_rows(
     world: World, failing: str, dag: str
