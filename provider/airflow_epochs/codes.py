@@ -1105,14 +1105,16 @@ REGISTRY_PACKAGE_MISSING = REGISTRY.code(
 REGISTRY_CONNECTION = REGISTRY.code(
     "EPOCHS-REGISTRY-CONNECTION",
     Refused,
-    "The connection of the schema registry has no address, or a setting that the registry's client does not take.",
+    "The connection of the schema registry has no address, or a setting that the registry's client does not take, or "
+    "it does not name the authority that signed the registry's certificate.",
     "Correct the connection: its host is the registry's URL, such as https://registry:8081. Its extra may have the "
     "settings of Confluent's client, such as `ssl.ca.location`. Then clear the failed task.",
 )
 REGISTRY_UNREACHABLE = REGISTRY.code(
     "EPOCHS-REGISTRY-UNREACHABLE",
     NotApplied,
-    "The schema registry does not answer, or it answers with a failure of its own.",
+    "The schema registry does not answer, or it answers with a failure of its own, or the server of its tokens gives "
+    "none.",
     "Let Airflow retry, or clear the failed task once the registry answers. If it never did, correct the host of the "
     "connection.",
 )

@@ -25,9 +25,10 @@ LENGTH_MIN = 4
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?$|pwd$|secret|token|credential|jaas|(^|[._-])(sas|sig|signature)($|[._-])|sas_?key"
     r"|(account|access|shared|private|api|storage|encryption|customer|master)[._-]?key(?!provider)"
-    r"|(^|[._-])key($|\.pem$|_id$)|authorization|connection_?string|^dsn$|^keyfile_dict$",
+    r"|(^|[._-])key($|\.pem$|_id$)|authorization|connection_?string|^dsn$|^keyfile_dict$|user\.info$",
     re.I,
 )
+_USER_INFO = "user.info"  # of a schema registry's client: name and password
 _NO_SECRET_NAME = re.compile(r"(location|path|file|conn_id|provider|mechanism|url|uri|endpoint)$", re.I)
 _JAAS = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"', re.S)
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20}://)[^\s/?#@'\"]{0,512}:[^\s/?#@'\"]{0,512}@")
@@ -130,6 +131,8 @@ def _secrets_in_text(text: str, name: str) -> Iterator[str]:
         return
     if _is_secret(name):
         yield text
+    if name.endswith(_USER_INFO):
+        yield text.partition(":")[2]
     yield from (_unescaped(value) for key, value in _JAAS.findall(text) if _is_secret(key))
     yield from _secrets_in_url(text)
 

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -33,6 +34,15 @@ AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _CONTEXT = re.compile(r":\.[^:]*:")
 """How a subject begins that names its context."""
 _NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
+_DISTRUST = (
+    "Put the certificates of the authority that signed it into a PEM file on Airflow's workers, and name the file in "
+    "the connection's extra as `ssl.ca.location`. Then clear the failed task."
+)
+_NO_TOKEN = (
+    "Correct `bearer.auth.issuer.endpoint.url`, `bearer.auth.client.id` and `bearer.auth.client.secret` in the "
+    "connection's extra; if they are right, let Airflow retry. If the server of tokens has a certificate of an own "
+    "authority, set `SSL_CERT_FILE` in the environment of Airflow's workers. Then clear the failed task."
+)
 
 
 def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, WriterSchema]:
@@ -207,6 +217,7 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
     """
     import httpx2
     from confluent_kafka.schema_registry import SchemaRegistryError
+    from confluent_kafka.schema_registry.error import OAuthTokenError
 
     at = f"The schema registry of connection {connection.conn_id!r}"
     try:
@@ -217,8 +228,27 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
         if error.http_status_code == _MISSING:
             raise missing(f"{at} does not have {what}: {error}.") from error
         raise NotApplied(f"{at} does not tell {what}: {error}.", code=codes.REGISTRY_UNREACHABLE) from error
+    except OAuthTokenError as error:
+        raise NotApplied(
+            f"{at} was not asked, as the server of tokens gives no token: {error}.",
+            code=codes.REGISTRY_UNREACHABLE,
+            remedy=_NO_TOKEN,
+        ) from error
     except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no registry
+        if _is_distrust(error):
+            raise Refused(
+                f"{at} shows a certificate that this host does not trust: {error}.",
+                code=codes.REGISTRY_CONNECTION,
+                remedy=_DISTRUST,
+            ) from error
         raise NotApplied(f"{at} does not answer: {error!r}.", code=codes.REGISTRY_UNREACHABLE) from error
+
+
+def _is_distrust(error: BaseException | None) -> bool:
+    """Whether the server's certificate is the reason, however often the client has wrapped it."""
+    while error and not isinstance(error, SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @contextmanager
