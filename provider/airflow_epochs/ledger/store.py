@@ -6,7 +6,7 @@ S3, GCS and Azure (``If-None-Match: *`` or its like); and obstore's memory store
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -15,7 +15,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
-from airflow_epochs.storage import fsync
+from airflow_epochs.storage import fsync, vacuum
 from airflow_epochs.storage.blobs import Blobs
 from airflow_epochs.storage.local import Disk
 from airflow_epochs.storage.objects import Objects, object_store
@@ -95,7 +95,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         from obstore.store import MemoryStore
 
         return BlobStore(Objects(MemoryStore()), "")
-    return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)))
+    return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)), options)
 
 
 def without_blanks(root: str) -> str:
@@ -118,9 +118,16 @@ def without_blanks(root: str) -> str:
 class BlobStore:
     """A ``Store`` over ``Blobs``, whose errors pass through. They say nothing about the effect."""
 
-    def __init__(self, blobs: Blobs, root: str) -> None:
+    def __init__(self, blobs: Blobs, root: str, options: Mapping[str, str] | None = None) -> None:
         self._blobs = blobs
         self.root = root
+        self._options = options or {}
+
+    def tables_around(self, folder: str) -> Iterator[tuple[str, str]]:
+        """The Delta tables whose ``VACUUM`` may delete values in a folder, each with the folder as it lies there."""
+        if self.root:
+            for table, value in vacuum.tables_around(f"{self.root}/{folder}/value", self._options):
+                yield table, value.removesuffix("/value")
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """As ``Store.put_if_absent``."""
