@@ -61,8 +61,9 @@ LEDGER_FOLDER_MISSING = CONFIGURATION.code(
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
-    "The field `ledger_root` must be an absolute path, or a URL without '#' and '?'. A URL of a file has three "
-    "slashes: file:///srv/epochs. If it has blanks around it, no folder may have them in its name.",
+    "The field `ledger_root` must be an absolute path without '%' before two hexadecimal digits, or a URL without '#' "
+    "and '?'. A URL of a file has three slashes: file:///srv/epochs. If it has blanks around it, no folder may have "
+    "them in its name.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import flaw_of_file, normalised
+from airflow_epochs.names import flaw_of_file, hexadecimal_in, normalised
 from airflow_epochs.secrecy import has_login, shown
 from airflow_epochs.storage import fsync, vacuum
 from airflow_epochs.storage.blobs import Blobs
@@ -70,8 +70,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         options: ``object_store`` options (credentials, endpoint); not used on local disks.
 
     Raises:
-        Refused: The root has a ``#`` or ``?``, is not absolute, is a file on a host, or has a scheme that obstore does
-            not know.
+        Refused: The root has a ``#`` or ``?``, is not absolute, is a path with ``%20`` or its like, is a file on a
+            host, or has a scheme that obstore does not know.
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
@@ -89,6 +89,15 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             f"ledger that is there. For a new ledger, write '{file.wanted}'. Then clear the failed task.",
         )
     parts = urlsplit(url)
+    if not parts.scheme and url.startswith("/") and (found := hexadecimal_in(url)):
+        raise Refused(
+            f"The ledger root {url!r} is a path with {found!r}. So far it meant {unquote(url)!r}, as a URL would, and "
+            "a ledger may be there.",
+            code=codes.LEDGER_ROOT_UNUSABLE,
+            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{url}' to go on with a ledger that "
+            f"is there. For a new ledger in the folder with '%' in its name, write 'file://{quote(url)}'. Then clear "
+            "the failed task.",
+        )
     if parts.scheme in ("", "file"):
         return LocalStore(Path(unquote(parts.path)))
     if parts.scheme == "memory":
