@@ -61,8 +61,9 @@ LEDGER_FOLDER_MISSING = CONFIGURATION.code(
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
-    "The field `ledger_root` must be an absolute path, or a URL without '#' and '?'. A URL of a file has three "
-    "slashes: file:///srv/epochs. If it has blanks around it, no folder may have them in its name.",
+    "The field `ledger_root` must be an absolute path without '%' before two hexadecimal digits, or a URL without '#' "
+    "and '?'. A URL of a file has three slashes: file:///srv/epochs. If it has blanks around it, no folder may have "
+    "them in its name.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(
@@ -552,19 +553,20 @@ SINKS_COLLIDE = STEPS.code(
 TABLE_IN_TABLE = STEPS.code(
     "EPOCHS-TABLE-IN-TABLE",
     Refused,
-    "The table of a new sink lies inside another sink's table, or has one inside it. A VACUUM of the outer table would "
-    "delete the files of the inner one. Nothing was staged.",
+    "The table of a new sink lies inside another Delta table, or has one of another sink inside it. A VACUUM of the "
+    "outer table would delete the files of the inner one. Nothing was staged.",
     "Give the new sink in the DAG a table that is not inside another one and has none inside it. Then type `airflow "
     "epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
 )
 LEDGER_IN_TABLE = STEPS.code(
     "EPOCHS-LEDGER-IN-TABLE",
     Refused,
-    "The pipeline's ledger lies inside the table of a new sink. A VACUUM of the table would delete the ledger. Nothing "
-    "was staged.",
-    "Give the sink in the DAG a table that does not contain the ledger. Then type `airflow epochs retry PIPELINE --why "
-    "…`, or let the next run take the same offsets. Or, if the pipeline has no complete epoch yet, let its "
-    "`ledger_conn_id` name a connection of type epochs whose `ledger_root` is outside all tables, and start a new run.",
+    "The pipeline's ledger lies inside the table of a new sink, or, before the first epoch, inside any Delta table. A "
+    "VACUUM of the table would delete the ledger. Nothing was staged.",
+    "Let the pipeline's `ledger_conn_id` name a connection of type epochs whose `ledger_root` is outside all tables, "
+    "and start a new run, if the pipeline has no complete epoch yet. Otherwise give the sink in the DAG a table that "
+    "does not contain the ledger. Then type `airflow epochs retry PIPELINE --why …`, or let the next run take the same "
+    "offsets.",
 )
 STAGING_PLACE_UNRECOGNISED = STEPS.code(
     "EPOCHS-STAGING-PLACE-UNRECOGNISED",

@@ -8,7 +8,7 @@ describes how Spark reads them. Both work through an ``Environment``, which Airf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -815,6 +815,18 @@ class InFolder(Protocol):
 
     def folder_of(self, place: str) -> str:
         """The table's folder, by the place of a try. Asks nobody."""
+        ...
+
+
+@runtime_checkable
+class Surrounded(Protocol):
+    """A sink that can look whether its table lies in the folder of another one."""
+
+    def tables_around(self, place: str, env: Environment) -> Iterable[tuple[str, str]]:
+        """The tables whose ``VACUUM`` may delete this one, each with this one's folder as it lies in it.
+
+        ``place``: that of a try. Called before the sink's first epoch only. A folder that cannot be read is none.
+        """
         ...
 
 

@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _CUTS = re.compile("[#?]")
-_UNCLEAR = re.compile(r"[#?\x00-\x1f]|%[0-9A-Fa-f]{2}")
+_HEXADECIMAL = re.compile("%[0-9A-Fa-f]{2}")
+_UNCLEAR = re.compile(rf"[#?\x00-\x1f]|{_HEXADECIMAL.pattern}")
 CLEAR_RULE = "without '#', '?', control characters, and '%' before two hexadecimal digits"
 DRY_RUN = "dry-"
 """How the name of a dry run begins that stands in place of a ledger's id: no ledger has such an id."""
@@ -71,8 +72,18 @@ def unclear_in(location: str) -> str | None:
 
     They would look for files where Spark has not put them. A path has no such part.
     """
-    url = normalised(location)
+    return unclear_as_spelt(normalised(location))
+
+
+def unclear_as_spelt(url: str) -> str | None:
+    """The same, of a location that Spark gets as it is spelt: the path of a ``file:`` URL is no plain path then."""
     found = _UNCLEAR.search(url) if "://" in url else None
+    return found and found[0]
+
+
+def hexadecimal_in(path: str) -> str | None:
+    """The first character that a path has in hexadecimal, as a URL has it: ``%20``; None if there is none."""
+    found = _HEXADECIMAL.search(path)
     return found and found[0]
 
 

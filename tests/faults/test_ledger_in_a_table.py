@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from tests.support.faults_world import DiskWorld, start
-from tests.support.remedies import assert_all_rows
+from airflow_epochs.storage import vacuum
+from tests.support.faults_world import SINKS, DiskWorld, start
+from tests.support.remedies import assert_all_rows, doomed_in
 
 LIES_INSIDE = "lies inside the table of the sink 'orders'"
 
@@ -31,24 +32,65 @@ def lake(tmp_path: Path) -> DiskWorld:
     return world
 
 
-@pytest.mark.parametrize(
-    "remedy",
-    [
-        lambda lake: replace(lake, tables={"orders": "all_orders"}),
-        lambda lake: replace(lake, ledger_folder=lake.folder / "ledgers"),
-    ],
-    ids=["table", "ledger"],
-)
-def test_a_new_sink_whose_table_has_the_ledger_in_it_is_refused_before_anything_is_staged(
-    lake: DiskWorld, tmp_path: Path, remedy: Callable[[DiskWorld], DiskWorld]
-) -> None:
-    error = lake.run(1)
+def refusal(world: DiskWorld, number: int, epoch: int) -> Refused:
+    """A run is red before it has staged anything, because of the ledger."""
+    error = world.run(number)
     assert isinstance(error, Refused) and error.code is codes.LEDGER_IN_TABLE
-    assert f"The ledger of this pipeline, {tmp_path}/orders, {LIES_INSIDE}, {tmp_path}/orders." in error.what
-    assert lake.ledger.tries(1) == [] and lake.rows("orders") == []
-    mended = remedy(lake)
+    assert world.ledger.tries(epoch) == [] and world.rows("orders") == []
+    return error
+
+
+def test_the_first_epoch_of_a_pipeline_whose_ledger_lies_in_a_table_is_refused_before_anything_is_staged(
+    lake: DiskWorld, tmp_path: Path
+) -> None:
+    error = refusal(lake, 1, epoch=1)
+    assert f"The ledger of this pipeline, {lake.records}, lies inside the Delta table {tmp_path}/orders." in error.what
+    assert "if the pipeline has no complete epoch" in error.remedy
+    mended = replace(lake, ledger_folder=lake.folder / "ledgers")
     assert mended.run(2) is None
-    assert_all_rows(mended, *(mended.table(sink).name for sink in mended.sinks))
+    assert_all_rows(mended, "orders", "audit")
+
+
+@pytest.mark.parametrize("around", ["", "lake", "lake/bronze"])
+def test_a_new_ledger_in_the_folder_of_a_strangers_table_is_refused_until_its_root_is_outside(
+    tmp_path: Path, around: str
+) -> None:
+    stranger = tmp_path / around
+    write_deltalake(str(stranger), pa.table({"id": [1]}))
+    (tmp_path / "_own").mkdir()
+    world = DiskWorld(tmp_path / "_own", ledger_folder=tmp_path / "lake/bronze/ledgers")
+    world.produce(4)
+    error = refusal(world, 1, epoch=1)
+    assert f"{tmp_path}/lake/bronze/ledgers/orders, lies inside the Delta table {stranger}." in error.what
+    assert "/orders/pipeline.json" in " ".join(doomed_in(stranger))
+    mended = replace(world, ledger_folder=tmp_path / "_own" / "ledgers")
+    assert mended.run(2) is None
+    DeltaTable(str(stranger)).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+    mended.one_more_epoch()
+    assert_all_rows(mended, "orders", "audit")
+
+
+def test_a_new_sink_whose_table_has_the_ledger_in_it_is_refused_before_anything_is_staged(tmp_path: Path) -> None:
+    one = start(DiskWorld(tmp_path, name="orders", ledger_folder=tmp_path, sinks=("audit",)))
+    write_deltalake(str(tmp_path / "orders"), DeltaTable(str(one.table("audit"))).to_pyarrow_table().slice(0, 0))
+    world = replace(one, sinks=SINKS, backfill={"orders": 1})
+    error = refusal(world, 2, epoch=2)
+    assert f"The ledger of this pipeline, {tmp_path}/orders, {LIES_INSIDE}, {tmp_path}/orders." in error.what
+    assert "give the sink in the DAG a table that does not contain the ledger" in error.remedy
+    mended = replace(world, tables={"orders": "all_orders"})
+    assert mended.run(3) is None
+    assert_all_rows(mended, "all_orders", "audit")
+
+
+def test_a_ledger_that_has_epochs_costs_no_look_at_the_folders_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(vacuum, "_is_table", lambda folder, options: looked.append(folder))  # none is a table
+    world = start(DiskWorld(tmp_path))
+    assert {f"{tmp_path}/ledger", str(tmp_path), "/"} <= set(looked)
+    looked.clear()
+    assert world.run(2) is None and looked == []
 
 
 def test_a_ledger_in_a_folder_that_vacuum_leaves_alone_may_lie_in_a_table(lake: DiskWorld) -> None:
@@ -67,8 +109,7 @@ def test_a_pipeline_whose_ledger_has_always_been_in_a_table_goes_on_and_its_ledg
     assert LIES_INSIDE in caplog.text
     caplog.clear()
     table = DeltaTable(str(tmp_path / "orders"))
-    doomed = table.vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
-    assert any(path.endswith("/complete.json") for path in doomed)
+    assert any(path.endswith("/complete.json") for path in doomed_in(tmp_path / "orders"))
     moved = replace(elsewhere, ledger_folder=tmp_path / "new root")
     shutil.copytree(inside.records, moved.records, ignore=shutil.ignore_patterns("_delta_log", "*.parquet"))
     table.vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)

@@ -12,6 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import open_store
 from airflow_epochs.model import Marker, Staged, TransactionId, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.table import StagedTable
@@ -101,6 +103,20 @@ def test_a_discarded_place_is_gone_from_s3(sink: DeltaSink, world: Environment, 
     sink.discard(attempt, staged.place, world, published=False)
     sink.discard(attempt, staged.place, world, published=False)
     assert only_the_owner_is_named(open_files(sink.target, storage_options(connection(s3))).sizes(""))
+
+
+def test_a_table_around_a_sinks_table_or_around_a_ledger_is_found_on_s3(
+    sink: DeltaSink, world: Environment, s3: Any
+) -> None:
+    options = storage_options(world.connections["s3"])
+    inner = DeltaSink("inner", f"{sink.table}/bronze/inner", storage_conn_id="s3")
+    place = inner.place(attempt_of(transaction(1), None), "a", world)
+    ledger = Ledger(open_store(f"{sink.target}/ledgers", options), "orders")
+    assert [*inner.tables_around(place, world), *ledger.tables_around()] == []
+    write_deltalake(sink.target, rows(0), storage_options=options)
+    assert list(inner.tables_around(place, world)) == [(sink.target, inner.target)]
+    assert list(ledger.tables_around()) == [(sink.target, f"{sink.target}/ledgers/orders")]
+    assert list(sink.tables_around(sink.place(attempt_of(transaction(1), None), "a", world), world)) == []
 
 
 def only_the_owner_is_named(left: dict[str, int]) -> bool:

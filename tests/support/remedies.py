@@ -53,6 +53,11 @@ def seen_by_duckdb(table: Path) -> list[tuple[int, int]]:
     return found
 
 
+def doomed_in(table: Path | str) -> list[str]:
+    """What a VACUUM of the table would delete at once."""
+    return DeltaTable(str(table)).vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
+
+
 def log_cleaned(table: Path | str) -> None:
     """Delta cleans the log up, so all entries but the last one are gone, which is somebody's and changes no row."""
     found = DeltaTable(str(table))

@@ -13,6 +13,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.storage.files import Files, open_files
+from airflow_epochs.storage.vacuum import tables_around
 
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 LACKS = "s3:ListBucket: without it, S3 denies to read a file that is not there"
@@ -112,3 +113,7 @@ def test_files_that_may_not_be_listed_are_told_with_the_permission(
     with pytest.raises(Refused) as error:
         ask(open_files("s3://bucket/lake", options))
     assert error.value.code is codes.STORE_FORBIDDEN and LACKS in error.value.remedy
+
+
+def test_a_bucket_that_denies_to_list_it_says_nothing_of_tables_around_a_place(options: dict[str, str]) -> None:
+    assert list(tables_around("s3://bucket/bronze/orders", options)) == []

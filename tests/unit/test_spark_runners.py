@@ -251,7 +251,14 @@ def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work_url", "flaw"), [("file://lake/work", "names the host 'lake'"), ("file:///lake/w#1", "names a file with '#'")]
+    ("work_url", "flaw"),
+    [
+        ("file://lake/work", "names the host 'lake'"),
+        ("file:///lake/w#1", "names a file with '#'"),
+        ("file:///lake/w%201", "has '%20' in it"),
+        ("s3://lake/w%201", "has '%20' in it"),
+        ("s3a://lake/w?1", "has '?' in it"),
+    ],
 )
 def test_a_work_url_that_driver_and_task_would_read_differently_is_refused(work_url: str, flaw: str) -> None:
     """The driver would leave its report in one folder, and the task look for it in another."""
@@ -261,6 +268,13 @@ def test_a_work_url_that_driver_and_task_would_read_differently_is_refused(work_
     assert refused.value.code is codes.SPARK_CONNECTION
     assert work_url in refused.value.what and flaw in refused.value.what
     assert "file:///folder, with three slashes and without '#'" in refused.value.remedy
+
+
+@pytest.mark.parametrize("work_url", ["file:///lake/w 1", "/lake/w%201", "/lake/w#1", "s3://lake/50 %"])
+def test_a_work_url_that_both_read_alike_is_taken(work_url: str) -> None:
+    config = SparkSubmit("spark", deploy_mode="cluster", work_url=work_url)
+    with pytest.raises(Refused, match="secrets_conf"):
+        config.runner(submit_to("yarn")).run(SECRET_JOB)
 
 
 def test_a_work_url_with_a_login_is_not_made_an_argument() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -183,6 +185,20 @@ def test_a_file_url_without_another_host_is_a_path(begin: str, tmp_path: Path) -
 def test_a_path_and_a_file_url_name_the_same_store(tmp_path: Path, url: str) -> None:
     open_store(url.format(tmp_path)).put_if_absent("k", b"v")
     assert (tmp_path / "a b" / "k").read_bytes() == b"v"
+
+
+@pytest.mark.parametrize("folder", ["a%20b", "a%2520b", "a%23b%3Fc"])
+def test_a_path_with_hexadecimal_characters_is_refused_and_its_remedy_leads_to_the_ledger_that_is_there(
+    tmp_path: Path, folder: str
+) -> None:
+    LocalStore(tmp_path / unquote(folder)).put_if_absent("k", b"version 0.1 has put this")
+    with pytest.raises(Refused, match=r"is a path with '%2[053]'. So far it meant ") as refused:
+        open_store(f"{tmp_path}/{folder}")
+    assert refused.value.code is codes.LEDGER_ROOT_UNUSABLE
+    to_go_on, for_a_new_one = re.findall(r"'(file://[^']+)'", refused.value.remedy)
+    assert open_store(to_go_on).get("k") == b"version 0.1 has put this"
+    open_store(for_a_new_one).put_if_absent("k", b"new")
+    assert (tmp_path / folder / "k").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("url", ["ledger", "./ledger", ""])

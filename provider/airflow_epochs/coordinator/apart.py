@@ -1,11 +1,11 @@
-"""No two sinks write to one table, and no table has another one, or the ledger, in its folder.
+"""No two sinks write to one table, and no new table, or new ledger, lies in the folder of a table, or has one in it.
 
 A ``VACUUM`` deletes what lies in a table's folder and is not in the table's log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import permutations
 
 from airflow_epochs import codes, secrecy
@@ -13,11 +13,18 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.model import OpenRecord, attempt_fields
 from airflow_epochs.names import resolved
+from airflow_epochs.storage.vacuum import endangers
 
 log = secrecy.logger(__name__)
 
 
-def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str], folders: Mapping[str, str]) -> None:
+def require_apart(
+    task: TaskTry,
+    opened: OpenRecord,
+    tables: Mapping[str, str],
+    folders: Mapping[str, str],
+    around: Iterable[tuple[str, str, str]],
+) -> None:
     """Raise Refused if sinks of an attempt share a table, or if a new one brings a folder into danger.
 
     The DAG may name a table in two ways, by a link or by a catalog for example, so only the sinks can tell.
@@ -28,17 +35,29 @@ def require_apart(task: TaskTry, opened: OpenRecord, tables: Mapping[str, str], 
         opened: The attempt.
         tables: Sink name -> table, as the sinks tell them.
         folders: Sink name -> the table's folder, of the sinks whose table is one.
+        around: Sink name, a table around that of the sink, and the sink's folder in it; of the sinks without an epoch.
     """
     with located(**attempt_fields(opened.txn)):
         _require_own_tables(tables)
+        if opened.txn.epoch == 1:
+            _require_ledger_outside(task)
         sinks = {folder: name for name, folder in folders.items()}
-        nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks)]
+        nested = [*_tables_in_tables(sinks), *_ledger_in_tables(task, sinks), *_in_other_tables(around)]
         before = task.ledger.complete_record(opened.txn.epoch - 1) if nested else None
         known = before.markers.keys() if before else set()
         for names, problem in nested:
             if not names <= known:
                 raise problem
             log.warning("%s Run no VACUUM there. See docs/operations.md.", problem.what)
+
+
+def _require_ledger_outside(task: TaskTry) -> None:
+    for outer, folder in task.ledger.tables_around():
+        raise Refused(
+            f"The ledger of this pipeline, {folder}, lies inside the Delta table {outer}. A VACUUM of the table may "
+            "delete the ledger.",
+            code=codes.LEDGER_IN_TABLE,
+        )
 
 
 def _require_own_tables(tables: Mapping[str, str]) -> None:
@@ -54,7 +73,7 @@ def _require_own_tables(tables: Mapping[str, str]) -> None:
 def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
     """The two sinks of each table that lies inside another one, and what is wrong with it."""
     for outer, inner in permutations(sinks, 2):
-        if _endangers(outer, inner):
+        if endangers(outer, inner):
             problem = Refused(
                 f"The table of the sink {sinks[inner]!r}, {inner}, lies inside that of the sink {sinks[outer]!r}, "
                 f"{outer}. A VACUUM of the outer table may delete the files of the inner one.",
@@ -63,22 +82,27 @@ def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refu
             yield {sinks[outer], sinks[inner]}, problem
 
 
+def _in_other_tables(around: Iterable[tuple[str, str, str]]) -> Iterator[tuple[set[str], Refused]]:
+    """The sink of each table that lies inside one of others, and what is wrong with it."""
+    for sink, outer, inner in around:
+        problem = Refused(
+            f"The table of the sink {sink!r}, {inner}, lies inside another Delta table, {outer}. A VACUUM of the outer "
+            "table may delete the files of the inner one.",
+            code=codes.TABLE_IN_TABLE,
+        )
+        yield {sink}, problem
+
+
 def _ledger_in_tables(task: TaskTry, sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refused]]:
     """The sink of each table in which the pipeline's ledger lies, and what is wrong with it."""
     if not task.ledger.root:
         return
     folder = f"{resolved(task.ledger.root).rstrip('/')}/{task.pipeline.name}"
     for table, sink in sinks.items():
-        if _endangers(table, folder):
+        if endangers(table, folder):
             problem = Refused(
                 f"The ledger of this pipeline, {folder}, lies inside the table of the sink {sink!r}, {table}. A VACUUM "
                 "of the table may delete the ledger.",
                 code=codes.LEDGER_IN_TABLE,
             )
             yield {sink}, problem
-
-
-def _endangers(table: str, place: str) -> bool:
-    """Whether a ``VACUUM`` of the table may delete what lies at the place: it leaves alone ``_…`` and ``.…``."""
-    folder = table.rstrip("/") + "/"
-    return f"{place}/".startswith(folder) and not place[len(folder) :].startswith(("_", "."))

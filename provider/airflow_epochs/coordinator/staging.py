@@ -26,6 +26,7 @@ from airflow_epochs.contracts import (
     SparkJob,
     SparkRead,
     Stateful,
+    Surrounded,
 )
 from airflow_epochs.coordinator import apart, code_changes, schemas, state_tables
 from airflow_epochs.coordinator.backfill import replayed, require_input_of
@@ -80,7 +81,8 @@ def stage_attempt(task: TaskTry, opened: OpenRecord, put_try: PutTry | None = No
     """
     changed = code_changes.warning_of(task, opened)
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
-    apart.require_apart(task, opened, dict(_tables(task, opened, tries)), dict(_folders(tries)))
+    tables, folders = dict(_tables(task, opened, tries)), dict(_folders(tries))
+    apart.require_apart(task, opened, tables, folders, _tables_around(task, tries))
     reports = [_staged(task, opened, each, put_try=put_try) for each in tries]
     _release(task, opened)
     return StageReport(
@@ -283,6 +285,15 @@ def _folders(tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
         for name, (sink, _) in each.sinks.items():
             if isinstance(sink, InFolder):
                 yield name, sink.folder_of(each.places[name])
+
+
+def _tables_around(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str, str]]:
+    """Sink name, a table around that of the sink, and the sink's folder in it; of each sink without an epoch."""
+    for each in tries:
+        for name, (sink, attempt) in each.sinks.items():
+            if attempt.previous is None and isinstance(sink, Surrounded):
+                for outer, inner in sink.tables_around(each.places[name], task.env):
+                    yield name, outer, inner
 
 
 def _tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:

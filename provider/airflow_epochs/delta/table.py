@@ -172,7 +172,11 @@ def _opened(location: TableLocation) -> DeltaTable:
 
 def _require_nothing(location: TableLocation) -> None:
     # deltalake says "not found" also for a folder that it may not read. Listing the folder tells the difference.
-    others = location.files.names("") - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
+    files = location.files
+    found = files.names("")
+    others = found - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
+    if STAGING_FOLDER in found:  # the name of a staging folder has a dot; a ledger, for example, has none
+        others |= {f"{STAGING_FOLDER}/{name}" for name in files.names(STAGING_FOLDER) if "." not in name}
     if others:
         raise Refused(
             f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",

@@ -8,7 +8,7 @@ records. ``ledger.signed`` puts the records by which a ledger begins to be signe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -42,7 +42,7 @@ from airflow_epochs.ledger.keys import (
 from airflow_epochs.ledger.records import Records, last_of
 from airflow_epochs.ledger.signed import Signing
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
-from airflow_epochs.ledger.store import Store
+from airflow_epochs.ledger.store import BlobStore, Store
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.ledger.writable import require_put_if_absent
 from airflow_epochs.model import (
@@ -113,6 +113,10 @@ class Ledger:
     def root(self) -> str:
         """The ledger's path or URL; empty if its store does not know it."""
         return str(getattr(self._store, "root", ""))
+
+    def tables_around(self) -> Iterable[tuple[str, str]]:
+        """The Delta tables around the records, each with the records' folder as it lies there; as far as is known."""
+        return self._store.tables_around(self._pipeline) if isinstance(self._store, BlobStore) else ()
 
     # -- pipeline and owner ---------------------------------------------------------------------------------
 

@@ -6,16 +6,16 @@ S3, GCS and Azure (``If-None-Match: *`` or its like); and obstore's memory store
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import flaw_of_file, normalised
+from airflow_epochs.names import flaw_of_file, hexadecimal_in, normalised
 from airflow_epochs.secrecy import has_login, shown
-from airflow_epochs.storage import fsync
+from airflow_epochs.storage import fsync, vacuum
 from airflow_epochs.storage.blobs import Blobs
 from airflow_epochs.storage.local import Disk
 from airflow_epochs.storage.objects import Objects, object_store
@@ -70,8 +70,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         options: ``object_store`` options (credentials, endpoint); not used on local disks.
 
     Raises:
-        Refused: The root has a ``#`` or ``?``, is not absolute, is a file on a host, or has a scheme that obstore does
-            not know.
+        Refused: The root has a ``#`` or ``?``, is not absolute, is a path with ``%20`` or its like, is a file on a
+            host, or has a scheme that obstore does not know.
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
@@ -89,13 +89,22 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             f"ledger that is there. For a new ledger, write '{file.wanted}'. Then clear the failed task.",
         )
     parts = urlsplit(url)
+    if not parts.scheme and url.startswith("/") and (found := hexadecimal_in(url)):
+        raise Refused(
+            f"The ledger root {url!r} is a path with {found!r}. So far it meant {unquote(url)!r}, as a URL would, and "
+            "a ledger may be there.",
+            code=codes.LEDGER_ROOT_UNUSABLE,
+            remedy=f"Set `ledger_root` of the connection of type epochs to 'file://{url}' to go on with a ledger that "
+            f"is there. For a new ledger in the folder with '%' in its name, write 'file://{quote(url)}'. Then clear "
+            "the failed task.",
+        )
     if parts.scheme in ("", "file"):
         return LocalStore(Path(unquote(parts.path)))
     if parts.scheme == "memory":
         from obstore.store import MemoryStore
 
         return BlobStore(Objects(MemoryStore()), "")
-    return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)))
+    return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)), options)
 
 
 def without_blanks(root: str) -> str:
@@ -118,9 +127,16 @@ def without_blanks(root: str) -> str:
 class BlobStore:
     """A ``Store`` over ``Blobs``, whose errors pass through. They say nothing about the effect."""
 
-    def __init__(self, blobs: Blobs, root: str) -> None:
+    def __init__(self, blobs: Blobs, root: str, options: Mapping[str, str] | None = None) -> None:
         self._blobs = blobs
         self.root = root
+        self._options = options or {}
+
+    def tables_around(self, folder: str) -> Iterator[tuple[str, str]]:
+        """The Delta tables whose ``VACUUM`` may delete values in a folder, each with the folder as it lies there."""
+        if self.root:
+            for table, value in vacuum.tables_around(f"{self.root}/{folder}/value", self._options):
+                yield table, value.removesuffix("/value")
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """As ``Store.put_if_absent``."""

@@ -31,7 +31,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Environment, Following, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.names import CLEAR_RULE, flaw_of_file
+from airflow_epochs.names import CLEAR_RULE, flaw_of_file, unclear_as_spelt
 from airflow_epochs.spark import on_yarn, processes, reports, site_settings, yarn
 from airflow_epochs.spark.driver import failures, kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
@@ -200,10 +200,13 @@ class SubmitRunner:
                 remedy="Take the login out of the URL. Put it into the connection that work_conn_id names, and into "
                 "Spark's own settings for the store. Then clear the failed task.",
             )
-        if self._config.work_url and (file := flaw_of_file(self._config.work_url.strip())):
+        work_url = self._config.work_url or ""
+        file, unclear = flaw_of_file(work_url.strip()), unclear_as_spelt(work_url)
+        if file or unclear:
+            flaw = f"names {file.flaw}" if file else f"has {unclear!r} in it: Spark and the task read that differently"
             raise Refused(
-                f"SparkSubmit(work_url=…) is {self._config.work_url}, which names {file.flaw}. Spark's driver would "
-                "leave its report in another place.",
+                f"SparkSubmit(work_url=…) is {work_url}, which {flaw}. Spark's driver would leave its report in "
+                "another place.",
                 code=codes.SPARK_CONNECTION,
                 remedy=f"Give SparkSubmit a `work_url` such as file:///folder, with three slashes and {CLEAR_RULE}. "
                 "Then clear the failed task.",

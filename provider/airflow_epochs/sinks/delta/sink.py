@@ -187,6 +187,10 @@ class DeltaSink:
         """The table's location, which contains all its staging places."""
         return resolved(_table_around(place))
 
+    def tables_around(self, place: str, env: Environment) -> Iterator[tuple[str, str]]:
+        """Folders that have a log, from the table's own up to the root of its disk or bucket."""
+        return self._participant(env).tables_around(_table_around(place))
+
     def spec(self) -> JsonDict:
         """The sink's options, as the ledger records them."""
         return {

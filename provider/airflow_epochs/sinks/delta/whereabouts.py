@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from airflow_epochs.model import attempt_fields
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks.delta import checks, spark_commit
 from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.storage import vacuum
 from airflow_epochs.storage.options import storage_options
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class Whereabouts:
     def other(self, url: str) -> TableLocation:
         """Another table, in the same store."""
         return replace(self._at(url), name=url)
+
+    def tables_around(self, url: str) -> Iterator[tuple[str, str]]:
+        """The tables in whose folders a table lies."""
+        return vacuum.tables_around(url, self._at(url).options)
 
     def _at(self, url: str) -> TableLocation:
         conn_id = self.sink.storage_conn_id
