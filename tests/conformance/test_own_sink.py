@@ -19,7 +19,8 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.rebuilding import planning
+from airflow_epochs.coordinator.rebuilding import planning, recording
+from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import (
@@ -238,7 +239,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_worked_example(own: Any, shown: Path)
     coordinator = into(world, orders(world), own)
     plan = planning.plan(coordinator.task)
     assert plan and plan.told.ends == {}
-    planning.carry_out(coordinator.task, plan, by=BY)
+    recording.carry_out(coordinator.task, plan, by=BY)
     world.produce("orders", 0, ["b"])
     assert run_all(coordinator, Run("dag", "run 2")).epoch == 2
     assert (world.table("orders").values(), len(list(shown.iterdir()))) == (["a", "b"], 2)
@@ -252,6 +253,6 @@ def test_a_ledger_is_not_rebuilt_with_an_id_that_a_sink_of_ones_own_cannot_have(
     task = into(world, own).task
     for ends in ({}, {"orders": {"0": 1}}):
         with pytest.raises(Refused, match="sink archive has no `last_epoch`") as refused:
-            planning.plan(task, told=planning.Told(ends=ends))
+            planning.plan(task, told=Told(ends=ends))
         assert refused.value.code is codes.ENDS_UNKNOWN
     assert task.ledger.identity() is None

@@ -16,7 +16,8 @@ from airflow_epochs.contracts import LastEpoch, Move, Position
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.rebuilding import planning
+from airflow_epochs.coordinator.rebuilding import planning, recording, wording
+from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.event_time import next_watermarks
@@ -44,7 +45,7 @@ def rebuild(world: DiskWorld, *without: str, **at: Action) -> RebuiltRecord:
     """What the command does after the yes."""
     plan = planning.plan(task(world), without)
     assert plan, "nothing to rebuild"
-    return planning.carry_out(task(world, **at), plan, by=BY)
+    return recording.carry_out(task(world, **at), plan, by=BY)
 
 
 def epochs(world: DiskWorld, *numbers: int) -> None:
@@ -78,7 +79,7 @@ def lost(world: DiskWorld) -> DiskWorld:
 
 def test_the_plan_says_where_the_pipeline_goes_on_and_what_is_lost(lost: DiskWorld) -> None:
     plan = planning.plan(task(lost))
-    assert plan and "The ledger is begun anew, and belongs to DAG dag." in list(planning.announced(plan))
+    assert plan and "The ledger is begun anew, and belongs to DAG dag." in list(wording.announced(plan))
     screen = typed_rebuild(lambda: task(lost), refused(lost), ledger_root=lost.ledger_root)
     rows = lost.rows("orders")
     for said in (
@@ -169,7 +170,7 @@ def test_two_commands_at_once_are_one(lost: DiskWorld) -> None:
     assert plan
     rebuild(lost)
     with pytest.raises(Refused) as error:
-        planning.carry_out(task(lost), plan, by=BY)
+        recording.carry_out(task(lost), plan, by=BY)
     assert error.value.code is codes.LEDGER_CHANGED
     assert_goes_on(lost)
 
@@ -358,12 +359,12 @@ def timed_by(event_time: EventTime | None, world: DiskWorld) -> Coordinator:
 
 def rebuilt_without_audit(world: DiskWorld, event_time: EventTime | None) -> str:
     """What the command prints of `audit`, whose table has an older copy. Then there is new input."""
-    told = planning.Told(watermark=1)
+    told = Told(watermark=1)
     plan = planning.plan(timed_by(event_time, world).task, ["audit"], told)
     assert plan
-    planning.carry_out(timed_by(event_time, world).task, plan, by=BY)
+    recording.carry_out(timed_by(event_time, world).task, plan, by=BY)
     world.produce(3)
-    (said,) = (line for line in planning.announced(plan) if line.startswith("Give sink audit another name"))
+    (said,) = (line for line in wording.announced(plan) if line.startswith("Give sink audit another name"))
     return said
 
 
@@ -440,7 +441,7 @@ def test_a_table_that_is_gone_too_is_named_and_can_be_left_out(lost: DiskWorld) 
     with pytest.raises(Refused, match="Sink audit shows no epoch of this pipeline, and lacks epochs 1 to 3"):
         rebuild(lost)
     plan = planning.plan(task(lost), ["audit"])
-    assert plan and "It begins with epoch 4, and lacks earlier rows." in "\n".join(planning.announced(plan))
+    assert plan and "It begins with epoch 4, and lacks earlier rows." in "\n".join(wording.announced(plan))
 
 
 def test_two_ledgers_that_wrote_one_epoch_into_one_sink_each_are_told(world: DiskWorld) -> None:
@@ -488,8 +489,8 @@ def test_a_state_table_may_be_left_out_if_it_has_no_rows(lost: DiskWorld, with_s
         planning.plan(with_state)
     assert "If there is none, type it with --without totals: the state begins anew" in error.value.remedy
     plan, without_state = planning.plan(with_state, ["totals"]), planning.plan(task(lost))
-    assert plan and without_state and plan.ranges == without_state.ranges
-    told = [line for line in planning.announced(plan) if "totals" in line]
+    assert plan and without_state and plan.input.ranges == without_state.input.ranges
+    told = [line for line in wording.announced(plan) if "totals" in line]
     assert told[0] == "  left out: sink totals: no epoch"
     assert told[1].startswith("The state totals begins anew, in an empty table: it has seen no record before epoch 4.")
     assert len(told) == 2
@@ -562,7 +563,7 @@ def test_offsets_of_a_topic_that_the_pipeline_does_not_read_are_refused(lost: Di
     here = task(lost)
     here.pipeline = replace(here.pipeline, source=KafkaSource(["orders"]))
     with pytest.raises(Refused, match="The file names order, which the source in the DAG does not read") as error:
-        planning.plan(here, told=planning.Told(ends={"orders": {"0": 2}, "order": {"0": 2}}))
+        planning.plan(here, told=Told(ends={"orders": {"0": 2}, "order": {"0": 2}}))
     assert error.value.code is codes.OFFSETS_UNUSABLE
 
 
@@ -573,10 +574,10 @@ def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> 
     with pytest.raises(Refused) as error:
         planning.plan(here)
     assert error.value.code is codes.WATERMARK_UNKNOWN
-    told = planning.Told(watermark=asking.instant_in("2026-01-31T00:00:00Z"))
+    told = Told(watermark=asking.instant_in("2026-01-31T00:00:00Z"))
     plan = planning.plan(here, told=told)
-    assert plan and any("as typed: 2026-01-31T00:00:00+00:00. If" in line for line in planning.announced(plan))
-    planning.carry_out(here, plan, by=BY)
+    assert plan and any("as typed: 2026-01-31T00:00:00+00:00. If" in line for line in wording.announced(plan))
+    recording.carry_out(here, plan, by=BY)
     record = here.ledger.complete_record(3)
     assert record and record.watermarks == (told.watermark,)
     lost.produce(1)

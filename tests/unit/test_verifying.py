@@ -17,7 +17,7 @@ from airflow_epochs import codes
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.rebuilding import planning
+from airflow_epochs.coordinator.rebuilding import planning, recording
 from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.codec import encode
@@ -243,7 +243,7 @@ def test_epochs_before_the_sink_was_taken_as_it_is_are_not_compared_with_its_tab
 def rebuild(world: DiskWorld) -> None:
     plan = planning.plan(world.coordinator().task)
     assert plan
-    planning.carry_out(world.coordinator().task, plan, by=BY)
+    recording.carry_out(world.coordinator().task, plan, by=BY)
 
 
 def test_epochs_before_a_rebuilding_are_not_missed(world: DiskWorld) -> None:
