@@ -17,9 +17,10 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import SparkJob
-from airflow_epochs.coordinator import rebuilding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.rebuilding import planning, recording
+from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import (
@@ -236,9 +237,9 @@ def test_a_lost_ledger_is_rebuilt_from_the_worked_example(own: Any, shown: Path)
     world.produce("orders", 0, ["a"])
     run_all(into(world, orders(world), own), Run("dag", "run 1"))
     coordinator = into(world, orders(world), own)
-    plan = rebuilding.plan(coordinator.task)
+    plan = planning.plan(coordinator.task)
     assert plan and plan.told.ends == {}
-    rebuilding.carry_out(coordinator.task, plan, by=BY)
+    recording.carry_out(coordinator.task, plan, by=BY)
     world.produce("orders", 0, ["b"])
     assert run_all(coordinator, Run("dag", "run 2")).epoch == 2
     assert (world.table("orders").values(), len(list(shown.iterdir()))) == (["a", "b"], 2)
@@ -252,6 +253,6 @@ def test_a_ledger_is_not_rebuilt_with_an_id_that_a_sink_of_ones_own_cannot_have(
     task = into(world, own).task
     for ends in ({}, {"orders": {"0": 1}}):
         with pytest.raises(Refused, match="sink archive has no `last_epoch`") as refused:
-            rebuilding.plan(task, told=rebuilding.Told(ends=ends))
+            planning.plan(task, told=Told(ends=ends))
         assert refused.value.code is codes.ENDS_UNKNOWN
     assert task.ledger.identity() is None

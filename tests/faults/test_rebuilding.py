@@ -13,9 +13,11 @@ import pytest
 from airflow_epochs import EventTime, KafkaSource, StateTable, codes
 from airflow_epochs.commands import asking
 from airflow_epochs.contracts import LastEpoch, Move, Position
-from airflow_epochs.coordinator import orders, rebuilding
+from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.rebuilding import planning, recording, wording
+from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.event_time import next_watermarks
@@ -41,9 +43,9 @@ def task(world: DiskWorld, **at: Action) -> TaskTry:
 
 def rebuild(world: DiskWorld, *without: str, **at: Action) -> RebuiltRecord:
     """What the command does after the yes."""
-    plan = rebuilding.plan(task(world), without)
+    plan = planning.plan(task(world), without)
     assert plan, "nothing to rebuild"
-    return rebuilding.carry_out(task(world, **at), plan, by=BY)
+    return recording.carry_out(task(world, **at), plan, by=BY)
 
 
 def epochs(world: DiskWorld, *numbers: int) -> None:
@@ -76,8 +78,8 @@ def lost(world: DiskWorld) -> DiskWorld:
 
 
 def test_the_plan_says_where_the_pipeline_goes_on_and_what_is_lost(lost: DiskWorld) -> None:
-    plan = rebuilding.plan(task(lost))
-    assert plan and "The ledger is begun anew, and belongs to DAG dag." in list(rebuilding.announced(plan))
+    plan = planning.plan(task(lost))
+    assert plan and "The ledger is begun anew, and belongs to DAG dag." in list(wording.announced(plan))
     screen = typed_rebuild(lambda: task(lost), refused(lost), ledger_root=lost.ledger_root)
     rows = lost.rows("orders")
     for said in (
@@ -107,9 +109,9 @@ def test_a_command_that_was_killed_has_changed_nothing_and_is_typed_again(lost: 
 def test_the_command_typed_twice_has_nothing_to_do_the_second_time(lost: DiskWorld) -> None:
     rebuild(lost)
     before = lost.snapshot()
-    assert rebuilding.plan(task(lost)) is None
+    assert planning.plan(task(lost)) is None
     epochs(lost, 4)
-    assert rebuilding.plan(task(lost)) is None
+    assert planning.plan(task(lost)) is None
     assert before.items() <= lost.snapshot().items()
 
 
@@ -164,11 +166,11 @@ def test_a_rebuilt_ledger_knows_which_versions_are_of_a_table_before_an_adoption
 
 def test_two_commands_at_once_are_one(lost: DiskWorld) -> None:
     """The second one comes while the first one waits for its yes."""
-    plan = rebuilding.plan(task(lost))
+    plan = planning.plan(task(lost))
     assert plan
     rebuild(lost)
     with pytest.raises(Refused) as error:
-        rebuilding.carry_out(task(lost), plan, by=BY)
+        recording.carry_out(task(lost), plan, by=BY)
     assert error.value.code is codes.LEDGER_CHANGED
     assert_goes_on(lost)
 
@@ -209,7 +211,7 @@ def test_an_epoch_that_was_unfinished_in_an_old_copy_is_over(world: DiskWorld, p
     epochs(world, *range(3, 3 + since))
     restored(world.ledger_root, backup)
     if since == 0 and phase in ("decision.landed", "committed.orders"):
-        assert rebuilding.plan(task(world)) is None, "the next run completes it"
+        assert planning.plan(task(world)) is None, "the next run completes it"
         assert world.run(80) is None
     else:
         rebuild(world)
@@ -357,12 +359,12 @@ def timed_by(event_time: EventTime | None, world: DiskWorld) -> Coordinator:
 
 def rebuilt_without_audit(world: DiskWorld, event_time: EventTime | None) -> str:
     """What the command prints of `audit`, whose table has an older copy. Then there is new input."""
-    told = rebuilding.Told(watermark=1)
-    plan = rebuilding.plan(timed_by(event_time, world).task, ["audit"], told)
+    told = Told(watermark=1)
+    plan = planning.plan(timed_by(event_time, world).task, ["audit"], told)
     assert plan
-    rebuilding.carry_out(timed_by(event_time, world).task, plan, by=BY)
+    recording.carry_out(timed_by(event_time, world).task, plan, by=BY)
     world.produce(3)
-    (said,) = (line for line in rebuilding.announced(plan) if line.startswith("Give sink audit another name"))
+    (said,) = (line for line in wording.announced(plan) if line.startswith("Give sink audit another name"))
     return said
 
 
@@ -438,8 +440,8 @@ def test_a_table_that_is_gone_too_is_named_and_can_be_left_out(lost: DiskWorld) 
     shutil.rmtree(lost.table("audit"))
     with pytest.raises(Refused, match="Sink audit shows no epoch of this pipeline, and lacks epochs 1 to 3"):
         rebuild(lost)
-    plan = rebuilding.plan(task(lost), ["audit"])
-    assert plan and "It begins with epoch 4, and lacks earlier rows." in "\n".join(rebuilding.announced(plan))
+    plan = planning.plan(task(lost), ["audit"])
+    assert plan and "It begins with epoch 4, and lacks earlier rows." in "\n".join(wording.announced(plan))
 
 
 def test_two_ledgers_that_wrote_one_epoch_into_one_sink_each_are_told(world: DiskWorld) -> None:
@@ -484,11 +486,11 @@ def with_state(lost: DiskWorld) -> TaskTry:
 def test_a_state_table_may_be_left_out_if_it_has_no_rows(lost: DiskWorld, with_state: TaskTry) -> None:
     """It begins anew, and the plan says so. The input of the newest epoch is known as before."""
     with pytest.raises(Refused, match="Sink totals shows no epoch") as error:
-        rebuilding.plan(with_state)
+        planning.plan(with_state)
     assert "If there is none, type it with --without totals: the state begins anew" in error.value.remedy
-    plan, without_state = rebuilding.plan(with_state, ["totals"]), rebuilding.plan(task(lost))
-    assert plan and without_state and plan.ranges == without_state.ranges
-    told = [line for line in rebuilding.announced(plan) if "totals" in line]
+    plan, without_state = planning.plan(with_state, ["totals"]), planning.plan(task(lost))
+    assert plan and without_state and plan.input.ranges == without_state.input.ranges
+    told = [line for line in wording.announced(plan) if "totals" in line]
     assert told[0] == "  left out: sink totals: no epoch"
     assert told[1].startswith("The state totals begins anew, in an empty table: it has seen no record before epoch 4.")
     assert len(told) == 2
@@ -502,12 +504,12 @@ def test_the_way_out_for_a_state_that_lacks_the_last_epoch_is_a_new_table(
     behind = LastEpoch(marker=Marker.of(TransactionId(with_state.pipeline.name, 2, 1, "b" * 32)))
     monkeypatch.setattr(StateTable, "last_epoch", lambda *_: behind)
     with pytest.raises(Refused) as error:
-        rebuilding.plan(with_state, without)
+        planning.plan(with_state, without)
     assert error.value.sink == (None if without else "totals")
     assert "point the state to a new table in the DAG, and type" in error.value.remedy
     assert "name" not in error.value.remedy and "backfill" not in error.value.remedy
     monkeypatch.setattr(StateTable, "last_epoch", lambda *_: None)  # as of a new table
-    assert rebuilding.plan(with_state, ["totals"])
+    assert planning.plan(with_state, ["totals"])
 
 
 # -- ledgers that cannot be rebuilt -----------------------------------------------------------------------------------
@@ -561,7 +563,7 @@ def test_offsets_of_a_topic_that_the_pipeline_does_not_read_are_refused(lost: Di
     here = task(lost)
     here.pipeline = replace(here.pipeline, source=KafkaSource(["orders"]))
     with pytest.raises(Refused, match="The file names order, which the source in the DAG does not read") as error:
-        rebuilding.plan(here, told=rebuilding.Told(ends={"orders": {"0": 2}, "order": {"0": 2}}))
+        planning.plan(here, told=Told(ends={"orders": {"0": 2}, "order": {"0": 2}}))
     assert error.value.code is codes.OFFSETS_UNUSABLE
 
 
@@ -570,12 +572,12 @@ def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> 
     here = task(lost)
     here.pipeline = replace(here.pipeline, event_time=EventTime("10 s"))
     with pytest.raises(Refused) as error:
-        rebuilding.plan(here)
+        planning.plan(here)
     assert error.value.code is codes.WATERMARK_UNKNOWN
-    told = rebuilding.Told(watermark=asking.instant_in("2026-01-31T00:00:00Z"))
-    plan = rebuilding.plan(here, told=told)
-    assert plan and any("as typed: 2026-01-31T00:00:00+00:00. If" in line for line in rebuilding.announced(plan))
-    rebuilding.carry_out(here, plan, by=BY)
+    told = Told(watermark=asking.instant_in("2026-01-31T00:00:00Z"))
+    plan = planning.plan(here, told=told)
+    assert plan and any("as typed: 2026-01-31T00:00:00+00:00. If" in line for line in wording.announced(plan))
+    recording.carry_out(here, plan, by=BY)
     record = here.ledger.complete_record(3)
     assert record and record.watermarks == (told.watermark,)
     lost.produce(1)
@@ -604,5 +606,5 @@ def test_a_ledger_of_another_dag_is_not_rebuilt(world: DiskWorld) -> None:
 def test_a_ledger_that_has_all_that_the_sinks_show_is_left_alone(world: DiskWorld) -> None:
     begin(world)()
     before = world.snapshot()
-    assert rebuilding.plan(task(world)) is None
+    assert planning.plan(task(world)) is None
     assert world.snapshot() == before

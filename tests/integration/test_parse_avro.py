@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver import determinism, stage
+from airflow_epochs.spark.driver import determinism, filling, stage
 from airflow_epochs.transforms import parse_avro
 from tests.support import pages
 from tests.support.registry_lab import ORDERS, order, orders_of, shown_and_rejected
@@ -318,9 +318,9 @@ def test_spark_never_plans_two_sinks_of_records_of_avro_at_once(session: Any, mo
         seen.append({*tasks})
         return {}
 
-    monkeypatch.setattr(stage, "_at_once", at_once)
+    monkeypatch.setattr(filling, "_at_once", at_once)
     plan: Any = SimpleNamespace(sinks={name: {"layout": None} for name in "abc"})
-    stage._staged(session, plan, dict.fromkeys("abc", Mock()), in_turn=True)
+    filling._run_all(session, plan, dict.fromkeys("abc", Mock()), in_turn=True)
     assert seen == [{"a"}, {"b"}, {"c"}]
 
 

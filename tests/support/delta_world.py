@@ -145,11 +145,11 @@ def fill_with_spark(
     session: Any, plan: JsonDict, frame: Any, *, files_of_0_1: bool = False, statistics: bool = False
 ) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
-    from airflow_epochs.spark.driver import stage
+    from airflow_epochs.spark.driver import stagers
     from airflow_epochs.spark.driver.delta.session import STATISTICS, prepare_staging
 
     job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1, statistics=statistics)
-    fill = stage.STAGERS[plan["kind"]](json.loads(json.dumps(plan)), None)
+    fill = stagers.STAGERS[plan["kind"]](json.loads(json.dumps(plan)), None)
     try:
         return StagedClaim(**as_json(fill(session, job, frame)))
     finally:

@@ -17,12 +17,12 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.spark.driver import stage as stage_job
 from airflow_epochs.spark.driver.delta import conditions
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.merge import _statement
 from airflow_epochs.spark.driver.delta.plans import Change
+from airflow_epochs.spark.driver.stagers import STAGERS
 from airflow_epochs.spark.driver.wire import as_json
 from tests.support.delta_world import (
     attempt_of,
@@ -124,7 +124,7 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
     plan = sink.plan_stage(attempt, "n", world)
     assert plan["committer"] == "spark"
-    assert {plan["kind"], plain["kind"]} < stage_job.STAGERS.keys()
+    assert {plan["kind"], plain["kind"]} < STAGERS.keys()
     assert json.loads(json.dumps(plan)) == plan
     assert plan["how"] == {
         "mode": "upsert",

@@ -41,7 +41,7 @@ from airflow_epochs.spark.driver.plans import (
     TransformFile,
 )
 from airflow_epochs.spark.driver.readiness import CheckOutcome, CheckPlan, Flaw, ReadOutcome, ReadPlan
-from airflow_epochs.spark.driver.stage import STAGERS
+from airflow_epochs.spark.driver.stagers import STAGERS
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import change_plan, commit_plan, seen
 from tests.support.spark_world import stage_job

@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 
 from airflow_epochs import codes
 from airflow_epochs.commands.verify import show_verification
-from airflow_epochs.coordinator import admin, rebuilding
+from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.rebuilding import planning, recording
 from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.codec import encode
@@ -240,9 +241,9 @@ def test_epochs_before_the_sink_was_taken_as_it_is_are_not_compared_with_its_tab
 
 
 def rebuild(world: DiskWorld) -> None:
-    plan = rebuilding.plan(world.coordinator().task)
+    plan = planning.plan(world.coordinator().task)
     assert plan
-    rebuilding.carry_out(world.coordinator().task, plan, by=BY)
+    recording.carry_out(world.coordinator().task, plan, by=BY)
 
 
 def test_epochs_before_a_rebuilding_are_not_missed(world: DiskWorld) -> None:

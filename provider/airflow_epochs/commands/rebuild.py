@@ -10,7 +10,8 @@ from argparse import Namespace
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, instant_in, offsets_in, tells_refusals
-from airflow_epochs.coordinator import rebuilding
+from airflow_epochs.coordinator.rebuilding import planning, recording, wording
+from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.operators import definitions
 
@@ -50,15 +51,15 @@ def rebuild(args: Namespace) -> None:
     by = account_of(args)
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
     ends = offsets_in(args.offsets) if args.offsets else {}
-    told = rebuilding.Told(
+    told = Told(
         ends={topic: {str(partition): at for partition, at in of.items()} for topic, of in ends.items()},
         watermark=instant_in(args.watermark) if args.watermark else None,
     )
-    plan = rebuilding.plan(found.task(), args.without, told)
+    plan = planning.plan(found.task(), args.without, told)
     if plan is None:
         print(f"Nothing to rebuild: no sink of pipeline {args.pipeline} shows a later epoch than the ledger has.")
         return
-    confirm(args, *rebuilding.announced(plan), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *wording.announced(plan), f"Recorded: {caller()}, because: {by.why}")
     with logged("rebuild", dag_id=plan.dag_id, by=caller()):
-        rebuilding.carry_out(found.task(), plan, by=by)
+        recording.carry_out(found.task(), plan, by=by)
     print(f"Pipeline {args.pipeline} goes on with epoch {plan.txn.epoch + 1}: clear the failed `open`, or start a run.")

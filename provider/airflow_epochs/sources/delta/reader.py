@@ -27,16 +27,10 @@ from airflow_epochs.sources.delta import moves
 from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, Size
 from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, parse_starting
 from airflow_epochs.sources.delta.moves import DIGEST, of_versions, versions_in
+from airflow_epochs.sources.delta.readable import readable
 from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
-from airflow_epochs.sources.delta.versions import (
-    Unreadable,
-    Version,
-    digest_of,
-    next_shape,
-    next_with_files,
-    read_version,
-    readable,
-)
+from airflow_epochs.sources.delta.unreadable import Unreadable
+from airflow_epochs.sources.delta.versions import Version, digest_of, next_shape, next_with_files, read_version
 from airflow_epochs.spark.driver.plans import TableRead
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.storage.options import storage_options

@@ -6,78 +6,33 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import codes
-from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import (
     determinism,
     event_times,
     expectations,
+    filling,
     letters,
     observed,
     replay,
     source_read,
+    stagers,
     transform,
 )
-from airflow_epochs.spark.driver.delta import jobs as delta_jobs
-from airflow_epochs.spark.driver.delta import merge as delta_merge
-from airflow_epochs.spark.driver.delta import newest as delta_newest
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
-from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
-from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, NewestStaging, StateStaging
-from airflow_epochs.spark.driver.expectations import Audit
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan, StateRead
-from airflow_epochs.spark.driver.wire import JsonDict, from_json
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan
 from airflow_epochs.transforms.changes import LATE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
-
-P = TypeVar("P", bound=DeltaStaging)
-StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], Claim]
-Stager = Callable[[JsonDict, "StateRead | None"], StageSink]
-"""Understands the plan of one sink, and the state that the epoch reads of it; returns what stages it."""
-
-
-def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.StageJob, DataFrame], Claim]) -> Stager:
-    def understood(told: JsonDict, read: StateRead | None) -> StageSink:
-        plan = from_json(kind, told)
-
-        def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
-            as_0_1 = replace(plan, optimize_write=False, layout=None)
-            return stage_sink(spark, as_0_1 if job.files_of_0_1 else plan, job, frame)
-
-        return staged
-
-    return understood
-
-
-def _stages_state(told: JsonDict, read: StateRead | None) -> StageSink:
-    plan = from_json(StateStaging, told)
-    assert read is not None
-
-    def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
-        return delta_state.stage_sink(spark, plan, read, job, frame)
-
-    return staged
-
-
-STAGERS: dict[str, Stager] = {
-    DeltaStaging.kind: _stages(DeltaStaging, delta_jobs.stage_sink),
-    DeltaChangeStaging.kind: _stages(DeltaChangeStaging, delta_merge.stage_sink),
-    NewestStaging.kind: _stages(NewestStaging, delta_newest.stage_sink),
-    StateStaging.kind: _stages_state,
-}
-"""By the kind of a sink's plan."""
 
 LAST_MS = 253_402_300_799_999
 """The end of the year 9999. A producer can give a record a later time."""
@@ -98,7 +53,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         Refused: The transform is wrong; nothing was staged.
     """
     plan = replace(plan, state=delta_state.understood(spark, plan.state))
-    stagers = {name: _stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
+    stage_sinks = {name: stagers.stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
     epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:
         batch = source_read.batch(spark, plan, secrets).alias(BATCH)
@@ -124,13 +79,13 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             _read_once(batch, observation, reads, wanted) as input_metrics,
             _event_times(epoch.clock) as seen,
         ):
-            fills = {sink: partial(stagers[sink], spark, job) for sink in plan.sinks}
+            fills = {sink: partial(stage_sinks[sink], spark, job) for sink in plan.sinks}
             in_turn = any(FROM_AVRO in text for text in analysed.values())
-            audits = _staged(spark, plan, _tasks(spark, plan, frames, fills), in_turn=in_turn)
+            audits = filling.filled(spark, plan, frames, fills, in_turn=in_turn)
             staged = {sink: audit.claim for sink, audit in audits.items()}
             post = letters.posted(plan, judged, batch, every, staged)  # the rows of the others are counted by now
             expectations.require_computable(post.frames, plan.expectations)
-            audits |= _staged(spark, plan, _tasks(spark, plan, post.frames, fills), in_turn=in_turn)
+            audits |= filling.filled(spark, plan, post.frames, fills, in_turn=in_turn)
             post.require_all()
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
@@ -169,18 +124,6 @@ def _records_of_a_task(plan: StagePlan) -> int:
     return sum(map(source_read.planned, reads)) // sum(map(source_read.tasks, reads))
 
 
-def _tasks(
-    spark: SparkSession,
-    plan: StagePlan,
-    frames: Mapping[str, DataFrame],
-    fills: Mapping[str, Callable[[DataFrame], Claim]],
-) -> dict[str, Callable[[], Audit]]:
-    return {
-        sink: _task(spark, plan, partial(expectations.audited, frame, plan.expectations.get(sink), fills[sink]))
-        for sink, frame in frames.items()
-    }
-
-
 def _uses(plans: dict[str, str], clock: event_times.Clock | None) -> tuple[int, int]:
     """How often the sinks' plans use the batch, and how often Spark computes it: rows with event times are cached."""
     uses = sum(text.count(f"SubqueryAlias {BATCH}\n") for text in plans.values())
@@ -208,15 +151,6 @@ def _of_event_times(clock: event_times.Clock | None, seen: event_times.Seen) -> 
             f"{seen.ahead} rows have an event time further ahead of the epoch's `now` than `max_ahead` of EventTime. "
             "They do not move the watermark."
         )
-
-
-def _stager(kind: str) -> Stager:
-    if kind not in STAGERS:
-        raise Refused(
-            f"Spark's driver cannot stage a sink of kind {kind!r}. It can stage {', '.join(sorted(STAGERS))}.",
-            code=codes.SPARK_VERSION_MIXED,
-        )
-    return STAGERS[kind]
 
 
 def _input_metrics(plan: StagePlan) -> list[Column]:
@@ -257,53 +191,6 @@ def _read_once(
             yield lambda: metrics
         finally:
             batch.unpersist()
-
-
-def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Audit]) -> Callable[[], Audit]:
-    def task() -> Audit:
-        # The tag shows in Spark's UI whose job it is. A tag belongs to its thread, and this thread ends with the job.
-        spark.addTag(f"epochs:{plan.pipeline}:{plan.epoch}:{plan.attempt}")
-        return fill()
-
-    return task
-
-
-def _staged(
-    spark: SparkSession, plan: StagePlan, tasks: dict[str, Callable[[], Audit]], *, in_turn: bool
-) -> dict[str, Audit]:
-    """Run all tasks at once; but a session has one size of files, so tasks with another one run after these.
-
-    ``in_turn``: run each of them alone.
-    """
-    audits: dict[str, Audit] = {}
-    for shuffled_mib, sinks in _by_file_size(plan, tasks).items():
-        delta_session.size_files(spark, shuffled_mib)
-        for together in [[sink] for sink in sinks] if in_turn else [sinks]:
-            audits |= _at_once(spark, {sink: tasks[sink] for sink in together})
-    return audits
-
-
-def _by_file_size(plan: StagePlan, sinks: Iterable[str]) -> dict[int, list[str]]:
-    """The sinks by the size of their files. Those whose files nobody keeps run with the first."""
-    layouts = {sink: plan.sinks[sink]["layout"] for sink in sinks}
-    sizes = {sink: from_json(Layout, told).shuffled_mib for sink, told in layouts.items() if told}
-    any_size = next(iter(sizes.values()), DEFAULT.shuffled_mib)
-    found: dict[int, list[str]] = {}
-    for sink in layouts:
-        found.setdefault(sizes.get(sink, any_size), []).append(sink)
-    return found
-
-
-def _at_once(spark: SparkSession, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
-    """If one raises, interrupt the others and raise its error."""
-    with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
-        futures: dict[str, Future[Audit]] = {name: pool.submit(task) for name, task in tasks.items()}
-        done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)
-        if running:
-            spark.interruptAll()
-        for future in done:
-            future.result()
-        return {name: future.result() for name, future in futures.items()}
 
 
 def _metrics(found: dict[str, Any], rows_late: int | None) -> InputMetrics:

@@ -1,0 +1,88 @@
+"""Why a version of a table cannot be read: one function for each cause, with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Corrupt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A version that cannot be read, and the error that says why."""
+
+    version: int
+    error: Corrupt
+
+
+def gone(table: str, number: int, why: str) -> Unreadable:
+    """Of a version whose log entry or files are gone; ``why`` says which."""
+    error = Corrupt(
+        _cannot(table, number, why),
+        code=codes.VERSIONS_GONE,
+        remedy="Put the files back, and clear the failed task. To accept the loss instead, run `airflow epochs skip "
+        "PIPELINE --to-available --why …`: it goes on with the next version that can be read, prints which versions "
+        "are lost, and asks. Then clear the failed task. If the table still has the rows, in files that OPTIMIZE has "
+        "written, and rows may come twice, run `airflow epochs reset-source PIPELINE --starting earliest --why …` "
+        "instead: it reads the whole table again.",
+    )
+    return Unreadable(version=number, error=error)
+
+
+def changes_rows(table: str, number: int, operation: str) -> Unreadable:
+    """Of one that changes rows, where only appended rows are read."""
+    what = f"it updates or deletes rows ({operation or 'by an unknown operation'})"
+    error = Corrupt(
+        _cannot(table, number, what),
+        code=codes.ROWS_CHANGED,
+        remedy="Leave this version out, with all rows that it adds: run `airflow epochs skip PIPELINE --to-available "
+        "--why …`, which prints the version, and asks. If the table had the property delta.enableChangeDataFeed=true "
+        "before this version, you can set changes='feed' in the DAG instead: then its changes are read. Then clear the "
+        "failed task.",
+    )
+    return Unreadable(version=number, error=error)
+
+
+def other_columns(table: str, number: int, why: str) -> Unreadable:
+    """Of one whose columns Spark does not read together with others in a feed; ``why`` says which."""
+    error = Corrupt(
+        _cannot(table, number, why),
+        code=codes.COLUMNS_CHANGED,
+        remedy="Leave these changes out: run `airflow epochs skip PIPELINE --to-available --why …`. It goes on with "
+        "the first version that can be read, prints which versions are lost, and asks. Or run `airflow epochs "
+        "reset-source PIPELINE --starting earliest --why …`: it reads the whole table, as inserts. Then clear the "
+        "failed task.",
+    )
+    return Unreadable(version=number, error=error)
+
+
+def other_names(table: str, number: int, column: str) -> Unreadable:
+    """Of one whose files call a column by another name than the table does today."""
+    why = f"the table mapped its columns then, and its files call the column {column} by another name"
+    error = Corrupt(
+        _cannot(table, number, why),
+        code=codes.COLUMNS_CHANGED,
+        remedy="Leave this version out, with all rows that it adds: run `airflow epochs skip PIPELINE --to-available "
+        "--why …`. It goes on with the first version that can be read, prints which versions are lost, and asks. Or "
+        "run `airflow epochs reset-source PIPELINE --starting earliest --why …`: it reads the whole table again, also "
+        "rows that were read before. Then clear the failed task.",
+    )
+    return Unreadable(version=number, error=error)
+
+
+def feed_off(table: str, number: int) -> Unreadable:
+    """Of one from when the table had no feed."""
+    error = Corrupt(
+        _cannot(table, number, "the table did not record its changes"),
+        code=codes.CHANGE_FEED_OFF,
+        remedy="Set the table property delta.enableChangeDataFeed=true: changes are on record from then on. Then run "
+        "`airflow epochs skip PIPELINE --to-available --why …`: it goes on with the first version that has them, "
+        "prints which versions are lost, and asks. Or run `airflow epochs reset-source PIPELINE --starting earliest "
+        "--why …`: it reads the whole table, as inserts. Then clear the failed task.",
+    )
+    return Unreadable(version=number, error=error)
+
+
+def _cannot(table: str, number: int, why: str) -> str:
+    return f"Version {number} of the table {table}, which the pipeline has yet to read, cannot be read: {why}."
