@@ -281,10 +281,10 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
         rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
         ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
     undone = _undone(view)
-    # Perhaps also those of another pipeline: what is done does nothing.
+    # Perhaps also those of a pipeline of this name with another ledger: what is done does nothing.
     return [
         (task_id, index)
-        for task_id, index, operator, state in own_tasks(pipeline, ours)
+        for task_id, index, operator, state in own_tasks(pipeline, run.dag_id, ours)
         if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
     ]
 

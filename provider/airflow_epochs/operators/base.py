@@ -161,6 +161,11 @@ class EpochOperator(BaseOperator):
         self.checkpoint = checkpoint
         self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
 
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """Called by Airflow. The DAG in its database tells of each task which pipeline it is of."""
+        return super().get_serialized_fields() | {"pipeline"}
+
     def _require_no_wait_for_last_run(self) -> None:
         if self.depends_on_past or self.wait_for_downstream:
             raise BadArgument(
