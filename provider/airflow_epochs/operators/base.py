@@ -31,11 +31,11 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.intervals import interval_of
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.operators import documentation
 from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
-from airflow_epochs.operators.intervals import interval_of
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
 
 if TYPE_CHECKING:
