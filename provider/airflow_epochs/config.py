@@ -13,7 +13,7 @@ from airflow_epochs import codes
 from airflow_epochs.ballot import VoteFunction
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.expectations import QUARANTINE, Expectations, require_list
-from airflow_epochs.names import NAME_RULE, is_name
+from airflow_epochs.names import NAME_RULE, is_name, is_template
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
@@ -191,9 +191,22 @@ def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
     """The names of a pipeline's sinks: one list for each group that commits together, in the order of ``sinks``."""
     found: dict[str, list[str]] = {}
     for name, sink in sinks.items():
-        joint = getattr(sink, "joint", None)  # of a ``contracts.Joint``, which is not imported to parse a DAG
-        found.setdefault((joint() if joint else None) or f"{name} alone", []).append(name)
+        found.setdefault(_joint(sink) or f"{name} alone", []).append(name)
     return list(found.values())
+
+
+def possible_groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
+    """As ``groups``, before templates are rendered: a template may lead to the connection of any other sink."""
+    found = groups(sinks)
+    joint = [name for group in found if _joint(sinks[group[0]]) for name in group]
+    if not is_template([_joint(sinks[name]) for name in joint]):
+        return found
+    return [[name for name in sinks if name in joint], *(group for group in found if group[0] not in joint)]
+
+
+def _joint(sink: Sink) -> str | None:
+    joint = getattr(sink, "joint", None)  # of a ``contracts.Joint``, which is not imported to parse a DAG
+    return joint() if joint else None
 
 
 def require_name(kind: str, name: object) -> str:

@@ -14,7 +14,7 @@ from airflow_epochs.config import (
     TASKS,
     WAIT_FOR_OTHERS_S,
     WARN,
-    groups,
+    possible_groups,
     require_allowed,
     require_backfill,
     require_dead_letters,
@@ -119,7 +119,8 @@ class EpochPipeline(TaskGroup):
         open ──▶ stage ──▶ vote ──▶ commit.<sink> (one per sink) ──▶ complete
                    └────────┴────▶ abort ─────────────────────────────▶
 
-    Sinks that commit in one transaction, as those of one database, have their commit tasks one after the other.
+    Sinks that commit in one transaction, as those of one database, have their commit tasks one after the other. So do
+    all sinks of databases if the connection of one is a template, which may lead to any of them.
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
     the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
@@ -249,7 +250,7 @@ def _build(shared: dict[str, Any], sinks: Sequence[Sink], deferrable: bool) -> d
         for sink in sinks
     }
     # The first of a group commits all. Another one at the same time would only wait for its locks, and give up.
-    for group in groups({sink.name: sink for sink in sinks}):
+    for group in possible_groups({sink.name: sink for sink in sinks}):
         for first, second in pairwise(group):
             commits[first] >> commits[second]
     aborted = AbortEpochOperator(task_id="abort", **{**shared, "trigger_rule": TriggerRule.ONE_FAILED})

@@ -205,6 +205,16 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
 
 
+@pytest.mark.parametrize("path", [f"{REWIND}?to_epoch=1", f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"])
+def test_a_rewind_on_the_page_says_that_it_takes_the_recorded_source_and_how_to_take_that_of_the_dag(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    movable(ledgers, monkeypatch)
+    told = ada.text(path)
+    assert "The source is taken as epoch 2 has it on record" in told
+    assert "If the DAG has changed it since, cancel, and type `airflow epochs rewind orders …`" in told
+
+
 def test_a_rewind_to_a_time_asks_for_the_time_and_goes_back_to_its_first_records(
     ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

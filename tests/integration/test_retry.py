@@ -5,30 +5,38 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 
 from airflow_epochs import cli, codes
-from airflow_epochs.contracts import Move, Position
+from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import admin, orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.hooks import retrying
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OffsetRange
+from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.testing import MemorySource
+from tests.support.airflow_harness import Harness
 from tests.support.layout_lab import Lab, broken_commit, short
 from tests.support.page_lab import ORDERS, Browser, fields_of
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
 ME = Account(who="ana", why="the disk has room again")
+NINE, HOUR = datetime(2026, 1, 31, 9, tzinfo=timezone.utc), timedelta(hours=1)
+EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
+PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
 RETRY = f"{ORDERS}/actions/retry"
 BOTH_LAYOUTS = pytest.mark.parametrize("layout", [{}, {"layout": "single"}], ids=["per step", "single"])
 
@@ -336,6 +344,16 @@ def test_all_tasks_run_again_of_a_failed_run_whose_tasks_are_all_green(
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.after == [1, 1] and fresh(lab).newest_complete() == 1
+
+
+@pytest.mark.parametrize("schedule", [EVERY_HOUR, PARTITIONS], ids=["data interval", "partition"])
+def test_a_retry_knows_the_interval_of_a_run_as_its_tasks_do(schedule: Any) -> None:
+    with DAG(f"hourly_{schedule.__class__.__name__}", schedule=schedule, start_date=NINE, catchup=False) as dag:
+        EmptyOperator(task_id="nothing")
+    for hour, run_id in enumerate(Harness(dag).backfill(NINE, NINE + HOUR)):
+        at = retrying._interval(Run(dag.dag_id, run_id))
+        assert at == Interval(NINE + hour * HOUR, NINE + (hour + 1) * HOUR)
+    assert retrying._interval(Run(dag.dag_id, "forgotten")) is None
 
 
 def test_an_aborted_epoch_takes_the_same_input_again(lab: Lab) -> None:

@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.commands import finding
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.actions import Abort
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
@@ -20,6 +23,7 @@ from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipel
 from orders_demo.duck import duck
 from tests.support.faults_disk import TOPIC
 from tests.support.faults_world import DiskWorld, start
+from tests.support.page_lab import Ledgers
 
 EPOCHS = 40
 
@@ -125,6 +129,33 @@ def test_the_command_prints_the_epoch_and_its_run(root: Path, capsys: pytest.Cap
     finding.find(typed(topic="orders", partition=0, offset=5))
     [row] = json.loads(capsys.readouterr().out)
     assert (row["pipeline"], row["epoch"], row["run"], row["sink"]) == ("orders", 3, "r3", None)
+
+
+def test_the_command_says_which_sinks_do_not_show_a_record_also_while_its_epoch_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(tmp_path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    ledgers = Ledgers(tmp_path)
+
+    def found(offset: int, pipeline: str = "orders") -> tuple[int, str, list[str], bool]:
+        finding.find(typed(topic="orders", partition=0, offset=offset))
+        [row] = [row for row in json.loads(capsys.readouterr().out) if row["pipeline"] == pipeline]
+        return row["epoch"], row["state"], row["not_shown_by"], bool(row["completed_at"])
+
+    ledgers.epoch("orders", "a")
+    assert found(0) == (1, "complete", [], True)
+    ledgers.unfinished(decided=False)
+    assert found(1) == (2, "open", ["audit", "orders"], False)
+    Abort.of(ledgers.ledger(), "orders").do(ledgers.ledger(), Account(who="ana", why="it hangs"))
+    assert found(1) == (2, "aborted", ["audit", "orders"], False)
+    ledgers.epoch("orders", "d")
+    assert found(1) == (2, "complete", [], True)
+    ledgers.unfinished(decided=True, pipeline="users")
+    assert found(0, "users") == (1, "in doubt", ["audit", "orders"], False)
+    admin.waive(ledgers.ledger("users"), 1, "audit", by=Account(who="ana", why="no backup"))
+    ledgers.epoch("users", "e")
+    assert found(0, "users") == (1, "complete", ["audit"], True)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,23 @@ def test_sinks_of_one_transaction_commit_one_after_the_other_and_all_others_besi
     assert {f"orders.commit.{sink.name}" for sink in sinks} <= dag.get_task("orders.complete").upstream_task_ids
 
 
+@pytest.mark.parametrize("other", ["{{ var.value.other }}", "{{ var.value.orders }}", "orders_db"])
+def test_sinks_whose_connection_is_a_template_commit_one_after_the_other_since_it_may_be_the_same(other: str) -> None:
+    """A run renders both to one connection perhaps, and then they share a transaction."""
+    sinks: list[Sink] = [
+        SqlSink("a", "{{ var.value.orders }}", "a", staging="/staging"),
+        SqlSink("b", other, "b", staging="/staging"),
+        DeltaSink("lake", "/lake/x"),
+    ]
+    with DAG("tasks", schedule=None, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders", source=KafkaSource(topics=["orders"]), transform="o.py:f", sinks=sinks, spark=SparkConnect()
+        )
+    before = attribute(dag, "upstream_task_ids")
+    assert before["commit.b"] == {"orders.vote", "orders.commit.a"}
+    assert before["commit.a"] == before["commit.lake"] == {"orders.vote"}
+
+
 @pytest.mark.parametrize("where", ["default_args", "operator_args"])
 def test_one_task_takes_the_trigger_rule_for_all_tasks(where: str) -> None:
     dag = pipeline("orders", layout="single", **cast(Any, {where: {"trigger_rule": "all_done"}}))

@@ -162,6 +162,38 @@ def test_retry_lets_such_a_run_read_again_once_and_then_leaves_its_green_tasks_a
     assert retrying._epoch_passed_on(world.ledger, run) == 4
 
 
+def test_retry_leaves_the_green_tasks_of_a_run_alone_whose_interval_no_command_reads_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last task would repeat the asset events, and its first one reads nothing."""
+    world = Hours()
+    monkeypatch.setattr(retrying, "_is_all_in_one", lambda run: False)
+    monkeypatch.setattr(retrying, "source_in", lambda spec: world.source)
+    for hour in (9, 10, 11):
+        world.run(str(hour), hours(hour))
+    world.rewind(11)
+    assert [retrying._epoch_passed_on(world.ledger, Run("dag", hour)) for hour in ("9", "10", "11")] == [1, 2, None]
+    world.run("11", hours(11))
+    assert [retrying._epoch_passed_on(world.ledger, Run("dag", hour)) for hour in ("9", "10", "11")] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("of_other", "passed_on"), [(hours(8), None), (hours(9, 11), 2)])
+def test_retry_clears_the_tasks_of_a_run_whose_failed_epoch_went_to_another_one_if_its_hour_is_not_in_it(
+    monkeypatch: pytest.MonkeyPatch, of_other: Interval, passed_on: int | None
+) -> None:
+    world = Hours()
+    monkeypatch.setattr(retrying, "_is_all_in_one", lambda run: False)
+    monkeypatch.setattr(retrying, "source_in", lambda spec: world.source)
+    monkeypatch.setattr(retrying, "_interval", lambda run: hours(9), raising=False)
+    world.run("8", hours(8))
+    world.fail("9", hours(9))
+    world.rewind(8)
+    world.run("8 again", of_other)
+    assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == passed_on
+    assert world.run("9", hours(9)) == (("9~2", 3, range(9, 10)) if passed_on is None else ("9", 2, range(8, 11)))
+    assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == (passed_on or 3)
+
+
 def test_such_a_run_is_read_again_once_more_after_another_rewind() -> None:
     world = Hours()
     world.run("9", hours(9))

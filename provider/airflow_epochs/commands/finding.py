@@ -1,4 +1,7 @@
-"""``airflow epochs find``: which epoch read this record, made this version, or wrote this file. Reads only."""
+"""``airflow epochs find``: which epoch read this record, made this version, or wrote this file. Reads only.
+
+It says which sinks do not show the epoch, too.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,15 @@ from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids
-from airflow_epochs.ledger.finding import epoch_that_wrote, epochs_that_made, epochs_that_read
+from airflow_epochs.ledger.finding import (
+    epoch_that_wrote,
+    epochs_that_made,
+    epochs_that_read,
+    unfinished_that_reads,
+)
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import waivers
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord
 
 
@@ -22,7 +32,8 @@ def finding_command() -> ActionCommand:
     """The command, for the command line."""
     return ActionCommand(
         name="find",
-        help="Which epoch read a record of a topic, made a version of a table, or wrote the file that a row is in",
+        help="Which epoch read a record of a topic, made a version of a table, or wrote the file that a row is in; "
+        "and which sinks do not show it",
         func=find,
         args=(
             Arg(("--topic",), help="With --partition and --offset: the record"),
@@ -79,17 +90,45 @@ def _require_one_question(args: Namespace) -> None:
 def _of_connection(conn_id: str, args: Namespace, *, thoroughly: bool = False) -> Iterator[dict[str, object]]:
     hook = EpochsHook(conn_id)
     for name in hook.pipelines():
-        for sink, record in _found(hook.ledger(name), args, thoroughly):
-            yield {
-                "pipeline": name,
-                "epoch": record.txn.epoch,
-                "sink": sink,
-                "transaction": record.txn_id,
-                "dag": record.opened_by.dag_id,
-                "run": record.opened_by.run_id,
-                "completed_at": record.completed_at,
-                "ledger": conn_id,
-            }
+        ledger = hook.ledger(name)
+        if args.topic is not None and (view := unfinished_that_reads(ledger, *_record(args))):
+            yield {"pipeline": name, **_unfinished(view, conn_id)}
+        for sink, record in _found(ledger, args, thoroughly):
+            yield {"pipeline": name, **_complete(ledger, sink, record, conn_id)}
+
+
+def _complete(ledger: Ledger, sink: str | None, record: CompleteRecord, conn_id: str) -> dict[str, object]:
+    view = EpochView(number=record.txn.epoch, complete=record)
+    return {
+        "epoch": view.number,
+        "sink": sink,
+        "transaction": record.txn_id,
+        "dag": record.opened_by.dag_id,
+        "run": record.opened_by.run_id,
+        "completed_at": record.completed_at,
+        "ledger": conn_id,
+        "state": view.state.value,
+        "not_shown_by": sorted(waivers(ledger, view)),
+    }
+
+
+def _unfinished(view: EpochView, conn_id: str) -> dict[str, object]:
+    opened = view.opened
+    return {
+        "epoch": view.number,
+        "sink": None,
+        "transaction": opened.txn_id,
+        "dag": opened.dag_id,
+        "run": opened.run.run_id,
+        "completed_at": None,
+        "ledger": conn_id,
+        "state": view.state.value,
+        "not_shown_by": sorted(opened.sinks.keys() - view.receipts.keys()),
+    }
+
+
+def _record(args: Namespace) -> tuple[str, int, int]:
+    return args.topic, args.partition, args.offset
 
 
 def _found(ledger: Ledger, args: Namespace, thoroughly: bool) -> Iterator[tuple[str | None, CompleteRecord]]:
@@ -99,5 +138,5 @@ def _found(ledger: Ledger, args: Namespace, thoroughly: bool) -> Iterator[tuple[
     elif args.table is not None:
         yield from epochs_that_made(ledger, args.table, args.version, removed=thoroughly)
     else:
-        for record in epochs_that_read(ledger, args.topic, args.partition, args.offset):
+        for record in epochs_that_read(ledger, *_record(args)):
             yield None, record

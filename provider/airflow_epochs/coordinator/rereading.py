@@ -8,11 +8,13 @@ same holds if the run's epoch had failed, and a run of an earlier interval obeye
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
-from airflow_epochs.contracts import ByInterval
+from airflow_epochs.contracts import ByInterval, Interval
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger import run_ids
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, Ranges, Run, ends_of, records_upper_bound, starts_of
 
 
@@ -21,35 +23,45 @@ def as_known(task: TaskTry, run: Run) -> Run:
     source = task.pipeline.source
     if not isinstance(source, ByInterval) or not source.by_interval():
         return run
+    return known_by(task.ledger, source, run, task.interval)
+
+
+def known_by(ledger: Ledger, source: ByInterval, run: Run, interval: Callable[[], Interval | None]) -> Run:
+    """As ``as_known``, of a run with an interval."""
     known, last = run, 0
-    while record := _complete(task, known, last):
+    while record := _complete(ledger, known, last):
         last = record.txn.epoch
-        if _is_of_others(task, source, record, known):
+        if _is_of_others(source, record, known, interval):
             known = run_ids.again(known, last)
-        elif moved_in := _read_again_by(task, source, record):
+        elif moved_in := _read_again_by(ledger, source, record):
             known = run_ids.again(run, moved_in)
         else:
             break
     return known
 
 
-def _complete(task: TaskTry, run: Run, last: int) -> CompleteRecord | None:
+def _complete(ledger: Ledger, run: Run, last: int) -> CompleteRecord | None:
     """The complete epoch of a run, known by this id; None if it has none after epoch ``last``, so every search ends."""
-    number = task.ledger.epoch_of(run)
-    return task.ledger.complete_record(number) if number and number > last else None
+    number = ledger.epoch_of(run)
+    return ledger.complete_record(number) if number and number > last else None
 
 
-def _is_of_others(task: TaskTry, source: ByInterval, record: CompleteRecord, run: Run) -> bool:
+def _is_of_others(
+    source: ByInterval, record: CompleteRecord, run: Run, interval: Callable[[], Interval | None]
+) -> bool:
     """Whether another run obeyed a command in the run's failed epoch, and did not read up to the run's interval."""
-    until, interval = source.read_until(record.source_state), task.interval()
+    until = source.read_until(record.source_state)
     obeyed = run not in (record.opened_by, record.completed_by) and any(each.again for each in record.commands)
-    return obeyed and until is not None and interval is not None and until < interval.end
+    if not obeyed or until is None:
+        return False
+    at = interval()
+    return at is not None and until < at.end
 
 
-def _read_again_by(task: TaskTry, source: ByInterval, record: CompleteRecord) -> int | None:
+def _read_again_by(ledger: Ledger, source: ByInterval, record: CompleteRecord) -> int | None:
     """The newest epoch whose command lets records of ``record`` be read once more; None if there is none."""
     until = source.read_until(record.source_state)
-    for number, commands in run_ids.moves_since(task.ledger, record.txn.epoch):
+    for number, commands in run_ids.moves_since(ledger, record.txn.epoch):
         if any(_overlap(each.again, record.ranges) for each in commands if not _ended_by(until, each.back_to)):
             return number
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 ALL_IN_ONE = "EpochsOperator"
@@ -18,14 +18,34 @@ _OPERATORS = (
 )
 
 
-def own_tasks(pipeline: str, tasks: Collection[Any]) -> list[Any]:
+def own_tasks(pipeline: str, dag_id: str, tasks: Collection[Any], ledger_conn_id: str = "") -> list[Any]:
     """Of the tasks of one run, rows with ``task_id`` and ``operator``, those of the pipeline.
 
-    With ``prefix_group_id=False``, or without an EpochPipeline, no id tells the pipeline: then all tasks with an
-    operator of this package.
+    The newest version of the DAG tells; of a task that it lacks, the id. With ``prefix_group_id=False``, or without an
+    EpochPipeline, no id tells the pipeline: then all tasks with an operator of this package that the DAG does not tell
+    of. ``ledger_conn_id`` tells two pipelines of one name apart.
     """
-    named = [task for task in tasks if _inside(pipeline, task.task_id)]
-    return named or [task for task in tasks if task.operator in _OPERATORS]
+    told = _told(dag_id)
+    by_id = {task.task_id: (pipeline, ledger_conn_id) for task in tasks if _inside(pipeline, task.task_id)}
+    known = {**by_id, **told}
+    named = [task for task in tasks if known.get(task.task_id, ("", ""))[0] == pipeline]
+    here = [task for task in named if known[task.task_id] == (pipeline, ledger_conn_id)]
+    return here or named or [task for task in tasks if task.operator in _OPERATORS and task.task_id not in told]
+
+
+def stored_tasks(dag_id: str) -> Iterator[Mapping[str, Any]]:
+    """The tasks of the DAG's newest version, as Airflow's database has them."""
+    from airflow.models.serialized_dag import SerializedDagModel
+
+    stored = SerializedDagModel.get(dag_id)
+    for task in (stored.data or {})["dag"]["tasks"] if stored else []:
+        yield task.get("__var", task)
+
+
+def _told(dag_id: str) -> dict[str, tuple[str, str]]:
+    """Task -> its pipeline and the connection of its ledger, of the tasks that tell it."""
+    told = (task for task in stored_tasks(dag_id) if "pipeline" in task)
+    return {task["task_id"]: (task["pipeline"], task.get("ledger_conn_id", "")) for task in told}
 
 
 def name_inside(pipeline: str, task_id: str) -> str:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import ByInterval
-from airflow_epochs.coordinator import admin, pausing, series
+from airflow_epochs.contracts import ByInterval, Interval
+from airflow_epochs.coordinator import admin, pausing, rereading, series
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
+from airflow_epochs.hooks.intervals import interval_of
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
@@ -98,7 +99,7 @@ class Retry:
         if not marked and not _not_green(run):
             return f"All tasks of {run}"
         names = ", ".join(sorted({task_id for task_id, _ in marked}))
-        why = "that read its data interval again if a command lets them" if _may_read_again(ledger, run) else _MARKED
+        why = "that read its data interval again, as a command lets them" if _may_read_again(ledger, run) else _MARKED
         too = f", and those {why} ({names})," if marked else ""
         return f"Of {run}, the tasks that failed or were skipped{too}"
 
@@ -150,9 +151,7 @@ class Retry:
 
 def _epoch_passed_on(ledger: Ledger, run: Run) -> int | None:
     """The epoch that a run passes on if it is cleared; None if it may take new data. No epoch is unfinished."""
-    if _may_read_again(ledger, run):
-        return None
-    known = next((each for each in read_again(ledger, run) if ledger.has_index(each)), run)
+    known = _known(ledger, run)
     number = series.newest(ledger, known)
     epoch = ledger.epoch_of(nth(known, number))
     if epoch is None or not ledger.complete_record(epoch):
@@ -161,26 +160,34 @@ def _epoch_passed_on(ledger: Ledger, run: Run) -> int | None:
 
 
 def _may_read_again(ledger: Ledger, run: Run) -> bool:
-    """Whether a command lets the run read its data interval once more, which it has not done yet.
-
-    A run without an interval never does. Whether the command concerns just these records, only the run itself tells.
-    """
-    ids = read_again(ledger, run)
-    return bool(ids) and ledger.epoch_of(ids[0]) is None and _has_interval(ledger, run)
+    """Whether a command lets the run read its data interval once more, which it has not done yet."""
+    known = _known(ledger, run)
+    return known != run and ledger.epoch_of(known) is None
 
 
-def _has_interval(ledger: Ledger, run: Run) -> bool:
-    """Whether the run's epoch was planned for its data interval."""
+def _known(ledger: Ledger, run: Run) -> Run:
+    """The run, as its tasks will know it if they run again."""
+    if source := _source_by_interval(ledger, run):
+        return rereading.known_by(ledger, source, run, lambda: _interval(run))
+    return next((each for each in read_again(ledger, run) if ledger.has_index(each)), run)
+
+
+def _source_by_interval(ledger: Ledger, run: Run) -> ByInterval | None:
+    """The source, if the run's epoch was planned for its data interval."""
     epoch, opened = ledger.epoch_of(run), newest_opened(ledger)
     record, source = ledger.complete_record(epoch) if epoch else None, source_in(opened.source) if opened else None
     if record is None or not isinstance(source, ByInterval):
-        return False
-    return source.read_until(record.source_state) is not None
+        return None
+    return source if source.read_until(record.source_state) is not None else None
 
 
 def _ignores(ledger: Ledger, view: EpochView | None, run: Run) -> bool:
-    """Whether a command waits, and the run, if it is cleared, passes its complete epoch on and does not obey."""
-    return bool(view and view.opened.command) and _epoch_passed_on(ledger, run) is not None
+    """Whether a command waits, and the run, if it is cleared, passes its complete epoch on and does not obey.
+
+    Never of a run with an interval: a new one would have none, and fail.
+    """
+    waits = view is not None and view.opened.command is not None and _source_by_interval(ledger, run) is None
+    return waits and _epoch_passed_on(ledger, run) is not None
 
 
 def _unfinished_in_words(view: EpochView | None) -> str:
@@ -220,6 +227,22 @@ def _state_of(run: Run) -> str | None:
     with create_session() as session:
         found = session.query(DagRun.state).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
     return str(found[0]) if found else None
+
+
+def _interval(run: Run) -> Interval | None:
+    """The data interval of a run, as its tasks know it; None if it has none, or Airflow has forgotten it."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk.timezone import coerce_datetime
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
+        dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
+        if found is None or dag is None:
+            return None
+        times = ("data_interval_start", "data_interval_end", "partition_date")
+        return interval_of({"dag": dag, **{name: coerce_datetime(getattr(found, name)) for name in times}})
 
 
 def _newest_run(dag_id: str, *states: str) -> tuple[Run, str] | None:
@@ -281,10 +304,10 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
         rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
         ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
     undone = _undone(view)
-    # Perhaps also those of another pipeline: what is done does nothing.
+    # Perhaps also those of a pipeline of this name with another ledger: what is done does nothing.
     return [
         (task_id, index)
-        for task_id, index, operator, state in own_tasks(pipeline, ours)
+        for task_id, index, operator, state in own_tasks(pipeline, run.dag_id, ours)
         if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
     ]
 

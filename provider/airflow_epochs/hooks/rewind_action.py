@@ -39,7 +39,14 @@ class _Rewinding(ABC):
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
         at, move, restoration = self._planned(ledger)
-        return told(ledger, at, move, restoration or NO_RESTORATION)
+        return [*told(ledger, at, move, restoration or NO_RESTORATION), self._source(at)]
+
+    def _source(self, at: Standing) -> str:
+        """The command looks for the DAG, and so runs DAG files. The API server must not."""
+        return (
+            f"The source is taken as epoch {at.newest.txn.epoch} has it on record. If the DAG has changed it since, "
+            f"cancel, and type `airflow epochs {COMMAND} {self.pipeline} …`, which takes the source of today's DAG."
+        )
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""

@@ -1,4 +1,4 @@
-"""Which epoch read a record, made a version of a table, or wrote a file of it. Reads completion records only."""
+"""Which epoch read a record, made a version of a table, or wrote a file of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import newest_opened
-from airflow_epochs.model import CompleteRecord, Receipt
+from airflow_epochs.ledger.queries import newest_opened, unfinished
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import CompleteRecord, OpenRecord, Receipt
 from airflow_epochs.names import normalised, resolved
 
 _PLACE = re.compile(r"([1-9][0-9]{0,18})-[0-9]+-[0-9a-f]{32}")
@@ -32,6 +33,12 @@ def epochs_that_read(ledger: Ledger, topic: str, partition: int, offset: int) ->
         yield found
     else:
         yield from (record for record in _newest_first(ledger, rebuilt - 1) if _has(record, topic, partition, offset))
+
+
+def unfinished_that_reads(ledger: Ledger, topic: str, partition: int, offset: int) -> EpochView | None:
+    """The epoch that was opened with the offset, and is not complete; None if there is none."""
+    view = unfinished(ledger)
+    return view if view and not view.opened.command and _has(view.opened, topic, partition, offset) else None
 
 
 def _halved(ledger: Ledger, low: int, high: int, of: tuple[str, int, int]) -> CompleteRecord | None:
@@ -105,7 +112,7 @@ def _newest_first(ledger: Ledger, newest: int | None = None) -> Iterator[Complet
             yield record
 
 
-def _has(record: CompleteRecord, topic: str, partition: int, offset: int) -> bool:
+def _has(record: CompleteRecord | OpenRecord, topic: str, partition: int, offset: int) -> bool:
     return any(r.partition == partition and r.start <= offset < r.end for r in record.ranges.get(topic, ()))
 
 

@@ -31,11 +31,11 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.intervals import interval_of
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.operators import documentation
 from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
-from airflow_epochs.operators.intervals import interval_of
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
 
 if TYPE_CHECKING:
@@ -160,6 +160,12 @@ class EpochOperator(BaseOperator):
         self.on_failed_epoch = on_failed_epoch
         self.checkpoint = checkpoint
         self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """Called by Airflow. The DAG in its database tells of each task which pipeline it is of."""
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # of Airflow
+        return fields | {"pipeline"}
 
     def _require_no_wait_for_last_run(self) -> None:
         if self.depends_on_past or self.wait_for_downstream:

@@ -9,9 +9,10 @@ from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
-from airflow.models.serialized_dag import SerializedDagModel
 from airflow.utils.session import create_session
 from fastapi import HTTPException, status
+
+from airflow_epochs.hooks.own_tasks import stored_tasks
 
 __all__ = [
     "GetUserDep",
@@ -52,9 +53,7 @@ def _all_dags() -> set[str]:
 
 def _names(dag_id: str, conn_id: str) -> bool:
     """Whether a task of the DAG has this connection as that of its ledger. A template may be rendered to any."""
-    serialized = SerializedDagModel.get(dag_id)
-    tasks = (serialized.data or {})["dag"]["tasks"] if serialized else []
-    named = [str(task.get("__var", task).get("ledger_conn_id", "")) for task in tasks]
+    named = [str(task.get("ledger_conn_id", "")) for task in stored_tasks(dag_id)]
     return any(name == conn_id or "{{" in name for name in named)
 
 

@@ -141,7 +141,7 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         run_of=partial(run_ids.airflow_run, ledger),
         application=Application.of,
         uis=uis(records),
-        logs=task_logs(user, ledger, pipeline, records),
+        logs=task_logs(user, ledger, conn_id, pipeline, records),
     )
 
 

@@ -30,13 +30,15 @@ class TaskLog:
     path: str
 
 
-def task_logs(user: GetUserDep, ledger: Ledger, pipeline: str, records: EpochRecords) -> dict[Run, list[TaskLog]]:
+def task_logs(
+    user: GetUserDep, ledger: Ledger, conn_id: str, pipeline: str, records: EpochRecords
+) -> dict[Run, list[TaskLog]]:
     """Run -> its tasks in the order in which they began. Only runs of DAGs that the user may read."""
     runs = dict.fromkeys(airflow_run(ledger, run) for run in _runs(records))
     readable = readable_dags(user, {run.dag_id for run in runs})
     found: dict[Run, list[TaskLog]] = {run: [] for run in runs if run.dag_id in readable}
     for run, begun in _begun(found).items():
-        for task in own_tasks(pipeline, begun):
+        for task in own_tasks(pipeline, run.dag_id, begun, conn_id):
             path = _path(run, task.task_id, task.map_index)
             found[run].append(TaskLog(name_inside(pipeline, task.task_id), str(task.state or ""), path))
     return {run: tasks for run, tasks in found.items() if tasks}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG, Context
+    from airflow.sdk import DAG
     from pendulum import DateTime
 
     from airflow_epochs.contracts import Interval
 
 
-def interval_of(context: Context) -> Interval | None:
-    """The run's data interval, or its partition's; None if it has neither, such as a run for an asset event."""
+def interval_of(context: Mapping[str, Any]) -> Interval | None:
+    """The run's data interval, or its partition's; None if it has neither, such as a run for an asset event.
+
+    ``context``: of a task, or what it has of a run and of its DAG.
+    """
     from airflow_epochs.contracts import Interval
 
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
