@@ -28,6 +28,27 @@ from tests.support.spark_world import Topic, batch_of, produce, stage_job, stage
 from tests.support.spark_world import settings as session_settings
 
 pytestmark = pytest.mark.jvm
+BEHIND = (
+    b'{"i":1}\n{"i":2}',
+    b'{"i":1},{"i":2}',
+    b'{"i":1} {"i":',
+    b'{"i":1}garbage',
+    b'{"i":1}\x00',
+    b'{"i":1}]',
+    b'{"i":1}}',
+    b'{"i":1},"r":{"i":2}',
+    b'{"i":1}],"r":[{"i":2}',
+    b'{"o":{"x":"}"},"i":1}{"i":2}',
+)
+"""Records with more than one JSON object. ``from_json`` takes the first one."""
+ALONE = (
+    b'{"i":1}',
+    b' {"i":1} \r\n\t',
+    b'{"o":{"x":"}"},"i":1}',
+    b'{"o":{"x":"{} {}"}, "more":[{},{"a":{}}], "i":1}',
+    b"{'i':1}",
+    b'{"i":1,"more":NaN}',
+)
 
 RECORDS = ['{"id":1}', "no JSON", '{"id":"x","at":"2026-01-31T10:20:30Z"}', '{"id":1.0}', "[]"]
 PAGE = Path(__file__).parents[2] / "docs" / "read-your-topic.md"
@@ -306,3 +327,15 @@ def test_all_engines_stage_rows_with_the_same_digest(runner: ConnectRunner, topi
         assert len(rows) + len(corrupt) == len(RECORDS) * 20
     assert claims["arrow"] == claims["spark"] == claims["auto"]
     assert [content["rows"] for content in claims["arrow"].values()] == [60, 40]
+
+
+@pytest.mark.parametrize("engine", json_records.ENGINES[:2])
+def test_strict_takes_no_record_with_text_behind_its_object(session: Any, engine: str) -> None:
+    batch = batch_of(session, [*ALONE, *BEHIND])
+    parsed = parse_json(batch, "i int, o struct<x: string>", mode="strict", engine=engine)
+    assert [row.offset for row in parsed.rows.collect()] == [*range(len(ALONE))]
+    corrupt = {row.offset: (row.error, bytes(row.raw)) for row in parsed.corrupt.collect()}
+    told = "text behind the JSON object"
+    assert corrupt == {len(ALONE) + at: (told, record) for at, record in enumerate(BEHIND)}
+    lenient = parse_json(batch, "i int, o struct<x: string>", engine=engine)
+    assert [row.i for row in lenient.rows.collect()] == [1] * (len(ALONE) + len(BEHIND))

@@ -55,7 +55,8 @@ def parse_json(
         batch: The epoch's records.
         schema: The columns: as DDL, like ``"id bigint, at timestamp"``; as a StructType; or as a JSON Schema (a dict).
         mode: ``"permissive"``: a value that does not fit its column is NULL, and what is no JSON object is corrupt.
-            ``"strict"``: a record with a value that does not fit, or that is not UTF-8, is corrupt, too.
+            What stands behind the object is left out, as ``from_json`` does. ``"strict"``: a record with a value that
+            does not fit, or with text behind its object, or that is not UTF-8, is corrupt, too.
         corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
         columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
         value: The batch's column with the JSON, binary or string.
@@ -170,7 +171,8 @@ def _by_arrow(carried: DataFrame, wanted: StructType, strict: bool) -> DataFrame
         f"coalesce({field_of(_DECODED, field.name)}, {field_of(_ROW, field.name)}) AS {name}"
         for name, field in _found(wanted).items()
     ]
-    error = f"CASE WHEN {_DECODED} IS NULL THEN {_error(strict)} END AS {_ERROR}"
+    of_decoded = _behind() if strict else "NULL"
+    error = f"CASE WHEN {_DECODED} IS NULL THEN {_error(strict)} ELSE {of_decoded} END AS {_ERROR}"
     told = parsed.selectExpr(*map(column_named, carried.columns), *values, error)
     return told if plain == wanted else _with_metadata(told, wanted)
 
@@ -266,8 +268,22 @@ def _error(strict: bool) -> str:
     is_object = f"{only_syntax} IS NOT NULL AND {only_syntax}.{_CORRUPT} IS NULL"
     not_utf8 = f"WHEN {text} IS NOT NULL AND NOT is_valid_utf8({text}) THEN 'not UTF-8'"
     return f"""CASE {not_utf8 if strict else ""}
-        WHEN {fits} THEN NULL
+        WHEN {fits} THEN {_behind() if strict else "NULL"}
         WHEN {text} IS NULL THEN 'no value'
         WHEN {_ROW} IS NULL OR NOT ({is_object}) THEN 'not a JSON object'
         {"ELSE 'a value does not fit its column'" if strict else ""}
     END"""
+
+
+def _behind() -> str:
+    """Whether there is text behind a record's object, which ``from_json`` does not read; in SQL, as a reason.
+
+    If the record's first brace that closes is its last character, there is none. Only other records are parsed again,
+    as one of the two values of an object: text behind it would break that object, or make other values of it.
+    """
+    text = f"CAST({_RECORD} AS STRING)"
+    trimmed = f"trim(BOTH ' \\t\\r\\n' FROM {text})"
+    around = f"""concat('{{"{_RECORD}":', {trimmed}, ',"{_ROW}":true}}')"""
+    is_whole = f"exists(array(from_json({around}, 'map<string, string>')), m -> size(m) = 2 AND m['{_ROW}'] = 'true')"
+    return f"""CASE WHEN locate('}}', {trimmed}) <> char_length({trimmed}) AND {is_whole} IS NOT TRUE
+        THEN 'text behind the JSON object' END"""
