@@ -119,6 +119,10 @@ class Session(Protocol):
         """Which of these rights the connection's user has on no column of the table."""
         ...
 
+    def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
+        """Those of the table's columns on which the connection's user does not have the right."""
+        ...
+
     def owns(self, table: SqlTable) -> bool:
         """Whether the connection's user may alter the table."""
         ...

@@ -211,6 +211,10 @@ class SqliteSession:
         """None: who may open the file for writing, as the transaction has, may do everything."""
         return []
 
+    def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
+        """As ``lacks``."""
+        return []
+
     def owns(self, table: SqlTable) -> bool:
         """As ``lacks``."""
         return True
