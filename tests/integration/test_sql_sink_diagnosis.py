@@ -313,8 +313,8 @@ def test_a_pipeline_whose_ledger_is_lost_goes_on_where_the_table_ends(world: Rel
     assert newer.exists()
 
 
-def rebuilt(world: Related, error: Corrupt) -> str:
-    return typed_rebuild(lambda: world.coordinator().task, error, ledger_root=world.folder / "ledger")
+def rebuilt(world: Related, error: Corrupt, *more: str) -> str:
+    return typed_rebuild(lambda: world.coordinator().task, error, *more, ledger_root=world.folder / "ledger")
 
 
 def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_rebuilt_from(
@@ -334,6 +334,43 @@ def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_reb
     assert again.run(90) is None
     again.require_all_shown("others")
     goes_on(world)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "anew"),
+    [
+        (1, {"names": ("orders", "copied_2")}),
+        (2, {"names": ("orders", "copied_2")}),
+        (7, {"options": {"marker_table": "own_markers"}}),
+    ],
+)
+def test_a_sink_whose_marker_another_pipeline_has_written_is_left_out_of_a_rebuilding_as_the_error_says(
+    world: Related, epoch: int, anew: dict[str, Any]
+) -> None:
+    world.db.run(PARENT.replace("orders", "copied"))
+    both = replace(world, names=("orders", "copied"), backfill={"copied": 1})
+    world.source.produce(3)
+    assert both.run(3) is None
+    world.db.run(
+        f"UPDATE epoch_markers SET epoch = {epoch}, txn_id = 'orders/{epoch}/1/{'1' * 32}', target = 'others'"
+        " WHERE sink = 'copied'"
+    )
+    (world.folder / "ledger").rename(world.folder / "lost")
+    error = told(both)
+    with pytest.raises(SystemExit, match="EPOCHS-TABLE-ELSEWHERE") as refused:
+        rebuilt(both, error)
+    (words,) = re.findall("`(--without [^`]+)`", str(refused.value))
+    rebuilt(both, error, *words.split())
+    world.source.produce(2)
+    if epoch == 7:
+        stopped = both.run(4)
+        assert isinstance(stopped, Corrupt) and stopped.sink == "copied", "it has its old name and marker table yet"
+    if "options" in anew:
+        world.db.run("CREATE TABLE own_markers AS SELECT * FROM epoch_markers WHERE sink = 'orders'")
+        world.db.run("CREATE UNIQUE INDEX own ON own_markers (pipeline, sink)")
+    renamed = replace(both, backfill={}, tables={"copied_2": "copied"}, **anew)
+    assert renamed.run(5) is None
+    renamed.require_all_shown("orders", "copied")
 
 
 @pytest.mark.parametrize(

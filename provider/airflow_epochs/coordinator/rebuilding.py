@@ -124,7 +124,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
         ledger.require_owned_by(task.pipeline.dag_id, identity)
     completed = ledger.epochs_completed()
     newest = _dense(completed, ledger.rebuilt_to)
-    everything = {sink.name: _last_epoch(sink, task) for sink in task.pipeline.sinks}
+    everything = {sink.name: _last_epoch(sink, task, sink.name in without) for sink in task.pipeline.sinks}
     if not _is_behind(ledger, newest, [each.marker for each in everything.values() if each]):
         return None
     _require_names(task, without, everything)
@@ -182,11 +182,15 @@ def _dense(completed: frozenset[int], base: int) -> int:
     return newest
 
 
-def _last_epoch(sink: Sink, task: TaskTry) -> LastEpoch | None:
-    """What the sink shows. A sink that cannot tell where its last epoch ended shows its marker alone."""
+def _last_epoch(sink: Sink, task: TaskTry, left_out: bool) -> LastEpoch | None:
+    """What the sink shows. A sink that cannot tell where its last epoch ended shows its marker alone.
+
+    ``left_out``: by --without. Then another pipeline's marker counts as none.
+    """
     with located(task.pipeline.name, sink=sink.name):
         if isinstance(sink, Positioned):
-            return sink.last_epoch(task.pipeline.name, task.env)
+            found = sink.last_epoch(task.pipeline.name, task.env)
+            return None if found and found.elsewhere and left_out else found
         marker = sink.last_committed(task.pipeline.name, task.env)
         return LastEpoch(marker=marker) if marker else None
 
@@ -245,14 +249,17 @@ def _require_own(shown: Mapping[str, LastEpoch]) -> None:
         if each.elsewhere:
             found = each.elsewhere
             renamed = f" {found.renamed}" if found.renamed else ""
+            own = "give this sink another name, or a `marker_table` or `marker_topic` of its own"
+            anothers = f"{own}, and do not rebuild from this marker"
+            if not all(other.elsewhere for other in shown.values()):
+                anothers = f"type the command again with `--without {name}`, and then {own}"
             raise Corrupt(
                 f"The marker of sink {name} is of epoch {each.marker.epoch}, whose rows went to {found.there}. But the "
                 f"sink in the DAG has {found.here}. Another pipeline with these names of pipeline and sink keeps its "
                 "marker in the same place, or the DAG points the sink to a wrong place. Nothing was changed.",
                 code=codes.TABLE_ELSEWHERE,
                 remedy=f"Look whose rows {found.there} has. If they are this pipeline's, point the sink back to it, "
-                f"and type the command again.{renamed} If they are another pipeline's, give this sink another name, or "
-                "a `marker_table` or `marker_topic` of its own, and do not rebuild from this marker.",
+                f"and type the command again.{renamed} If they are another pipeline's, {anothers}.",
                 sink=name,
             )
 
