@@ -147,6 +147,10 @@ class Session(Protocol):
         """The names of the schema's tables that begin with ``prefix``, in order."""
         ...
 
+    def folded(self, name: str) -> str:
+        """What all names have in common that the database takes as this one: of a column, or of a table."""
+        ...
+
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """The column ``was``, for a comparison with ``now``, which has its values in the type that it got later.
 

@@ -487,6 +487,10 @@ class PostgresSession:
         """Asks the catalog, without regard to rights."""
         return [name for (name,) in self.execute(_NAMES, (schema, prefix, prefix))]
 
+    def folded(self, name: str) -> str:
+        """The name itself: in quotes, PostgreSQL takes each as another."""
+        return name
+
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.postgres_retyped`` says."""
         return postgres_retyped(self.quoted(was.name), was.kind, now.kind)

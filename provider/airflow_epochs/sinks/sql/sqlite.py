@@ -130,7 +130,7 @@ class SqliteSession:
         """The table, and the file's inode and device."""
         file = os.stat(self.identity()["file"])
         found = self.table(schema, name)
-        its_name = found.name if found else name.translate(_FOLDED)
+        its_name = found.name if found else self.folded(name)
         return f"table {its_name} of the SQLite file {file.st_ino} on device {file.st_dev}"
 
     def bytewise(self, column: SqlColumn) -> str:
@@ -247,12 +247,16 @@ class SqliteSession:
         return self.table(schema, name) is not None
 
     def names(self, schema: str, prefix: str) -> list[str]:
-        """Asks the schema table."""
+        """Asks the schema table, without regard to case."""
         statement = (
             f"SELECT name FROM {self.quoted(schema)}.sqlite_master WHERE type = 'table'"
-            " AND substr(name, 1, length(?)) = ? ORDER BY name"
+            " AND lower(substr(name, 1, length(?))) = lower(?) ORDER BY name"
         )
         return [name for (name,) in self.execute(statement, (prefix, prefix))]
+
+    def folded(self, name: str) -> str:
+        """The name in lower case, but for letters that are not ASCII."""
+        return name.translate(_FOLDED)
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
