@@ -189,10 +189,12 @@ class MarkerTable:
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
         create = "" if self.table else f"{self.definition}; ".replace("%%", "%")
+        unknown = "".join(f", {name} = NULL" for name in sorted(self._added))
         return (
             f"{create}INSERT INTO {self._plainly} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
             f"('{self.pipeline}', '{self.sink}', {epoch}, '{text}', {rows}, CURRENT_TIMESTAMP) ON CONFLICT (pipeline, "
-            "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count;"
+            "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count"
+            f"{unknown};"
         )
 
     def _create(self) -> None:
