@@ -73,6 +73,25 @@ class TestMemorySink(SinkConformance):
         return InMemory()
 
 
+class OfOneRowPerKey(InMemory):
+    """Its vote lets equal keys of one epoch pass, and the destination keeps the last row of each key."""
+
+    def visible(self) -> list[int]:
+        return [*dict.fromkeys(super().visible())]
+
+
+class Upserting(SinkConformance):
+    def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
+        return list({*before, *ids})
+
+
+def test_a_sink_that_promises_several_rows_of_a_key_and_shows_one_does_not_pass() -> None:
+    with pytest.raises(
+        AssertionError, match=r"promised 3 rows and shows 2: .* vote against rows that share their keys"
+    ):
+        Upserting().test_equal_rows_of_an_epoch_are_all_shown_unless_the_sink_refuses_them(OfOneRowPerKey())
+
+
 # -- Delta -------------------------------------------------------------------------------------------------------
 
 PARTITIONS = 10

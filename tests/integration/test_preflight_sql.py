@@ -10,6 +10,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import Marker
 from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.sql_world import Db, PostgresDb, SqlWorld
@@ -244,3 +245,62 @@ def test_rights_on_single_columns_are_enough(pg: SqlWorld) -> None:
     ready(pg, pg.sink(**UPSERT))
     pg.epoch(pg.sink(**UPSERT), transaction(1), None, rows(1, city=["Rome"]))
     assert pg.ids() == [1]
+
+
+MARKING = "pipeline, sink, epoch, txn_id, row_count, committed_at, ends"
+SET = "epoch, txn_id, row_count, committed_at, ends"
+
+
+def of_single_columns(pg: SqlWorld) -> Granting:
+    """A user with rights on each column of the marker table but ``target``, which is added later."""
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    pg.epoch(pg.sink(), transaction(1, pipeline="others"), None, rows(1))
+    user = Granting(pg)
+    pg.db.run(
+        "ALTER TABLE epoch_markers DROP COLUMN target",
+        f"GRANT INSERT ON orders TO {user.user}",
+        f"GRANT SELECT ({MARKING}), INSERT ({MARKING}), UPDATE ({SET}) ON epoch_markers TO {user.user}",
+    )
+    return user
+
+
+def test_a_right_on_a_column_that_the_marker_table_has_got_is_named_before_an_epoch_is_opened(pg: SqlWorld) -> None:
+    user, first = of_single_columns(pg), transaction(1)
+    ready(pg, pg.sink())
+    pg.epoch(pg.sink(), first, None, rows(2))
+    pg.db.run("ALTER TABLE epoch_markers ADD COLUMN target text")
+    assert pg.sink().last_committed("orders", pg.env) == Marker.of(first)
+    refused = refusal(pg, pg.sink(), previous=1)
+    assert refused.code is codes.SQL_MARKER_TABLE
+    assert "lacks SELECT (target) on table" in refused.what and "UPDATE (target) on table" in refused.what
+    user.obey(refused)
+    ready(pg, pg.sink(), previous=1)
+    pg.epoch(pg.sink(), transaction(2), first, rows(3))
+    assert pg.db.run("SELECT epoch, target FROM epoch_markers WHERE pipeline = 'orders'") == [(2, "orders")]
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+def test_a_column_that_the_marker_table_gets_after_the_vote_stops_no_commit(pg: SqlWorld, may_read: bool) -> None:
+    user, first, sink = of_single_columns(pg), transaction(1), pg.sink()
+    attempt = attempt_of(first)
+    staged = pg.staged(sink, attempt, rows(2))
+    pg.db.run("ALTER TABLE epoch_markers ADD COLUMN target text")
+    if may_read:
+        pg.db.run(f"GRANT SELECT (target) ON epoch_markers TO {user.user}")
+    receipt = sink.commit(attempt, staged, pg.env)
+    assert sink.commit(attempt, staged, pg.env) == receipt
+    assert (pg.ids(), sink.last_committed("orders", pg.env)) == ([1, 2], Marker.of(first))
+
+
+def test_rights_that_some_columns_of_the_marker_table_lack_are_named_column_by_column(pg: SqlWorld) -> None:
+    user = of_single_columns(pg)
+    pg.db.run(
+        f"REVOKE INSERT (txn_id) ON epoch_markers FROM {user.user}",
+        f"REVOKE UPDATE (epoch, row_count) ON epoch_markers FROM {user.user}",
+    )
+    refused = refusal(pg, pg.sink())
+    assert "UPDATE (epoch, row_count) on table" in refused.what and "INSERT (txn_id) on table" in refused.what
+    user.obey(refused)
+    ready(pg, pg.sink())
+    pg.epoch(pg.sink(), transaction(1), None, rows(2))
+    assert pg.ids() == [1, 2]

@@ -313,8 +313,8 @@ def test_a_pipeline_whose_ledger_is_lost_goes_on_where_the_table_ends(world: Rel
     assert newer.exists()
 
 
-def rebuilt(world: Related, error: Corrupt) -> str:
-    return typed_rebuild(lambda: world.coordinator().task, error, ledger_root=world.folder / "ledger")
+def rebuilt(world: Related, error: Corrupt, *more: str) -> str:
+    return typed_rebuild(lambda: world.coordinator().task, error, *more, ledger_root=world.folder / "ledger")
 
 
 def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_rebuilt_from(
@@ -326,6 +326,8 @@ def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_reb
     other = replace(world, folder=tmp_path / "other", tables={"orders": "others"})
     other.source.produce(5)
     error = told(other)
+    assert "Look whose rows table 'orders' in schema " in error.remedy
+    assert f"this sink has table {world.db.table('others')}. If they are not this pipeline's" in error.remedy
     with pytest.raises(SystemExit, match="EPOCHS-TABLE-ELSEWHERE") as refused:
         rebuilt(other, error)
     assert "whose rows went to table 'orders'" in str(refused.value)
@@ -334,6 +336,43 @@ def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_reb
     assert again.run(90) is None
     again.require_all_shown("others")
     goes_on(world)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "anew"),
+    [
+        (1, {"names": ("orders", "copied_2")}),
+        (2, {"names": ("orders", "copied_2")}),
+        (7, {"options": {"marker_table": "own_markers"}}),
+    ],
+)
+def test_a_sink_whose_marker_another_pipeline_has_written_is_left_out_of_a_rebuilding_as_the_error_says(
+    world: Related, epoch: int, anew: dict[str, Any]
+) -> None:
+    world.db.run(PARENT.replace("orders", "copied"))
+    both = replace(world, names=("orders", "copied"), backfill={"copied": 1})
+    world.source.produce(3)
+    assert both.run(3) is None
+    world.db.run(
+        f"UPDATE epoch_markers SET epoch = {epoch}, txn_id = 'orders/{epoch}/1/{'1' * 32}', target = 'others'"
+        " WHERE sink = 'copied'"
+    )
+    (world.folder / "ledger").rename(world.folder / "lost")
+    error = told(both)
+    with pytest.raises(SystemExit, match="EPOCHS-TABLE-ELSEWHERE") as refused:
+        rebuilt(both, error)
+    (words,) = re.findall("`(--without [^`]+)`", str(refused.value))
+    rebuilt(both, error, *words.split())
+    world.source.produce(2)
+    if epoch == 7:
+        stopped = both.run(4)
+        assert isinstance(stopped, Corrupt) and stopped.sink == "copied", "it has its old name and marker table yet"
+    if "options" in anew:
+        world.db.run("CREATE TABLE own_markers AS SELECT * FROM epoch_markers WHERE sink = 'orders'")
+        world.db.run("CREATE UNIQUE INDEX own ON own_markers (pipeline, sink)")
+    renamed = replace(both, backfill={}, tables={"copied_2": "copied"}, **anew)
+    assert renamed.run(5) is None
+    renamed.require_all_shown("orders", "copied")
 
 
 @pytest.mark.parametrize(
@@ -390,6 +429,49 @@ def test_a_pipeline_whose_ledger_is_lost_and_whose_table_got_another_name_is_reb
     world.source.produce(2)
     assert moved.run(90) is None
     moved.require_all_shown("moved")
+
+
+class Quoted(PostgresDb):
+    """The DAG names the tables in quotes, and without their schema."""
+
+    def connection(self, **changed: Any) -> Connection:
+        return super().connection(extra={"options": f"-c search_path={self.schema}"}, **changed)
+
+    def table(self, name: str = "orders") -> str:
+        return f'"{name}"'
+
+
+class InMain(SqliteDb):
+    """The DAG names the tables in quotes, with their schema and in capitals."""
+
+    def table(self, name: str = "orders") -> str:
+        return f'main."{name.upper()}"'
+
+
+def spelled_anew(world: Related) -> Related:
+    if isinstance(world.db, PostgresDb):
+        return replace(world, db=Quoted(world.db.server, world.db.schema))
+    return replace(world, db=InMain(world.db.path))
+
+
+def test_a_table_that_the_dag_spells_in_another_way_is_the_same_to_the_next_epoch_and_to_a_rebuilding(
+    world: Related,
+) -> None:
+    anew = spelled_anew(world)
+    epochs(anew, 3, 3)
+    world.require_all_shown("orders")
+    if isinstance(world.db, SqliteDb):
+        world.db.run("ALTER TABLE orders RENAME TO x", 'ALTER TABLE x RENAME TO "Orders"')
+    (world.folder / "ledger").rename(world.folder / "lost")
+    rebuilt(anew, told(anew))
+    goes_on(world)
+
+
+def test_a_table_that_was_dropped_and_made_again_under_another_spelling_is_no_other_table(world: Related) -> None:
+    if isinstance(world.db, SqliteDb):
+        pytest.skip("SQLite has no ids of tables")
+    world.db.run("DROP TABLE orders", "DELETE FROM epoch_markers", PARENT)
+    assert told(spelled_anew(world)).code is codes.TABLE_REPLACED
 
 
 def test_a_ledger_that_gets_its_records_back_goes_on(world: Related) -> None:

@@ -148,6 +148,19 @@ def test_a_reservation_that_another_ledger_overwrote_is_put_back_by_the_statemen
     assert world.ids() == [1, 2]
 
 
+def test_a_marker_that_is_put_back_over_one_of_another_ledger_does_not_keep_its_position(world: SqlWorld) -> None:
+    """A ledger would be rebuilt from it."""
+    sink, mine = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, mine, rows(1, 2))
+    theirs = replace(attempt_of(transaction(1)), ledger_id="other", ends={"others": {"0": 700}})
+    staged_theirs = world.staged(sink, theirs, rows(3))
+    with_rows, _ = statements(refused(world, mine, staged).remedy)
+    sink.commit(theirs, staged_theirs, world.env)
+    follow(world, with_rows)
+    shown = sink.last_epoch("orders", world.env)
+    assert shown and (shown.txn, shown.ends) == (mine.txn, None)
+
+
 def test_an_unlogged_marker_table_is_a_vote_against_and_stops_a_commit(world: SqlWorld) -> None:
     if world.db.kind == "sqlite":
         world.db.run("CREATE VIEW epoch_markers AS SELECT 1 AS epoch")

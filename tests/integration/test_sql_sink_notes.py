@@ -109,6 +109,19 @@ def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_another_type(sqli
     assert not comes_back(sqlite, "members", id="7")
 
 
+@pytest.mark.parametrize("again", ["deletes", "only upserts"])
+def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_other_capitals(sqlite: SqlWorld, again: str) -> None:
+    """SQLite takes such names as the same: tables are made anew, because no column can get another type."""
+    sqlite.db.run(MEMBERS)
+    delete(sqlite, "members", id="a")
+    sqlite.db.run("DROP TABLE members", 'CREATE TABLE "Members" (ID varchar(20) PRIMARY KEY, Name text, LSN bigint)')
+    other = attempt_of(transaction(1, pipeline="other"))
+    if again == "deletes":
+        sink = sqlite.sink("members", keys=["id"], **CHANGES)
+        sink.commit(other, sqlite.staged(sink, other, change(None, 20, id="b")), sqlite.env)
+    assert not comes_back(sqlite, "members", id="a")
+
+
 @pytest.mark.parametrize("deletes_another", [False, True])
 @pytest.mark.parametrize(
     ("table", "older"), [("members", False), (LONG, False), (LONG, True)], ids=["short", "long", "long, of 0.1"]

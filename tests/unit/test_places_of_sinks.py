@@ -73,3 +73,29 @@ def test_receipts_without_ids_of_tables_are_compared_by_the_names_of_the_tables(
     assert sink.in_place_of(own, [other], Environment()) is other
     elsewhere = receipt("shadow", table="orders_v2", table_id=None, database={"file": "/y"})
     assert sink.in_place_of(own, [elsewhere], Environment()) is None
+
+
+@pytest.mark.parametrize("spelling", ["Orders_V2", '"Orders_V2"', "main.orders_v2", ' "main"."ORDERS_v2" '])
+@pytest.mark.parametrize("theirs", ["orders_v2", 'main."orders_V2"'])
+def test_sqlite_sinks_that_swap_tables_are_seen_through_however_the_tables_are_spelled(
+    spelling: str, theirs: str
+) -> None:
+    sink = SqlSink("live", "db", spelling, staging="/lake/staging")
+    own = receipt("live", table="orders", table_id=None, database={"file": "/x"})
+    other = receipt("shadow", table=theirs, table_id=None, database={"file": "/x"})
+    assert sink.in_place_of(own, [other], Environment()) is other
+
+
+@pytest.mark.parametrize("spelling", ["Orders", '"ORDERS"', "main.orders"])
+def test_a_sqlite_sink_whose_own_table_is_spelled_anew_is_in_nobodys_place(spelling: str) -> None:
+    sink = SqlSink("live", "db", spelling, staging="/lake/staging")
+    own = receipt("live", table="orders", table_id=None, database={"file": "/x"})
+    other = receipt("shadow", table="orders_v2", table_id=None, database={"file": "/x"})
+    assert sink.in_place_of(own, [other], Environment()) is None
+
+
+def test_tables_whose_names_differ_in_a_letter_that_sqlite_does_not_fold_are_two() -> None:
+    sink = SqlSink("live", "db", '"Ärger"', staging="/lake/staging")
+    own = receipt("live", table="orders", table_id=None, database={"file": "/x"})
+    other = receipt("shadow", table='"ärger"', table_id=None, database={"file": "/x"})
+    assert sink.in_place_of(own, [other], Environment()) is None

@@ -151,8 +151,12 @@ class SinkConformance:
         attempt, ids = _attempt(1), [1, 1, 2]
         vote = subject.sink().vote(attempt, _claim(subject, attempt, ids), subject.env)
         if vote.staged is not None:
-            _rebuilt(subject).commit(attempt, vote.staged, subject.env)
+            receipt = _rebuilt(subject).commit(attempt, vote.staged, subject.env)
             self.require_shown(subject, ids)
+            promised, shown = vote.staged.rows, len(self.after(ids))
+            assert promised == receipt.rows == shown, (
+                f"the sink promised {promised} rows and shows {shown}: let it vote against rows that share their keys"
+            )
 
     def test_many_rows_are_shown(self, subject: Subject) -> None:
         _epoch(subject, 1, None, range(self.many))

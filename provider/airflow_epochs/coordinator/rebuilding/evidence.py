@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from airflow_epochs import codes
@@ -40,16 +40,17 @@ class Told:
 # -- the sinks --------------------------------------------------------------------------------------------------------
 
 
-def last_epochs(task: TaskTry) -> dict[str, LastEpoch | None]:
-    """What every sink of today's DAG shows."""
-    return {sink.name: _last_epoch(sink, task) for sink in task.pipeline.sinks}
+def last_epochs(task: TaskTry, without: Collection[str]) -> dict[str, LastEpoch | None]:
+    """What every sink of today's DAG shows. Of those that are left out, another pipeline's marker counts as none."""
+    return {sink.name: _last_epoch(sink, task, sink.name in without) for sink in task.pipeline.sinks}
 
 
-def _last_epoch(sink: Sink, task: TaskTry) -> LastEpoch | None:
+def _last_epoch(sink: Sink, task: TaskTry, left_out: bool) -> LastEpoch | None:
     """What the sink shows. A sink that cannot tell where its last epoch ended shows its marker alone."""
     with located(task.pipeline.name, sink=sink.name):
         if isinstance(sink, Positioned):
-            return sink.last_epoch(task.pipeline.name, task.env)
+            found = sink.last_epoch(task.pipeline.name, task.env)
+            return None if found and found.elsewhere and left_out else found
         marker = sink.last_committed(task.pipeline.name, task.env)
         return LastEpoch(marker=marker) if marker else None
 

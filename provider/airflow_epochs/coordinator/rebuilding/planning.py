@@ -80,7 +80,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
     if identity:
         ledger.require_owned_by(task.pipeline.dag_id, identity)
     completed = ledger.epochs_completed()
-    newest, shows = newest_without_gap(completed, ledger.rebuilt_to), last_epochs(task)
+    newest, shows = newest_without_gap(completed, ledger.rebuilt_to), last_epochs(task, without)
     if not is_behind(ledger, newest, shows):
         return None
     require_can_be_left_out(task.pipeline, without, shows)

@@ -19,14 +19,17 @@ def require_own(shown: Mapping[str, LastEpoch]) -> None:
         if each.elsewhere:
             found = each.elsewhere
             renamed = f" {found.renamed}" if found.renamed else ""
+            own = "give this sink another name, or a `marker_table` or `marker_topic` of its own"
+            anothers = f"{own}, and do not rebuild from this marker"
+            if not all(other.elsewhere for other in shown.values()):
+                anothers = f"type the command again with `--without {name}`, and then {own}"
             raise Corrupt(
                 f"The marker of sink {name} is of epoch {each.marker.epoch}, whose rows went to {found.there}. But the "
                 f"sink in the DAG has {found.here}. Another pipeline with these names of pipeline and sink keeps its "
                 "marker in the same place, or the DAG points the sink to a wrong place. Nothing was changed.",
                 code=codes.TABLE_ELSEWHERE,
                 remedy=f"Look whose rows {found.there} has. If they are this pipeline's, point the sink back to it, "
-                f"and type the command again.{renamed} If they are another pipeline's, give this sink another name, or "
-                "a `marker_table` or `marker_topic` of its own, and do not rebuild from this marker.",
+                f"and type the command again.{renamed} If they are another pipeline's, {anothers}.",
                 sink=name,
             )
 

@@ -119,6 +119,10 @@ class Session(Protocol):
         """Which of these rights the connection's user has on no column of the table."""
         ...
 
+    def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
+        """Those of the table's columns on which the connection's user does not have the right."""
+        ...
+
     def owns(self, table: SqlTable) -> bool:
         """Whether the connection's user may alter the table."""
         ...
@@ -141,6 +145,10 @@ class Session(Protocol):
 
     def names(self, schema: str, prefix: str) -> list[str]:
         """The names of the schema's tables that begin with ``prefix``, in order."""
+        ...
+
+    def folded(self, name: str) -> str:
+        """What all names have in common that the database takes as this one: of a column, or of a table."""
         ...
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:

@@ -191,13 +191,16 @@ class Deletions:
 
     def _is_alike(self, found: SqlTable) -> bool:
         """Whether a table is one of notes about this target, in another order or with other types."""
-        columns = [column.name for column in found.columns]
-        if sorted(columns) != sorted(self._columns) or frozenset(self.keys) not in found.unique:
+        fold = self.session.folded
+        columns, keys = (sorted(map(fold, names)) for names in (self._columns, self.keys))
+        if sorted(fold(column.name) for column in found.columns) != columns:
+            return False
+        if keys not in [sorted(map(fold, index)) for index in found.unique]:
             return False
         named = _NOTES.fullmatch(found.name)
         if named is None:
             return False
-        return self._is_own(found) if named["stem"] == _older_stem(self.table.name) else True
+        return self._is_own(found) if fold(named["stem"]) == fold(_older_stem(self.table.name)) else True
 
     def _is_own(self, found: SqlTable) -> bool:
         """Whether notes with a stem of version 0.1 are about this target, and not about another that begins alike."""

@@ -15,6 +15,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
+from airflow_epochs.sinks.sql.sink import stored_name
 from airflow_epochs.sinks.sql.table import SqlTable
 
 if TYPE_CHECKING:
@@ -95,17 +96,36 @@ def _ahead(
     in_doubt: TransactionId | None,
 ) -> Corrupt:
     known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
+    if other := other_table(sink, marker, found):
+        whose = (
+            f"Look whose rows table {other!r} in schema {marker.schema} has: those of epoch {found.txn.epoch} went "
+            f"there, and this sink has table {sink.table}. If they are not this pipeline's, the marker is another "
+            f"pipeline's: {_another_name(sink, in_doubt)}. If they are, point the sink back to that table, unless "
+            "somebody renamed it; and"
+        )
+    else:
+        whose = (
+            f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
+            f"another pipeline's: {_another_name(sink, in_doubt)}. If it does,"
+        )
     return Corrupt(
         f"The marker of sink {sink.name} in {marker.schema}.{marker.name} says that its last epoch is "
         f"{found.txn.epoch} ({found.txn}), but {known}. The ledger lost its newest records, it was restored from an "
         "older copy, the connection leads to another ledger, or another pipeline with these names of pipeline and "
         f"sink has its marker in the same table.{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
-        remedy=f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
-        f"another pipeline's: {_another_name(sink, in_doubt)}. If it does, point `ledger_conn_id` to the right ledger "
-        "if it leads to another one. "
+        remedy=f"{whose} point `ledger_conn_id` to the right ledger if it leads to another one. "
         + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
+
+
+def other_table(sink: SqlSink, marker: MarkerTable, found: MarkerRow) -> str | None:
+    """The table that got the rows of the marker, if it says that, and it is not the sink's; else None."""
+    session = marker.session
+    if found.target is None:
+        return None
+    same = session.whereabouts(marker.schema, found.target) == session.whereabouts(*sink.table_name)
+    return None if same else found.target
 
 
 def _another_name(sink: SqlSink, in_doubt: TransactionId | None) -> str:
@@ -164,7 +184,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
         )
     has_moved = recorded.get("schema") not in (None, table.schema)
     if recorded.get("table_id") and recorded["table_id"] != table.id:
-        if has_moved or recorded.get("table") not in (None, sink.table):
+        if has_moved or _is_renamed(sink, recorded.get("table")):
             return _another_table(sink, expected, recorded, table, put_back)
         return Corrupt(
             f"Somebody dropped table {sink.table} and created it again, and its marker is gone: the table has id "
@@ -178,6 +198,12 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
         )
     moved_from = recorded["schema"] if has_moved and recorded.get("table_id") else None
     return _lost_marker(sink, expected, marker, table, put_back, moved_from)
+
+
+def _is_renamed(sink: SqlSink, recorded: str | None) -> bool:
+    """Whether the sink's table has another name than in the receipt, however the two are spelled."""
+    then = stored_name(recorded) if recorded else None
+    return then is not None and then[1] != sink.table_name[1]
 
 
 def _lost_marker(

@@ -26,6 +26,9 @@ from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 _NO_EPOCH = 0
 """The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
+_NAMED = ("pipeline", "sink")
+_SET = ("epoch", "txn_id", "row_count", "committed_at")
+"""The columns that name a row, and those that each commit sets, in tables of all versions."""
 _ENDS = "ends"
 """The column with the position after the epoch. Tables of version 0.1 lack it."""
 _TARGET = "target"
@@ -89,9 +92,7 @@ class MarkerTable:
         if self.table is None:
             lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {quoted(self.schema)}"]
         else:
-            lacks = [
-                f"{right} on table {self._plainly}" for right in self.session.lacks(self.table, "SELECT", "UPDATE")
-            ]
+            lacks = self._lacking(self.table)
         if lacks:
             raise Refused(
                 f"The sink keeps its marker in {self._plainly}, but the connection's user lacks {', '.join(lacks)}.",
@@ -99,6 +100,20 @@ class MarkerTable:
                 remedy="Grant the user these rights: "
                 f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
             )
+
+    def _lacking(self, table: SqlTable) -> list[str]:
+        """The rights that the connection's user lacks, on the table or on single columns of it, as GRANT has them."""
+        whole = self.session.lacks(table, "SELECT", "UPDATE")
+        lacking = [f"{right} on table {self._plainly}" for right in whole]
+        columns = {
+            "SELECT": [*_NAMED, *_SET, *sorted(self._added)],
+            "UPDATE": [*_SET, *sorted(self._added)],
+            "INSERT": [*_NAMED, *_SET],
+        }
+        for right, needed in columns.items():
+            if right not in whole and (some := self.session.lacks_of(table, right, needed)):
+                lacking.append(f"{right} ({', '.join(some)}) on table {self._plainly}")
+        return lacking
 
     def lock(self) -> MarkerRow | Reservation | None:
         """The marker or reservation, locked until this transaction ends. Writes nothing.
@@ -137,13 +152,13 @@ class MarkerTable:
         """Add the columns that a table of an earlier version lacks."""
         if self.table:
             kinds = {_ENDS: self.session.json, _TARGET: "text"}
-            for name in sorted(kinds.keys() - self._later):
+            for name in sorted(kinds.keys() - self._added):
                 self.session.execute(f"ALTER TABLE {self.spelled} ADD COLUMN {name} {kinds[name]}")
 
     @property
     def takes_columns(self) -> bool:
         """Whether the table is one of an earlier version, without ``ends`` or ``target``, and the user may alter it."""
-        return self.table is not None and self._later != {_ENDS, _TARGET} and self.session.owns(self.table)
+        return self.table is not None and self._added != {_ENDS, _TARGET} and self.session.owns(self.table)
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -174,16 +189,19 @@ class MarkerTable:
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
         create = "" if self.table else f"{self.definition}; ".replace("%%", "%")
+        unknown = "".join(f", {name} = NULL" for name in sorted(self._added))
         return (
             f"{create}INSERT INTO {self._plainly} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
             f"('{self.pipeline}', '{self.sink}', {epoch}, '{text}', {rows}, CURRENT_TIMESTAMP) ON CONFLICT (pipeline, "
-            "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count;"
+            "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count"
+            f"{unknown};"
         )
 
     def _create(self) -> None:
         self.session.serialise(f"airflow_epochs:{self.schema}.{self.name}")
         self.session.execute(self.definition)
         self.__dict__.pop("table", None)  # look it up again: another session may have created it first
+        self.__dict__.pop("_added", None)
         self.__dict__.pop("_later", None)
 
     def _set(self, epoch: int, text: str, rows: int, at: str, more: Mapping[str, str | None]) -> None:
@@ -249,10 +267,21 @@ class MarkerTable:
         return self.session.table(self.schema, self.name) if self.session.exists(self.schema, self.name) else None
 
     @cached_property
-    def _later(self) -> frozenset[str]:
+    def _added(self) -> frozenset[str]:
         """The columns that the table has, of those that tables of earlier versions lack."""
         columns = self.table.columns if self.table else ()
         return frozenset(column.name for column in columns) & {_ENDS, _TARGET}
+
+    @cached_property
+    def _later(self) -> frozenset[str]:
+        """Those of ``_added`` that the user may read and set.
+
+        Somebody may have added a column after ``open`` looked at the rights on each. No epoch needs it.
+        """
+        if not self.table or not self._added:
+            return frozenset()
+        closed = (self.session.lacks_of(self.table, right, sorted(self._added)) for right in ("SELECT", "UPDATE"))
+        return self._added.difference(*closed)
 
     @property
     def spelled(self) -> str:

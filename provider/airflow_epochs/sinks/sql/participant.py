@@ -403,7 +403,7 @@ class SqlParticipant:
             marker = self.marker(session, pipeline)
             found = marker.read()
             detail = self.detail(session) if found else {}
-            elsewhere = self._elsewhere(session, marker, found) if found else None
+            elsewhere = self._elsewhere(marker, found) if found else None
         if found is None:
             return None
         receipt = Receipt(
@@ -420,13 +420,13 @@ class SqlParticipant:
             marker=Marker.of(found.txn), txn=found.txn, ends=found.ends or None, receipt=receipt, elsewhere=elsewhere
         )
 
-    def _elsewhere(self, session: Session, marker: MarkerTable, found: MarkerRow) -> Elsewhere | None:
+    def _elsewhere(self, marker: MarkerTable, found: MarkerRow) -> Elsewhere | None:
         """Where the marker's rows went, if it says that, and it is not the sink's table."""
-        table = session.table(*self.sink.table_name)
-        if found.target in (None, table.name if table else self.sink.table_name[1]):
+        other = diagnosis.other_table(self.sink, marker, found)
+        if other is None:
             return None
         return Elsewhere(
-            there=f"table {found.target!r} in schema {marker.schema}",
+            there=f"table {other!r} in schema {marker.schema}",
             here=f"table {self.sink.table}",
             renamed=f"If it is the same table, which somebody renamed, run `{marker.forgetting_target}`, and type the "
             "command again.",

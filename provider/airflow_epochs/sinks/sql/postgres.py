@@ -448,6 +448,11 @@ class PostgresSession:
         )
         return [right for (right,) in self.execute(asked, (list(rights), table.id, table.id))]
 
+    def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
+        """Asks ``has_column_privilege``, which is true of rights on the whole table too."""
+        asked = "SELECT c FROM pg_catalog.unnest(%s::text[]) AS c WHERE NOT has_column_privilege(%s::oid, c, %s)"
+        return [column for (column,) in self.execute(asked, (list(columns), table.id, right))]
+
     def owns(self, table: SqlTable) -> bool:
         """Asks whether the user has the rights of the owner, as a member of its role has."""
         asked = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s::oid"
@@ -481,6 +486,10 @@ class PostgresSession:
     def names(self, schema: str, prefix: str) -> list[str]:
         """Asks the catalog, without regard to rights."""
         return [name for (name,) in self.execute(_NAMES, (schema, prefix, prefix))]
+
+    def folded(self, name: str) -> str:
+        """The name itself: in quotes, PostgreSQL takes each as another."""
+        return name
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.postgres_retyped`` says."""

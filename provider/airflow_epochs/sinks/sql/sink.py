@@ -176,13 +176,10 @@ class SqlSink:
         Raises:
             Refused: ``table`` is not spelled as in SQL.
         """
-        spelling = self.table.strip()
-        found = _TABLE.fullmatch(spelling)
-        if found:
-            schema, table = found.groups()
-            return (_plain(schema) if schema else None), _plain(table)
+        if found := stored_name(self.table):
+            return found
         raise Refused(
-            f"`table` of the sink is {spelling!r}, which is not the name of a table in SQL.",
+            f"`table` of the sink is {self.table.strip()!r}, which is not the name of a table in SQL.",
             code=codes.SINK_MISCONFIGURED,
             remedy='Write `table` as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals. Then '
             "clear the failed task.",
@@ -266,10 +263,15 @@ class SqlSink:
         if not there:
             return None
         by = "table_id" if then.get("table_id") else "table"
-        now = self._participant(env).place_now(own.txn_id)[by] if by == "table_id" else self.table
-        if now in (None, then.get(by)):
+        if by == "table":
+            now = _in_sqlite(self.table)
+            same = (each for each in (own, *there) if _in_sqlite(str(each.detail.get(by))) == now)
+            other = next(same, own)
+            return None if other is own else other
+        now_id = self._participant(env).place_now(own.txn_id)[by]
+        if now_id in (None, then.get(by)):
             return None
-        return next((other for other in there if other.detail.get(by) == now), None)
+        return next((other for other in there if other.detail.get(by) == now_id), None)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""
@@ -288,6 +290,21 @@ class SqlSink:
         from airflow_epochs.sinks.sql.participant import SqlParticipant
 
         return SqlParticipant(self, env)
+
+
+def stored_name(spelling: str) -> tuple[str | None, str] | None:
+    """Schema and table, as ``SqlSink.table_name``; None if it is not spelled as in SQL."""
+    found = _TABLE.fullmatch(spelling.strip())
+    if found is None:
+        return None
+    schema, table = found.groups()
+    return (_plain(schema) if schema else None), _plain(table)
+
+
+def _in_sqlite(spelling: str) -> str:
+    """What two spellings of one table have in common: the only schema is ``main``, and quotes keep no capitals."""
+    found = stored_name(spelling)
+    return found[1].translate(_FOLDED) if found else spelling
 
 
 def _plain(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import string
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -36,6 +37,8 @@ _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "r
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _NOT_DONE = ("locked", "busy", "constraint")
 """Words in SQLite's errors after which a COMMIT has certainly not happened."""
+_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+"""SQLite takes names that differ only in these letters as one, in quotes too."""
 _STRICT_SINCE = (3, 37)
 """The first version of SQLite that has STRICT tables, and says which are."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
@@ -127,7 +130,8 @@ class SqliteSession:
         """The table, and the file's inode and device."""
         file = os.stat(self.identity()["file"])
         found = self.table(schema, name)
-        return f"table {found.name if found else name} of the SQLite file {file.st_ino} on device {file.st_dev}"
+        its_name = found.name if found else self.folded(name)
+        return f"table {its_name} of the SQLite file {file.st_ino} on device {file.st_dev}"
 
     def bytewise(self, column: SqlColumn) -> str:
         """The collation ``BINARY``: any column may hold texts."""
@@ -211,6 +215,10 @@ class SqliteSession:
         """None: who may open the file for writing, as the transaction has, may do everything."""
         return []
 
+    def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
+        """As ``lacks``."""
+        return []
+
     def owns(self, table: SqlTable) -> bool:
         """As ``lacks``."""
         return True
@@ -239,12 +247,16 @@ class SqliteSession:
         return self.table(schema, name) is not None
 
     def names(self, schema: str, prefix: str) -> list[str]:
-        """Asks the schema table."""
+        """Asks the schema table, without regard to case."""
         statement = (
             f"SELECT name FROM {self.quoted(schema)}.sqlite_master WHERE type = 'table'"
-            " AND substr(name, 1, length(?)) = ? ORDER BY name"
+            " AND lower(substr(name, 1, length(?))) = lower(?) ORDER BY name"
         )
         return [name for (name,) in self.execute(statement, (prefix, prefix))]
+
+    def folded(self, name: str) -> str:
+        """The name in lower case, but for letters that are not ASCII."""
+        return name.translate(_FOLDED)
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
