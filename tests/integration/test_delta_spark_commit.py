@@ -524,6 +524,24 @@ def test_columns_widened_after_the_vote_do_not_hinder_a_commit_through_spark(
     assert tuple(row) == (1, Decimal("1.2500"), 2)
 
 
+@pytest.mark.parametrize(
+    "options", [{"commit": "spark"}, pytest.param({"mode": "overwrite"}, marks=pytest.mark.long)], ids=str
+)
+def test_fields_widened_after_the_vote_do_not_hinder_a_commit_through_spark(
+    session: Any, world: Environment, table: str, options: dict[str, Any]
+) -> None:
+    nested = "s STRUCT<a: INT, b: STRUCT<c: SMALLINT NOT NULL, d: STRING>>, l ARRAY<INT>, m MAP<STRING, INT>"
+    create(session, table, nested, "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    sink, attempt = DeltaSink("bronze", table, **options), attempt_of(transaction(1))
+    rows = "named_struct('b', named_struct('d', 'x', 'c', 3S), 'a', 1) AS s, array(1, NULL) AS l, map('k', 5) AS m"
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(f"SELECT {rows}"), world), world))
+    for field, kind in (("s.a", "BIGINT"), ("s.b.c", "INT"), ("l.element", "BIGINT"), ("m.value", "BIGINT")):
+        session.sql(f"ALTER TABLE delta.`file://{table}` ALTER COLUMN {field} TYPE {kind}").collect()
+    sink.commit(attempt, staged, world)
+    (row,) = session.read.format("delta").load(f"file://{table}").collect()
+    assert row.asDict(recursive=True) == {"s": {"a": 1, "b": {"c": 3, "d": "x"}}, "l": [1, None], "m": {"k": 5}}
+
+
 def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(
     session: Any, world: Environment, table: str
 ) -> None:

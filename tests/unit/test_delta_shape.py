@@ -181,6 +181,22 @@ def test_a_type_that_lacks_values_of_another_one_or_means_others_is_not_wider(ki
     assert not delta_schema.widens(kind, other)
 
 
+def test_wider_types_are_taken_over_at_every_depth_and_nothing_else_is() -> None:
+    def nested(a: str, element: str, value: str, *more: dict[str, Any]) -> dict[str, Any]:
+        array = {"type": "array", "elementType": struct(field("b", element)), "containsNull": True}
+        return struct(field("A", a), field("l", array), field("m", {**MAP, "valueType": value}), *more)
+
+    rows = nested("integer", "integer", "long")
+    assert delta_schema.widened(rows, nested("long", "double", "double", field("new"))) == nested(
+        "long", "double", "long"
+    )
+    assert delta_schema.widened(rows, None) == rows
+    assert delta_schema.widened(rows, ARRAY) == rows
+    assert delta_schema.widened(struct(field("A", "integer")), struct(field("a"))) == struct(field("A"))
+    assert delta_schema.widened("integer", "long") == "long"
+    assert delta_schema.widened("long", "integer") == "long"
+
+
 def test_text_as_spark_connect_may_spell_it_in_a_log_is_text_for_rows_at_every_depth() -> None:
     def texts(kind: str) -> dict[str, Any]:
         array = {**ARRAY, "elementType": struct(field("deep", kind))}

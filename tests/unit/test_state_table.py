@@ -17,10 +17,11 @@ from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.agreement import require_marker
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.delta.log import entry_of, log_entry
-from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
+from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape, metadata_of
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.delta import checks
 from airflow_epochs.sinks.delta.state_table import columns_of
 from tests.support.delta_world import attempt_of, stage, transaction
 from tests.support.environment import Environment
@@ -281,3 +282,41 @@ def test_a_sample_of_changes_says_which_key_changes_twice(
     seen = StateTable("open", table, schema="page string", keys=["page"]).sample(attempt, claim.place, 1, Environment())
     assert (seen.rows, seen.count) == (({"page": "a"},), len(pages))
     assert seen.problem is None if problem is None else problem in str(seen.problem)
+
+
+MANIFESTS = "delta.compatibility.symlinkFormatManifest.enabled"
+
+
+def with_manifests(table: str, value: str) -> None:
+    """What ``ALTER TABLE … SET TBLPROPERTIES`` of Spark writes: an entry with the table's metadata."""
+    metadata = metadata_of(DeltaTable(table))
+    metadata["metaData"]["configuration"] |= {MANIFESTS: value}
+    Path(table, log_entry(DeltaTable(table).version() + 1)).write_bytes(entry_of([metadata]))
+
+
+def test_a_state_with_manifests_is_told_to_turn_them_off_and_goes_on_then(tmp_path: Path) -> None:
+    table = str(tmp_path / "open")
+    state, attempt, world = StateTable("open", **{**WINDOWS, "table": table}), attempt_of(transaction(1)), Environment()
+    write_deltalake(table, pa.table({"page": ["a"]}))
+    with_manifests(table, "true")
+    for tried in (
+        lambda: state.require_ready("clicks", None, world),
+        lambda: state.plan_stage(attempt, "n", world),
+    ):
+        with pytest.raises(Refused, match="EPOCHS-DELTA-NEEDS-SPARK") as refused:
+            tried()
+        assert 'commit="spark"' not in refused.value.remedy
+        assert f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('{MANIFESTS}' = 'false')" in refused.value.remedy
+    with_manifests(table, "false")
+    state.require_ready("clicks", None, world)
+
+
+def test_a_state_with_a_feature_that_deltalake_refuses_is_told_to_drop_it() -> None:
+    shape = TableShape.of_actions(
+        {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]},
+        {"id": "1", "schemaString": '{"fields": []}', "partitionColumns": []},
+    )
+    with pytest.raises(Refused) as refused:
+        checks.require_committable(shape, "/lake/open", is_state=True)
+    assert "ALTER TABLE delta.`file:///lake/open` DROP FEATURE" in refused.value.remedy
+    assert "TBLPROPERTIES" not in refused.value.remedy

@@ -58,7 +58,7 @@ def require_same_table(table_id: str | None, staging: Staging, name: str) -> Non
 
 def require_addable(shape: TableShape | None, staging: Staging, name: str) -> None:
     """The staged files can be added to the table as they are."""
-    require_committable(shape or staging.shape, name)
+    require_committable(shape or staging.shape, name, is_state="state" in staging.user_metadata)
     if shape is not None and (difference := shape.difference_for(staging.shape)):
         raise Refused(
             f"{name} was altered after its rows were staged: {difference}.",
@@ -127,14 +127,33 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
         )
 
 
-def require_committable(shape: TableShape, name: str) -> None:
-    """Deltalake can commit to a table of this shape."""
+def require_committable(shape: TableShape, name: str, *, is_state: bool = False) -> None:
+    """Deltalake can commit to a table of this shape. ``is_state``: nothing else may commit to it."""
     if refused := shape.refused_features:
         raise Refused(
             f"deltalake cannot commit to {name}: it does not support these features of the table: "
             f"{', '.join(refused)}.",
             code=codes.DELTA_NEEDS_SPARK,
+            remedy=_without(refused, name) if is_state else None,
         )
+
+
+def _without(refused: list[str], name: str) -> str:
+    """What to do about a state table with these features and properties: Spark does not commit to it."""
+    table, properties = identifier(name), [each.partition("=")[0] for each in refused if "=" in each]
+    turned_off = ", ".join(f"'{key}' = 'false'" for key in properties)
+    steps = []
+    if turned_off:
+        steps.append(
+            f"Turn {', '.join(properties)} off, as only Spark renews such copies, and it does not write state tables: "
+            f"leave it out of `properties` of the state. If the table exists, run in Spark: ALTER TABLE {table} "
+            f"SET TBLPROPERTIES ({turned_off})."
+        )
+    if len(properties) < len(refused):
+        steps.append(
+            f"Drop the features in Spark (ALTER TABLE {table} DROP FEATURE …), since Spark does not write state tables."
+        )
+    return " ".join([*steps, "Then clear the failed task."])
 
 
 def require_readable(shape: TableShape, name: str) -> None:

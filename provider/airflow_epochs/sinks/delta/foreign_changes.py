@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta.other_pipelines import OF_ANOTHER_LEDGER, of_another_ledger, pipeline_of
+from airflow_epochs.sinks.delta.other_pipelines import (
+    OF_ANOTHER_LEDGER,
+    of_another_ledger,
+    operation_of,
+    pipeline_of,
+    replaces_all,
+)
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
@@ -64,19 +70,17 @@ def _is_signed(entry: bytes, app: App) -> bool:
 def _after(
     found: list[ForeignChange], version: int, actions: list[JsonDict], own: int, app: App, ledger_id: str | None
 ) -> list[ForeignChange]:
-    info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    operation, how = str(info.get("operation", "")), info.get("operationParameters") or {}
+    operation, how = operation_of(actions)
     if operation == "RESTORE":
         back_to = _version(how.get("version"))
         if back_to is not None and back_to >= own:
             return [change for change in found if change.version <= back_to]
         return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}")]
-    in_part = how.get("predicate") not in (None, "", "[]") or str(how.get(_DYNAMIC)).lower() == "true"
-    overwrites = str(how.get("mode", "")).lower() == "overwrite" and not in_part
+    in_part = str(how.get(_DYNAMIC)).lower() == "true" and "REPLACE" not in operation
     writer = next((pipeline_of(told.get("app", "")) for action in actions if (told := user_metadata_of(action))), None)
     same_name = writer is not None and writer == pipeline_of(app.epoch)
     ours = same_name and not of_another_ledger(actions, ledger_id)
-    if not ours and any("remove" in action for action in actions) and (overwrites or "REPLACE" in operation):
+    if not ours and not in_part and any("remove" in action for action in actions) and replaces_all(actions):
         by = f" by pipeline {writer!r}{OF_ANOTHER_LEDGER if same_name else ''}" if writer else ""
         return [*found, ForeignChange(version, operation if "REPLACE" in operation else f"{operation}, overwrite{by}")]
     return found

@@ -17,6 +17,7 @@ from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
 from airflow_epochs.sinks.delta.flush import paths_of
 from airflow_epochs.sinks.delta.modes import APPEND_ONLY
+from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 
@@ -30,7 +31,7 @@ def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> 
         raise _refused(location, point, "the sink keeps notes of deleted keys, which have no versions")
     if shape is None:
         raise _refused(location, point, target.problem or "there is no table")
-    checks.require_committable(shape, location.name)
+    checks.require_committable(shape, location.name, is_state=isinstance(at.sink, StateTable))
     if shape.properties.get(APPEND_ONLY, "").lower() == "true":
         raise _refused(location, point, f"the table has the property {APPEND_ONLY}")
     _require_same_columns(location, shape, point)

@@ -124,6 +124,18 @@ def widens(kind: Any, wider: Any) -> bool:
     return narrow is not None and wide is not None and narrow[0] <= wide[0] and narrow[1] <= wide[1]
 
 
+def widened(kind: Any, now: Any) -> Any:
+    """The type ``kind`` with the wider types that it, or the parts of it, have got in ``now``; fields have no case."""
+    if not isinstance(kind, dict) or not isinstance(now, dict) or kind["type"] != now["type"]:
+        return now if widens(kind, now) else kind
+    parts = {key: widened(kind[key], now[key]) for key in _NESTED if key in kind and key in now}
+    if "fields" not in kind:
+        return {**kind, **parts}
+    types = {field["name"].lower(): field["type"] for field in now["fields"]}
+    fields = [{**field, "type": widened(field["type"], types.get(field["name"].lower()))} for field in kind["fields"]]
+    return {**kind, "fields": fields}
+
+
 def _digits(kind: str) -> tuple[int, int] | None:
     """How many digits a decimal number has before and behind the point; None for other types."""
     found = _DECIMAL.fullmatch(kind)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.schema import JsonDict, sql_type, widens
+from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.spark.driver.delta.schema import JsonDict, sql_type
 from airflow_epochs.transforms.conditions import column_named, quoted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def plain(df: DataFrame) -> DataFrame:
 
 
 def widened(df: DataFrame, table: JsonDict) -> DataFrame:
-    """``df`` with the wider types that columns of a table have got since ``df`` was staged for it.
+    """``df`` with the wider types that columns, and fields in them, of a table have got since it was staged for it.
 
     Nobody can undo such a change of a table, and Delta appends no narrower rows to it. Every value stays what it is.
     """
@@ -45,8 +46,9 @@ def widened(df: DataFrame, table: JsonDict) -> DataFrame:
 
     now = {field["name"].lower(): field["type"] for field in table["fields"]}
     for field in df.schema.fields:
-        wider = now.get(field.name.lower())
-        if widens(field.dataType.jsonValue(), wider):
+        staged = field.dataType.jsonValue()
+        wider = delta_schema.widened(staged, now.get(field.name.lower()))
+        if wider != staged:
             cast = F.expr(f"CAST({column_named(field.name)} AS {sql_type(wider)})")
             df = df.withColumn(field.name, cast.alias(field.name, metadata=field.metadata))
     return df
