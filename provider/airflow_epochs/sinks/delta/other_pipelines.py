@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -182,13 +182,16 @@ class _Later:
             return
         arrivals = _arrivals(actions)
         new = [add for add in arrivals if unquote(add["path"]) not in self.gone]
-        found: dict[str, list[JsonDict]] = {}
-        for remove in removes:
-            partition = _partition(remove)
-            heirs = [add for add in adds if add in arrivals or partition in (None, _partition(add))]
-            further = [place for add in heirs for place in self.moved.get(unquote(add["path"]), ())]
-            found[unquote(remove["path"])] = [*new, *further]
-        self.moved |= found
+        everywhere = [*new, *self._moved_on(arrivals)]
+        places = {  # one list for all files of a partition: an entry may have thousands
+            partition: [*everywhere, *self._moved_on(add for add in adds if partition in (None, _partition(add)))]
+            for partition in {_partition(remove) for remove in removes}
+        }
+        self.moved |= {unquote(remove["path"]): places[_partition(remove)] for remove in removes}
+
+    def _moved_on(self, adds: Iterable[JsonDict]) -> list[JsonDict]:
+        """Where rows of these files have gone later."""
+        return [place for add in adds for place in self.moved.get(unquote(add["path"]), ())] if self.moved else []
 
 
 _STAYS = ("DELETE", "OPTIMIZE", "WRITE")
