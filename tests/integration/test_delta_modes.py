@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +390,22 @@ def test_rows_of_a_merge_need_not_look_like_the_table(session: Any, world: Envir
     epochs.run(values(session, "id, delta", "(1L, 5)", "(2L, 0)"))
     epochs.run(empty(session, "id BIGINT, delta INT"))
     assert shown(session, table) == shown_by_others(table) == [(1, 7.0, "x")]
+
+
+def test_a_type_that_a_merge_would_round_or_cut_is_a_vote_abort_that_names_the_column(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "id BIGINT, d DECIMAL(12,2), n INT, at TIMESTAMP_NTZ")
+    merge = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    row = "SELECT 1 AS id, CAST('1.0050' AS DECIMAL(12,4)) AS d, 1.9D AS n, TIMESTAMP '2026-01-01 00:00:00Z' AS at"
+    sink = DeltaSink("silver", table, mode="merge", keys=["id"], merge=merge)
+    vote = vote_on(sink, attempt_of(transaction(1)), session.sql(row), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    for told in ("'d' is decimal(12,4)", "'n' is double", "'at' is timestamp in"):
+        assert f"column {told}" in (vote.reason or "")
+    written_out = "WHEN NOT MATCHED THEN INSERT (id, d) VALUES (s.id, s.d)"
+    Epochs(DeltaSink("silver", table, mode="merge", keys=["id"], merge=written_out), world).run(session.sql(row))
+    assert shown(session, table) == [(1, Decimal("1.01"), None, None)]
 
 
 # -- overwrite ---------------------------------------------------------------------------------------------------

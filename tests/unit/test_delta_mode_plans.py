@@ -296,6 +296,63 @@ def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
     ]
 
 
+COPY = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+
+
+@pytest.mark.parametrize(
+    ("clauses", "problems"),
+    [
+        (COPY, ["column 'D' is decimal(12,4) in the rows and decimal(12,2) in the table"]),
+        ("when not matched then insert\n*", ["column 'D' is decimal(12,4) in the rows and decimal(12,2) in the table"]),
+        ("WHEN MATCHED THEN UPDATE SET t.d = s.d", []),
+    ],
+)
+def test_clauses_of_a_merge_that_copy_columns_change_no_value(clauses: str, problems: list[str]) -> None:
+    table: JsonDict = {"fields": [{"name": "id", "type": "long"}, {"name": "D", "type": "decimal(12,2)"}]}
+    kinds = {"ID": "integer", "d": "decimal(12,4)", "x": "long"}
+    given: JsonDict = {"fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+    assert delta_schema.problems_of_merge(table, given, clauses) == problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "copied"),
+    [
+        ("double", "integer", False),
+        ("long", "integer", False),
+        ("timestamp", "timestamp_ntz", False),
+        ("long", "string", False),
+        ("long", {"type": "array", "elementType": "long"}, False),
+        ("integer", "long", True),
+        ("void", "integer", True),
+        ("decimal(10,2)", "decimal(12,2)", True),
+        ({"type": "array", "elementType": "integer"}, {"type": "array", "elementType": "long"}, True),
+        ({"type": "array", "elementType": "long"}, {"type": "array", "elementType": "integer"}, False),
+        (
+            {"type": "struct", "fields": [{"name": "A", "type": "date"}, {"name": "new", "type": "long"}]},
+            {"type": "struct", "fields": [{"name": "a", "type": "date"}]},
+            True,
+        ),
+        (
+            {"type": "struct", "fields": [{"name": "A", "type": "double"}]},
+            {"type": "struct", "fields": [{"name": "a", "type": "float"}]},
+            False,
+        ),
+    ],
+)
+def test_a_merge_copies_a_column_into_the_same_type_or_a_wider_one(kind: Any, column: Any, copied: bool) -> None:
+    table, given = ({"fields": [{"name": "d", "type": each}]} for each in (column, kind))
+    assert (delta_schema.problems_of_merge(table, given, COPY) == []) is copied
+
+
+def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Environment) -> None:
+    write_deltalake(str(table), rows(0, n=["a"]))
+    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=COPY)
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, n=[7]))
+    vote = sink.vote(attempt, claim, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "column 'n' is long in the rows and string in the table" in (vote.reason or "")
+
+
 def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:
     return _statement(Mode.of(**options).plan(), "/lake/t", columns, "v", no_rows=rows == 0)
 

@@ -6,7 +6,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import Shown, Staged, StagedClaim, compare
 from airflow_epochs.sinks.delta import checks, other_pipelines, restore, state_vote
-from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
+from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
@@ -58,8 +58,7 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
 def _require_fitting_for_spark(at: Whereabouts, target: Target, staging: Staging) -> None:
     name, shape, how = target.location.name, target.shape, at.sink.how
     checks.require_known(shape, staging, name)
-    if how.mode != MERGE:  # whose rows need not look like the table's
-        checks.require_insertable(shape, staging, name, add_columns=how.schema_evolution == ADD_COLUMNS)
+    checks.require_insertable(shape, staging, name, how)
     checks.require_changeable(how, shape or staging.shape, staging, name)
     checks.require_keys(how, staging)
 

@@ -86,10 +86,11 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
             f"{plan.target} lacks {missing}. `schema_evolution` does not add the columns that `keys` and `sequence_by` "
             "name."
         )
+    rows = json.loads(df.schema.json())
     if how.mode == "merge":
-        return None
-    add_columns = how.schema_evolution is not None
-    found = delta_schema.problems(schema, json.loads(df.schema.json()), add_columns=add_columns)
+        found = delta_schema.problems_of_merge(schema, rows, how.merge or "")
+    else:
+        found = delta_schema.problems(schema, rows, add_columns=how.schema_evolution is not None)
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 

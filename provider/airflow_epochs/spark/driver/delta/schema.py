@@ -54,6 +54,34 @@ def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> l
     return found
 
 
+_COPIES = re.compile(r"\bUPDATE\s+SET\s+\*|\bINSERT\s+\*", re.IGNORECASE)
+"""A clause of a MERGE that copies all columns of the rows: Delta casts them, and so rounds and cuts values."""
+
+
+def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str) -> list[str]:
+    """Why a MERGE with these clauses cannot bring rows of schema ``rows`` into ``table``; empty if it can.
+
+    Only clauses that copy whole rows count. What a user writes out may be meant to change values.
+    """
+    if not _COPIES.search(clauses):
+        return []
+    columns = {field["name"].lower(): field for field in table["fields"]}
+    both = [(columns[name], field) for field in rows["fields"] if (name := field["name"].lower()) in columns]
+    return [_difference(column, field) for column, field in both if _is_cast(field["type"], column["type"])]
+
+
+def _is_cast(kind: Any, wanted: Any) -> bool:
+    """Whether values of type ``kind`` may change in the ``wanted`` type. Fields that one side lacks do not count."""
+    if not isinstance(kind, dict) or not isinstance(wanted, dict):
+        return kind not in (wanted, "void") and not widens(kind, wanted)
+    if kind["type"] != wanted["type"]:
+        return True
+    fields = {field["name"].lower(): field["type"] for field in wanted.get("fields", ())}
+    inside = [(field["type"], fields.get(field["name"].lower())) for field in kind.get("fields", ())]
+    inside += [(kind[key], wanted[key]) for key in _NESTED if key in kind]
+    return any(other is not None and _is_cast(part, other) for part, other in inside)
+
+
 def _required(column: JsonDict) -> str | None:
     """The column, or the first field within its structs, that is never NULL; None if all of it may be."""
     if not column["nullable"]:
@@ -72,6 +100,10 @@ def _misfit(column: JsonDict | None, field: JsonDict) -> str | None:
         )
     if _comparable(column["type"]) == _comparable(field["type"]):
         return None
+    return _difference(column, field)
+
+
+def _difference(column: JsonDict, field: JsonDict) -> str:
     rows, table = type_name(field["type"]), type_name(column["type"])
     return f"column {column['name']!r} is {rows} in the rows and {table} in the table"
 
