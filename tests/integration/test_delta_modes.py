@@ -16,6 +16,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 from tests.support.cells import fired
 from tests.support.delta_modes_world import (
     COUNTER,
@@ -317,6 +318,36 @@ def test_a_table_without_the_sequence_is_a_vote_abort_even_if_columns_may_be_add
     sink = DeltaSink("silver", table, **UPSERT, schema_evolution="add_columns")
     vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v", "(1L, 1L)"), world)
     assert f"{table} lacks column 'v' (see `sequence_by`). `schema_evolution` does not add" in (vote.reason or "")
+
+
+# -- partition columns -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"commit": "spark"}, {"mode": "overwrite"}],
+    ids=["append by deltalake", "append by Spark", "overwrite"],
+)
+def test_rows_without_a_partition_column_are_a_vote_abort_that_names_the_column(
+    session: Any, world: Environment, table: str, options: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, day STRING", "PARTITIONED BY (day)")
+    vote = vote_on(DeltaSink("silver", table, **options), attempt_of(transaction(1)), session.range(1), world)
+    assert "column 'day' partitions the table and is missing in the rows" in (vote.reason or "")
+
+
+@pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "overwrite"}], ids=["append", "overwrite"])
+def test_an_epoch_that_was_decided_without_a_partition_column_goes_into_the_partition_of_null(
+    session: Any, world: Environment, table: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = "id BIGINT, `d``ay` DATE, odd BIGINT GENERATED ALWAYS AS (id % 2)"
+    create(session, table, columns, "PARTITIONED BY (odd, `d``ay`) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    sink, attempt = DeltaSink("silver", table, **options), attempt_of(transaction(1))
+    with monkeypatch.context() as patched:  # as an earlier version did not look
+        patched.setattr(delta_schema, "problems", lambda *_, **__: [])
+        staged = promised(vote_on(sink, attempt, session.range(2), world))
+    sink.commit(attempt, staged, world)
+    assert shown(session, table) == [(0, None, 0), (1, None, 1)]
 
 
 # -- merge: not idempotent by itself -----------------------------------------------------------------------------

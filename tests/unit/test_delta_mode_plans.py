@@ -37,6 +37,7 @@ from tests.support.delta_world import (
 from tests.support.environment import Environment
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
+COPY = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 MODES: list[JsonDict] = [
     {"mode": "upsert", "keys": ["id"]},
     {"mode": "upsert", "keys": ["id", "p"], "sequence_by": "v", "delete_when": "op = 'D'"},
@@ -186,6 +187,17 @@ def test_rows_without_the_partition_columns_say_not_which_partitions_they_replac
     assert "which partitions" in (vote.reason or "")
 
 
+@pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "overwrite"}], ids=["append", "overwrite"])
+def test_rows_without_a_partition_column_are_a_vote_abort_that_names_it(
+    table: Path, world: Environment, options: JsonDict
+) -> None:
+    write_deltalake(str(table), rows(0, p=["a"]), partition_by=["p"])
+    sink, attempt = DeltaSink("silver", str(table), **options), attempt_of(transaction(1))
+    plan = {**sink.plan_stage(attempt, "1", world), "partition_by": []}
+    vote = sink.vote(attempt, stage_with_deltalake(plan, rows(1)), world)
+    assert "column 'p' partitions the table and is missing in the rows" in (vote.reason or "")
+
+
 def test_partitions_that_were_changed_since_the_stage_are_a_vote_abort(table: Path, world: Environment) -> None:
     found = rows(0, p=["a"], q=["b"])
     write_deltalake(str(table), found, partition_by=["p"])
@@ -294,9 +306,6 @@ def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
     assert delta_schema.problems(table, given, add_columns=True) == [
         "column 'id' is string in the rows and long in the table"
     ]
-
-
-COPY = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,15 @@ from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
-from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, APPEND, APPEND_ONLY, MERGE, OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta.modes import (
+    ADD_COLUMNS,
+    APPEND,
+    APPEND_ONLY,
+    MERGE,
+    OVERWRITE,
+    OVERWRITE_PARTITIONS,
+    Mode,
+)
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import partitions
 from airflow_epochs.spark.driver.delta import schema as delta_schema
@@ -72,15 +80,22 @@ def require_known(shape: TableShape | None, staging: Staging, name: str) -> None
         raise Refused(f"{name} was created after its rows were staged.", code=codes.DELTA_TABLE_ALTERED)
 
 
-def require_insertable(shape: TableShape | None, staging: Staging, name: str, mode: Mode) -> None:
-    """Spark can bring the staged rows into the table, and casts none of them."""
+def require_insertable(
+    shape: TableShape | None, staging: Staging, name: str, mode: Mode, *, tells_computed: bool = True
+) -> None:
+    """Spark can bring the staged rows into the table, and casts none of them.
+
+    Only a shape that ``tells_computed`` columns says which partition columns the rows must have.
+    """
     if shape is None:
         return
     table, rows = shape.schema, staging.shape.schema
     if mode.mode == MERGE:  # whose rows need not look like the table's
         found = delta_schema.problems_of_merge(table, rows, mode.merge or "")
     else:
-        found = delta_schema.problems(table, rows, add_columns=mode.schema_evolution == ADD_COLUMNS)
+        partition_by = shape.partition_by if tells_computed and mode.mode in (APPEND, OVERWRITE) else ()
+        add_columns = mode.schema_evolution == ADD_COLUMNS
+        found = delta_schema.problems(table, rows, add_columns=add_columns, partition_by=partition_by)
     if found:
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",

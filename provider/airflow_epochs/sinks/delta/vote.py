@@ -58,7 +58,7 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
 def _require_fitting_for_spark(at: Whereabouts, target: Target, staging: Staging) -> None:
     name, shape, how = target.location.name, target.shape, at.sink.how
     checks.require_known(shape, staging, name)
-    checks.require_insertable(shape, staging, name, how)
+    checks.require_insertable(shape, staging, name, how, tells_computed=target.tells_computed)
     checks.require_changeable(how, shape or staging.shape, staging, name)
     checks.require_keys(how, staging)
 

@@ -7,7 +7,7 @@ its meaning is worse than an epoch that stops and names the column.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_epochs.transforms.conditions import quoted
@@ -39,18 +39,25 @@ def needs_mapping(kind: Any) -> bool:
     return any(_UNMAPPED.search(field["name"]) for field in fields) or any(map(needs_mapping, parts))
 
 
-def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> list[str]:
+def problems(
+    table: JsonDict, rows: JsonDict, *, add_columns: bool = False, partition_by: Collection[str] = ()
+) -> list[str]:
     """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta.
 
-    With ``add_columns``, the table may lack columns.
+    With ``add_columns``, the table may lack columns. The rows may lack none that Delta's writer partitions them by.
     """
     columns = {field["name"].lower(): field for field in table["fields"]}
     given = {field["name"].lower() for field in rows["fields"]}
     fitting = [field for field in rows["fields"] if not add_columns or field["name"].lower() in columns]
     found = [text for field in fitting if (text := _misfit(columns.get(field["name"].lower()), field))]
+    partitions = {name.lower() for name in partition_by}
     for name, column in columns.items():
-        if name not in given and (required := _required(column)) and not _filled_by_delta(column):
+        if name in given or _filled_by_delta(column):
+            continue
+        if required := _required(column):
             found.append(f"column {required!r} is NOT NULL in the table and missing in the rows")
+        elif name in partitions:
+            found.append(f"column {column['name']!r} partitions the table and is missing in the rows")
     return found
 
 
