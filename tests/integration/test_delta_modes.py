@@ -546,6 +546,31 @@ def test_columns_are_added_where_that_is_asked_for(
     assert sorted(shown_by_others(table), key=repr) == expected
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "append", "commit": "spark"},
+        {"mode": "upsert", "keys": ["id"]},
+        pytest.param({"mode": "overwrite"}, marks=pytest.mark.long),
+    ],
+    ids=["append", "upsert", "overwrite"],
+)
+def test_a_column_whose_type_needs_a_feature_is_added_after_the_command_that_the_vote_names(
+    session: Any, world: Environment, table: str, options: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT")
+    columns = "1L AS id, timestamp_ntz '2026-01-01 00:00:00' AS at, array(named_struct('v', parse_json('1'))) AS deep"
+    frame = session.sql(f"SELECT {columns}")
+    sink = DeltaSink("silver", table, **options, schema_evolution="add_columns")
+    vote = vote_on(sink, attempt_of(transaction(1)), frame, world)
+    found = re.search(r"ALTER TABLE .* SET TBLPROPERTIES \(.*?\)", vote.reason or "")
+    assert vote.vote is VoteKind.VOTE_ABORT and found
+    session.sql(found[0]).collect()
+    Epochs(sink, world).run(frame)
+    read = f"SELECT id, CAST(at AS STRING), to_json(deep) FROM delta.`file://{table}`"
+    assert list(map(tuple, session.sql(read).collect())) == [(1, "2026-01-01 00:00:00", '[{"v":1}]')]
+
+
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
 @pytest.mark.long
 def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: Environment, named: str, mode: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown
@@ -225,6 +227,43 @@ def test_the_vote_looks_at_new_columns_as_the_mode_does(
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is kind
     assert kind is VoteKind.VOTE_COMMIT or "'extra'" in (vote.reason or "")
+
+
+TIMES = pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))
+NEW_TIMES = {"alone": TIMES, "in a struct of an array": pa.array([[{"at": datetime(2026, 1, 1)}]])}
+
+
+@pytest.mark.parametrize("times", NEW_TIMES.values(), ids=NEW_TIMES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"commit": "spark"},
+        {"mode": "upsert", "keys": ["id"]},
+        {"mode": "overwrite"},
+        {"mode": "merge", "keys": ["id"], "merge": COPY},
+    ],
+    ids=["append", "upsert", "overwrite", "merge"],
+)
+def test_a_new_column_whose_type_needs_a_feature_is_a_vote_abort_with_the_command_that_adds_it(
+    table: Path, world: Environment, options: JsonDict, times: pa.Array
+) -> None:
+    write_deltalake(str(table), rows(0))
+    sink = DeltaSink("silver", str(table), **options, schema_evolution="add_columns")
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, times=times))
+    vote = sink.vote(attempt, claim, world)
+    command = f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    assert vote.vote is VoteKind.VOTE_ABORT and command in (vote.reason or "")
+    feature = TableFeatures.TimestampWithoutTimezone
+    DeltaTable(str(table)).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    assert promised(sink.vote(attempt, claim, world)).rows == 1
+
+
+def test_a_merge_whose_clauses_copy_no_rows_adds_no_feature(table: Path, world: Environment) -> None:
+    write_deltalake(str(table), rows(0))
+    clauses = "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=clauses, schema_evolution="add_columns")
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, times=TIMES))
+    assert promised(sink.vote(attempt, claim, world)).rows == 1
 
 
 def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table: Path, world: Environment) -> None:

@@ -166,6 +166,22 @@ def require_readable(shape: TableShape, name: str) -> None:
         )
 
 
+def require_features(shape: TableShape, staging: Staging, name: str, mode: Mode) -> None:
+    """A table that gets the columns of the rows has the features for their types: no writer adds one to it."""
+    if mode.mode == MERGE and not delta_schema.copies(mode.merge or ""):
+        return
+    if not (missing := staging.shape.features_of_types - shape.features):
+        return
+    properties = ", ".join(f"'delta.feature.{feature}' = 'supported'" for feature in sorted(missing))
+    raise Refused(
+        f"{name} cannot get the types of these rows: it lacks the table features {', '.join(sorted(missing))}, and "
+        "Delta adds them to new tables only.",
+        code=codes.DELTA_ROWS_UNFIT,
+        remedy=f"Add the features in Spark: ALTER TABLE {identifier(name)} SET TBLPROPERTIES ({properties}). Every "
+        "reader of the table must know them then. Or let the transform return other types. Then clear the stage task.",
+    )
+
+
 def require_not_spoilt(location: TableLocation) -> None:
     """The table has no column of a type that keeps every reader but Spark from opening it."""
     schema = newest_schema(location.files)

@@ -47,6 +47,8 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     checks.require_same_table(target.table_id, staging, name)
     if shape is None or how.schema_evolution == ADD_COLUMNS:
         checks.require_readable(staging.shape, name)
+    if shape is not None and (how.schema_evolution == ADD_COLUMNS or isinstance(at.sink, StateTable)):
+        checks.require_features(shape, staging, name, how)
     if staging.user_metadata["committer"] == SPARK:
         _require_fitting_for_spark(at, target, staging)
     else:

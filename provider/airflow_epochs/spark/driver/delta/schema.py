@@ -65,12 +65,17 @@ _COPIES = re.compile(r"\bUPDATE\s+SET\s+\*|\bINSERT\s+\*", re.IGNORECASE)
 """A clause of a MERGE that copies all columns of the rows: Delta casts them, and so rounds and cuts values."""
 
 
+def copies(clauses: str) -> bool:
+    """Whether one of these clauses of a MERGE copies whole rows."""
+    return _COPIES.search(clauses) is not None
+
+
 def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str) -> list[str]:
     """Why a MERGE with these clauses cannot bring rows of schema ``rows`` into ``table``; empty if it can.
 
     Only clauses that copy whole rows count. What a user writes out may be meant to change values.
     """
-    if not _COPIES.search(clauses):
+    if not copies(clauses):
         return []
     columns = {field["name"].lower(): field for field in table["fields"]}
     both = [(columns[name], field) for field in rows["fields"] if (name := field["name"].lower()) in columns]
