@@ -231,6 +231,26 @@ def test_a_key_with_blanks_in_its_name_can_be_deleted(session: Any, world: Envir
     assert shown(session, table) == [(2, 2)]
 
 
+def test_notes_of_deletions_are_about_a_renamed_key_after_the_command_that_the_vote_names(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="v = 5"), world)
+    epochs.run(values(session, "id, v", "(1L, 5L)", "(2L, 1L)"))
+    session.sql(f"ALTER TABLE delta.`file://{table}` RENAME COLUMN id TO `the id`").collect()
+    epochs.sink = DeltaSink("silver", table, **{**UPSERT, "keys": ["the id"]}, delete_when="v = 5")
+    late = values(session, "`the id`, v", "(1L, 4L)", "(2L, 2L)")
+    vote = vote_on(epochs.sink, attempt_of(transaction(2), epochs.previous), late, world)
+    copy = re.search(r"CREATE TABLE .*? FROM delta\.`.*?`", vote.reason or "")
+    assert vote.vote is VoteKind.VOTE_ABORT and copy
+    session.sql(copy[0]).collect()
+    epochs.run(late)
+    assert shown(session, table) == [(2, 2)]
+    epochs.run(values(session, "`the id`, v", "(2L, 5L)"))
+    epochs.run(values(session, "`the id`, v", "(1L, 3L)", "(2L, 4L)", "(3L, 1L)"))
+    assert shown(session, table) == [(3, 1)]
+
+
 def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_their_staging_places(
     session: Any, world: Environment, table: str
 ) -> None:

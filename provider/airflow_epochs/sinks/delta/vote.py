@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import checks, other_pipelines, restore, state_vote
+from airflow_epochs.sinks.delta import checks, deleted_keys, other_pipelines, restore, state_vote
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
@@ -31,6 +31,7 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     target = at.look(location, attempt.txn.pipeline)
     _require_fitting(at, target, staging)
     _require_turn(at, target, attempt)
+    deleted_keys.require_notes_of_keys(at, target, attempt, staging.shape.schema)
     _require_own_rows(at, target, attempt, staging)
     if attempt.restore:
         restore.require_restorable(at, target, attempt.restore)
