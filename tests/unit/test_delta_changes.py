@@ -6,6 +6,7 @@ Spark is played by deltalake's writer here, which leaves in the log what the sin
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +20,10 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
+from airflow_epochs.sinks.delta import deleted_keys
 from airflow_epochs.sinks.delta import flush as delta_flush
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta import deletions
 from airflow_epochs.spark.driver.delta.jobs import refusal
 from airflow_epochs.spark.driver.delta.merge import _of_overwrite, _options, _replaced, _telling
 from airflow_epochs.spark.driver.delta.plans import (
@@ -379,6 +382,54 @@ def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: En
     (table.parent / "aside").rename(notes_of(table, first))
     sink.commit(attempt, staged, world)
     assert ids_in(table) == [1, 2]
+
+
+RENAMED: list[JsonDict] = [{"keys": ["the id"]}, {"sequence_by": "w"}, {"keys": ["the id"], "sequence_by": "w"}]
+
+
+@pytest.mark.parametrize("columns", RENAMED, ids=["a key", "the sequence", "both"])
+def test_notes_of_deletions_under_other_names_than_the_keys_have_are_a_vote_abort_until_they_are_copied(
+    table: Path, world: Environment, spark: LikeSpark, columns: JsonDict
+) -> None:
+    spark.deletions = "deleted-1"
+    given = rows(1, v=pa.array([1]), w=pa.array([1]), **{"the id": pa.array([1])})
+    sink, attempt = DeltaSink("silver", str(table), **DELETING), attempt_of(transaction(1))
+    sink.commit(attempt, promised(sink.vote(attempt, stage(sink, attempt, given, world), world)), world)
+    renamed = DeltaSink("silver", str(table), **{**DELETING, **columns})
+    later = attempt_of(transaction(2), attempt.txn)
+    claim = stage(renamed, later, given, world)
+    reason = renamed.vote(later, claim, world).reason or ""
+    key, sequence = renamed.how.keys[0], renamed.how.sequence_by
+    notes = notes_of(table, attempt)
+    assert f"have the columns ['id', 'v'], but its keys and `sequence_by` are ['{key}', '{sequence}'] now" in reason
+    copy = re.search(r"CREATE TABLE delta\.`file://(.*?)` USING delta(.*?) AS (SELECT .*?)\. ", reason)
+    assert copy and copy[3] == f"SELECT `id` AS `{key}`, `v` AS `{sequence}` FROM delta.`file://{notes}`"
+    assert ("columnMapping" in copy[2]) == (key == "the id")
+    assert f"CREATE TABLE delta.`file://{copy[1]}` (`{key}` bigint, `{sequence}` bigint) USING delta" in reason
+    write_deltalake(copy[1], pa.table({key: pa.array([7]), sequence: pa.array([1])}))
+    assert promised(renamed.vote(later, claim, world)).rows == 1
+
+
+def test_notes_of_deletions_by_fewer_keys_than_now_can_only_be_begun_anew(
+    table: Path, world: Environment, spark: LikeSpark
+) -> None:
+    spark.deletions = "deleted-1"
+    first, _ = epoch(DeltaSink("silver", str(table), **DELETING), world, None, 1)
+    sink = DeltaSink("silver", str(table), **{**DELETING, "keys": ["id", "p"]}, schema_evolution="add_columns")
+    attempt = attempt_of(transaction(2), first.txn)
+    claim = stage(sink, attempt, rows(1, p=["a"], v=pa.array([1])), world)
+    reason = sink.vote(attempt, claim, world).reason or ""
+    assert "(`id` bigint, `p` string, `v` bigint) USING delta" in reason and "AS SELECT" not in reason
+
+
+def test_notes_whose_name_tells_of_the_keys_are_not_read_for_the_vote(
+    table: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.deletions = deletions.named([("id", "bigint"), ("v", "bigint")])
+    sink = DeltaSink("silver", str(table), **DELETING)
+    first, _ = epoch(sink, world, None, 1)
+    monkeypatch.setattr(deleted_keys, "newest_schema", None)
+    assert voted(sink, attempt_of(transaction(2), first.txn), world, 2).vote is VoteKind.VOTE_COMMIT
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown
@@ -37,6 +39,7 @@ from tests.support.delta_world import (
 from tests.support.environment import Environment
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
+COPY = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 MODES: list[JsonDict] = [
     {"mode": "upsert", "keys": ["id"]},
     {"mode": "upsert", "keys": ["id", "p"], "sequence_by": "v", "delete_when": "op = 'D'"},
@@ -186,6 +189,17 @@ def test_rows_without_the_partition_columns_say_not_which_partitions_they_replac
     assert "which partitions" in (vote.reason or "")
 
 
+@pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "overwrite"}], ids=["append", "overwrite"])
+def test_rows_without_a_partition_column_are_a_vote_abort_that_names_it(
+    table: Path, world: Environment, options: JsonDict
+) -> None:
+    write_deltalake(str(table), rows(0, p=["a"]), partition_by=["p"])
+    sink, attempt = DeltaSink("silver", str(table), **options), attempt_of(transaction(1))
+    plan = {**sink.plan_stage(attempt, "1", world), "partition_by": []}
+    vote = sink.vote(attempt, stage_with_deltalake(plan, rows(1)), world)
+    assert "column 'p' partitions the table and is missing in the rows" in (vote.reason or "")
+
+
 def test_partitions_that_were_changed_since_the_stage_are_a_vote_abort(table: Path, world: Environment) -> None:
     found = rows(0, p=["a"], q=["b"])
     write_deltalake(str(table), found, partition_by=["p"])
@@ -213,6 +227,43 @@ def test_the_vote_looks_at_new_columns_as_the_mode_does(
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is kind
     assert kind is VoteKind.VOTE_COMMIT or "'extra'" in (vote.reason or "")
+
+
+TIMES = pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))
+NEW_TIMES = {"alone": TIMES, "in a struct of an array": pa.array([[{"at": datetime(2026, 1, 1)}]])}
+
+
+@pytest.mark.parametrize("times", NEW_TIMES.values(), ids=NEW_TIMES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"commit": "spark"},
+        {"mode": "upsert", "keys": ["id"]},
+        {"mode": "overwrite"},
+        {"mode": "merge", "keys": ["id"], "merge": COPY},
+    ],
+    ids=["append", "upsert", "overwrite", "merge"],
+)
+def test_a_new_column_whose_type_needs_a_feature_is_a_vote_abort_with_the_command_that_adds_it(
+    table: Path, world: Environment, options: JsonDict, times: pa.Array
+) -> None:
+    write_deltalake(str(table), rows(0))
+    sink = DeltaSink("silver", str(table), **options, schema_evolution="add_columns")
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, times=times))
+    vote = sink.vote(attempt, claim, world)
+    command = f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    assert vote.vote is VoteKind.VOTE_ABORT and command in (vote.reason or "")
+    feature = TableFeatures.TimestampWithoutTimezone
+    DeltaTable(str(table)).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    assert promised(sink.vote(attempt, claim, world)).rows == 1
+
+
+def test_a_merge_whose_clauses_copy_no_rows_adds_no_feature(table: Path, world: Environment) -> None:
+    write_deltalake(str(table), rows(0))
+    clauses = "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=clauses, schema_evolution="add_columns")
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, times=TIMES))
+    assert promised(sink.vote(attempt, claim, world)).rows == 1
 
 
 def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table: Path, world: Environment) -> None:
@@ -294,6 +345,60 @@ def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
     assert delta_schema.problems(table, given, add_columns=True) == [
         "column 'id' is string in the rows and long in the table"
     ]
+
+
+@pytest.mark.parametrize(
+    ("clauses", "problems"),
+    [
+        (COPY, ["column 'D' is decimal(12,4) in the rows and decimal(12,2) in the table"]),
+        ("when not matched then insert\n*", ["column 'D' is decimal(12,4) in the rows and decimal(12,2) in the table"]),
+        ("WHEN MATCHED THEN UPDATE SET t.d = s.d", []),
+    ],
+)
+def test_clauses_of_a_merge_that_copy_columns_change_no_value(clauses: str, problems: list[str]) -> None:
+    table: JsonDict = {"fields": [{"name": "id", "type": "long"}, {"name": "D", "type": "decimal(12,2)"}]}
+    kinds = {"ID": "integer", "d": "decimal(12,4)", "x": "long"}
+    given: JsonDict = {"fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+    assert delta_schema.problems_of_merge(table, given, clauses) == problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "copied"),
+    [
+        ("double", "integer", False),
+        ("long", "integer", False),
+        ("timestamp", "timestamp_ntz", False),
+        ("long", "string", False),
+        ("long", {"type": "array", "elementType": "long"}, False),
+        ("integer", "long", True),
+        ("void", "integer", True),
+        ("decimal(10,2)", "decimal(12,2)", True),
+        ({"type": "array", "elementType": "integer"}, {"type": "array", "elementType": "long"}, True),
+        ({"type": "array", "elementType": "long"}, {"type": "array", "elementType": "integer"}, False),
+        (
+            {"type": "struct", "fields": [{"name": "A", "type": "date"}, {"name": "new", "type": "long"}]},
+            {"type": "struct", "fields": [{"name": "a", "type": "date"}]},
+            True,
+        ),
+        (
+            {"type": "struct", "fields": [{"name": "A", "type": "double"}]},
+            {"type": "struct", "fields": [{"name": "a", "type": "float"}]},
+            False,
+        ),
+    ],
+)
+def test_a_merge_copies_a_column_into_the_same_type_or_a_wider_one(kind: Any, column: Any, copied: bool) -> None:
+    table, given = ({"fields": [{"name": "d", "type": each}]} for each in (column, kind))
+    assert (delta_schema.problems_of_merge(table, given, COPY) == []) is copied
+
+
+def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Environment) -> None:
+    write_deltalake(str(table), rows(0, n=["a"]))
+    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=COPY)
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, n=[7]))
+    vote = sink.vote(attempt, claim, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "column 'n' is long in the rows and string in the table" in (vote.reason or "")
 
 
 def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:

@@ -244,6 +244,15 @@ def test_sql_names_an_instant_so_on_every_server_and_digests_keep_the_word_that_
     assert delta_schema.sql_columns({"fields": [field("at", "timestamp")]}) == "`at` timestamp_ltz"
 
 
+def test_a_partition_column_must_be_in_the_rows_unless_delta_gives_it_a_value() -> None:
+    computed = {**field("year", "integer"), "metadata": {delta_schema.GENERATED: "year(at)"}}
+    table = struct(field("id"), field("Day", "date"), computed)
+    assert delta_schema.problems(table, struct(field("id")), partition_by=["day", "year"]) == [
+        "column 'Day' partitions the table and is missing in the rows"
+    ]
+    assert delta_schema.problems(table, struct(field("id"))) == []
+
+
 def test_a_field_that_is_never_null_must_be_in_the_rows_whose_struct_may_be_null() -> None:
     table = struct(field("id"), field("s", struct(field("a"), field("b", struct(field("c", nullable=False))))))
     assert delta_schema.problems(table, struct(field("id"))) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from pathlib import Path
 
@@ -130,6 +131,16 @@ def test_compaction_writes_such_files_as_the_sink_wants_and_leaves_alone_what_is
     written = [path for path in DeltaTable(str(table)).file_uris() if path.endswith(".gzip.parquet")]
     assert [pq.ParquetFile(path).metadata.row_group(0).column(0).compression for path in written] == ["GZIP"]
     assert len(ids_in(table)) == 40_000
+
+
+def test_no_spark_commits_beside_deltalake_to_a_table_that_only_spark_can_compact(
+    table: Path, world: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    DeltaTable.create(table, schema=rows(0).schema, configuration={"delta.columnMapping.mode": "name"})
+    sink = DeltaSink("bronze", str(table), compact_every=1, checkpoint_every=0)
+    with caplog.at_level(logging.INFO):
+        assert sink.maintain("orders", 1, world) == {}, "nobody is asked: the world has no Spark"
+    assert f"{table} is not compacted, because only Spark can rewrite its files" in caplog.text
 
 
 def test_partitions_with_few_files_are_not_looked_at_after_every_epoch(

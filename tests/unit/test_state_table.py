@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -320,3 +321,12 @@ def test_a_state_with_a_feature_that_deltalake_refuses_is_told_to_drop_it() -> N
         checks.require_committable(shape, "/lake/open", is_state=True)
     assert "ALTER TABLE delta.`file:///lake/open` DROP FEATURE" in refused.value.remedy
     assert "TBLPROPERTIES" not in refused.value.remedy
+
+
+def test_a_state_gets_no_column_whose_type_needs_a_feature_that_its_table_lacks(tmp_path: Path) -> None:
+    table, attempt = str(tmp_path / "open"), attempt_of(transaction(1))
+    changes = pa.table({"page": ["a"], "at": pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))})
+    claim = stage(DeltaSink("open", table), attempt, changes, Environment())
+    DeltaTable.create(table, schema=pa.schema([("page", pa.string())]))
+    state = StateTable("open", table, schema="page string, at timestamp_ntz", keys=["page"])
+    assert "'delta.feature.timestampNtz' = 'supported'" in (state.vote(attempt, claim, Environment()).reason or "")

@@ -39,6 +39,9 @@ _TYPES = re.compile(
     r"string|long|integer|short|byte|float|double|decimal\(\d+,\s*-?\d+\)|boolean|binary|date|timestamp|timestamp_ntz|variant"
 )
 """The types of Delta's protocol that are not nested."""
+_FEATURE_OF = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+"""Type -> the table feature that it needs. Delta adds it to a new table only, not to one that gets such a column."""
+_PREVIEW = "-preview"
 _NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.checkpointPolicy")
 _NESTED = {"elementType": "element", "keyType": "key", "valueType": "value"}
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -111,6 +114,17 @@ class TableShape:
     def required(self) -> tuple[str, ...]:
         """The columns that must not be NULL in a row."""
         return tuple(field["name"] for field in self.schema["fields"] if not field["nullable"])
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The table features that the protocol lists. One that is still a preview counts as its successor."""
+        listed = (*(self.reader_features or ()), *(self.writer_features or ()))
+        return frozenset(name.removesuffix(_PREVIEW) for name in listed)
+
+    @property
+    def features_of_types(self) -> frozenset[str]:
+        """The features that the types of the columns need, nested ones too."""
+        return frozenset(_FEATURE_OF[kind] for kind in _plain_types(self.schema) if kind in _FEATURE_OF)
 
     @property
     def refused_features(self) -> list[str]:
@@ -228,6 +242,15 @@ def _unreadable(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
     parts += [(name, kind[key]) for key, name in _NESTED.items() if key in kind]
     for name, part in parts:
         yield from _unreadable(part, f"{path}.{name}" if path else name)
+
+
+def _plain_types(kind: Any) -> Iterator[str]:
+    """The types within a type that are not nested themselves."""
+    if not isinstance(kind, dict):
+        yield str(kind)
+        return
+    for part in [*(field["type"] for field in kind.get("fields", ())), *(kind[key] for key in _NESTED if key in kind)]:
+        yield from _plain_types(part)
 
 
 def _fields(kind: Any) -> Iterator[JsonDict]:

@@ -14,7 +14,15 @@ from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
-from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta.modes import (
+    ADD_COLUMNS,
+    APPEND,
+    APPEND_ONLY,
+    MERGE,
+    OVERWRITE,
+    OVERWRITE_PARTITIONS,
+    Mode,
+)
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import partitions
 from airflow_epochs.spark.driver.delta import schema as delta_schema
@@ -72,11 +80,23 @@ def require_known(shape: TableShape | None, staging: Staging, name: str) -> None
         raise Refused(f"{name} was created after its rows were staged.", code=codes.DELTA_TABLE_ALTERED)
 
 
-def require_insertable(shape: TableShape | None, staging: Staging, name: str, *, add_columns: bool = False) -> None:
-    """Spark can bring the staged rows into the table."""
+def require_insertable(
+    shape: TableShape | None, staging: Staging, name: str, mode: Mode, *, tells_computed: bool = True
+) -> None:
+    """Spark can bring the staged rows into the table, and casts none of them.
+
+    Only a shape that ``tells_computed`` columns says which partition columns the rows must have.
+    """
     if shape is None:
         return
-    if found := delta_schema.problems(shape.schema, staging.shape.schema, add_columns=add_columns):
+    table, rows = shape.schema, staging.shape.schema
+    if mode.mode == MERGE:  # whose rows need not look like the table's
+        found = delta_schema.problems_of_merge(table, rows, mode.merge or "")
+    else:
+        partition_by = shape.partition_by if tells_computed and mode.mode in (APPEND, OVERWRITE) else ()
+        add_columns = mode.schema_evolution == ADD_COLUMNS
+        found = delta_schema.problems(table, rows, add_columns=add_columns, partition_by=partition_by)
+    if found:
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",
             code=codes.DELTA_ROWS_UNFIT,
@@ -163,6 +183,22 @@ def require_readable(shape: TableShape, name: str) -> None:
             f"Only Spark could read {name} if it had the types of these rows: {_listed(strange)}.",
             code=codes.DELTA_TYPE_UNREADABLE,
         )
+
+
+def require_features(shape: TableShape, staging: Staging, name: str, mode: Mode) -> None:
+    """A table that gets the columns of the rows has the features for their types: no writer adds one to it."""
+    if mode.mode == MERGE and not delta_schema.copies(mode.merge or ""):
+        return
+    if not (missing := staging.shape.features_of_types - shape.features):
+        return
+    properties = ", ".join(f"'delta.feature.{feature}' = 'supported'" for feature in sorted(missing))
+    raise Refused(
+        f"{name} cannot get the types of these rows: it lacks the table features {', '.join(sorted(missing))}, and "
+        "Delta adds them to new tables only.",
+        code=codes.DELTA_ROWS_UNFIT,
+        remedy=f"Add the features in Spark: ALTER TABLE {identifier(name)} SET TBLPROPERTIES ({properties}). Every "
+        "reader of the table must know them then. Or let the transform return other types. Then clear the stage task.",
+    )
 
 
 def require_not_spoilt(location: TableLocation) -> None:

@@ -97,6 +97,11 @@ class Target:
         schema = newest_schema(self.location.files) if self.problem is not None else None
         return schema and delta_schema.told_by_spark(schema)
 
+    @property
+    def tells_computed(self) -> bool:
+        """Whether ``shape`` tells which columns the table computes."""
+        return self.problem is None or self.logged_schema is not None
+
     @cached_property
     def version(self) -> int:
         """The newest; -1 if there is no table."""

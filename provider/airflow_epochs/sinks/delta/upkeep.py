@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt
@@ -14,6 +14,8 @@ from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_ch
 from airflow_epochs.sinks.delta.other_pipelines import ledger_of
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.wire import as_json
+
+log = secrecy.logger(__name__)
 
 
 def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
@@ -30,9 +32,15 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
         return {}
     layout = sink.layout.of(shape.properties)
     due = is_due(files, target.version, target.app, epoch, every, layout)
-    ours = due and compaction.rewritable(shape)
+    if due and not compaction.rewritable(shape):  # and Spark must not commit where deltalake does
+        due = False
+        log.info(
+            "%s is not compacted, because only Spark can rewrite its files, and deltalake commits to it. Give the "
+            'sink commit="spark", or run OPTIMIZE while no epoch is under way.',
+            target.location.name,
+        )
     try:
-        done = compaction.compact(target.table, files, layout) if ours else _optimized(at, due)
+        done = compaction.compact(target.table, files, layout) if due else {}
     finally:  # also if a compaction fails: a long log makes every epoch slower
         # Last, so that it counts the compaction's own entry: repeating the upkeep then changes nothing.
         checkpoint = log_checkpoint.write_if_due(target.table, files, sink.checkpoint_every)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import checks, other_pipelines, restore, state_vote
-from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
+from airflow_epochs.sinks.delta import checks, deleted_keys, other_pipelines, restore, state_vote
+from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
@@ -31,6 +31,7 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     target = at.look(location, attempt.txn.pipeline)
     _require_fitting(at, target, staging)
     _require_turn(at, target, attempt)
+    deleted_keys.require_notes_of_keys(at, target, attempt, staging.shape.schema)
     _require_own_rows(at, target, attempt, staging)
     if attempt.restore:
         restore.require_restorable(at, target, attempt.restore)
@@ -47,6 +48,8 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     checks.require_same_table(target.table_id, staging, name)
     if shape is None or how.schema_evolution == ADD_COLUMNS:
         checks.require_readable(staging.shape, name)
+    if shape is not None and (how.schema_evolution == ADD_COLUMNS or isinstance(at.sink, StateTable)):
+        checks.require_features(shape, staging, name, how)
     if staging.user_metadata["committer"] == SPARK:
         _require_fitting_for_spark(at, target, staging)
     else:
@@ -58,8 +61,7 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
 def _require_fitting_for_spark(at: Whereabouts, target: Target, staging: Staging) -> None:
     name, shape, how = target.location.name, target.shape, at.sink.how
     checks.require_known(shape, staging, name)
-    if how.mode != MERGE:  # whose rows need not look like the table's
-        checks.require_insertable(shape, staging, name, add_columns=how.schema_evolution == ADD_COLUMNS)
+    checks.require_insertable(shape, staging, name, how, tells_computed=target.tells_computed)
     checks.require_changeable(how, shape or staging.shape, staging, name)
     checks.require_keys(how, staging)
 

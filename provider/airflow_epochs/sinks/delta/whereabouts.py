@@ -110,13 +110,17 @@ class Whereabouts:
 
     def require_notes(self, target: Target, attempt: SinkAttempt) -> None:
         """The notes about deleted keys are there if the sink's last commit says that there are any."""
+        if place := self.last_notes(target, attempt):
+            checks.require_notes(target.location, place)
+
+    def last_notes(self, target: Target, attempt: SinkAttempt) -> str | None:
+        """Where in the table's folder the notes are that the sink's last commit tells of; None if it tells of none."""
         if attempt.previous is None or not self.sink.how.notes_deletions:
-            return
+            return None
         found = target.commit_of(attempt.previous)
         ours = (found.user_metadata or {}) if found else {}
-        if name := ours.get("deletions"):
-            folder = _notes_beside(ours.get("place")) or self.notes_folder(attempt)
-            checks.require_notes(target.location, f"{folder}/{name}")
+        folder = _notes_beside(ours.get("place")) or self.notes_folder(attempt)
+        return f"{folder}/{ours['deletions']}" if ours.get("deletions") else None
 
 
 def _notes_beside(place: str | None) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +39,11 @@ class NotComparable(Exception):
 def name_of(rows: DataFrame, how: How) -> str:
     """What the notes of these rows are called: otherwise for keys of other names or types."""
     types = _types(rows)
-    columns = [(name.lower(), types[name.lower()].simpleString()) for name in _columns(how)]
+    return named([(name.lower(), types[name.lower()].simpleString()) for name in _columns(how)])
+
+
+def named(columns: list[tuple[str, str]]) -> str:
+    """What notes with these columns, each with its type, are called."""
     return f"deleted-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
 
 
@@ -50,11 +54,16 @@ def remember(rows: DataFrame, how: How, place: str) -> None:
     deleted = rows.where(F.col(DELETED)).select(*map(column, _columns(how)))
     if deleted.limit(1).collect():
         writer = deleted.write.format("delta").mode("append").option("delta.autoOptimize.autoCompact", "true")
-        if set(_NEEDS_MAPPING).intersection("".join(_columns(how))):
+        if needs_mapping(_columns(how)):
             writer = writer.option("delta.columnMapping.mode", "name")
         writer.save(for_spark(place))
     if place.startswith("/"):  # on a disk; always, since an earlier try may have died before it came to this
         fsync.flush(fsync.files_below(Path(place)))
+
+
+def needs_mapping(names: Iterable[str]) -> bool:
+    """Whether Parquet takes these names under a mapping only."""
+    return not set(_NEEDS_MAPPING).isdisjoint("".join(names))
 
 
 def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFrame]:
@@ -71,7 +80,7 @@ def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFra
     notes = {place: spark.read.format("delta").load(for_spark(place)) for place in there}
     found = {}
     for place, each in notes.items():
-        if not _is_about(each, how):
+        if not is_about(each.columns, how.keys, how.sequence_by):
             continue
         try:
             found[place] = _cast(each, rows, how, place)
@@ -81,11 +90,10 @@ def noted(rows: DataFrame, how: How, places: Iterable[str]) -> dict[str, DataFra
     return found
 
 
-def _is_about(notes: DataFrame, how: How) -> bool:
-    (*keys, sequence), (*of_rows, newest) = (
-        [name.lower() for name in names] for names in (notes.columns, _columns(how))
-    )
-    return sequence == newest and sorted(keys) == sorted(of_rows)
+def is_about(notes: Sequence[str], keys: Sequence[str], sequence_by: str | None) -> bool:
+    """Whether notes with these columns are about these keys and this sequence."""
+    *of_notes, sequence = (name.lower() for name in notes)
+    return sequence == (sequence_by or "").lower() and sorted(of_notes) == sorted(key.lower() for key in keys)
 
 
 def _cast(notes: DataFrame, rows: DataFrame, how: How, place: str) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -55,6 +56,7 @@ MESSAGE_LENGTH_MAX = 600
 
 _ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
 _STACK = re.compile(r"JVM stacktrace:|at [\w.$]+[(/]|Caused by:")
+_NO_PARTITION = "[DELTA_PARTITION_COLUMN_NOT_FOUND] Partition column"
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
 
 
@@ -64,10 +66,12 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
     If the rows or their schema do not fit the target, the claim has a ``problem``, and nothing was staged.
     """
     rows = json.loads(df.schema.json())
+    tells_computed = plan.schema is not None  # the log's, as Spark does not tell which columns the table computes
     if plan.committer == "spark":
         plan, rules = planned_by_spark(spark, plan, df.columns)
         df = table_rules.kept(partitions.stored(df, plan.partition_by), plan.target, rules)
-    if plan.schema is not None and (found := delta_schema.problems(plan.schema, rows)):
+    partition_by = plan.partition_by if tells_computed else ()
+    if plan.schema is not None and (found := delta_schema.problems(plan.schema, rows, partition_by=partition_by)):
         return Claim(place=plan.place, problem=f"The rows do not fit {plan.target}: {'; '.join(found)}.")
     return write_staged(plan, job, df)
 
@@ -283,15 +287,38 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
         table = before.about.table
-        rows = staged_for(table, spark, plan)
-        append(plan, rows, new=table is None, options=signature(plan) | NO_NEW_COLUMNS)
+        options = signature(plan) | NO_NEW_COLUMNS
+        write_staged_for(table, spark, plan, lambda rows: append(plan, rows, new=table is None, options=options))
     return committed(spark, plan, before)
 
 
-def staged_for(table: Table | None, spark: SparkSession, plan: CommitPlan) -> DataFrame:
-    """The staged rows, with the types that the table has now."""
+def write_staged_for(
+    table: Table | None, spark: SparkSession, plan: CommitPlan, write: Callable[[DataFrame], None]
+) -> None:
+    """Write the staged rows, with the types that the table has now, and NULL for the partition columns that they lack.
+
+    The vote refuses rows without such a column. But the table may have it only since, or the vote may be of an earlier
+    version. Delta names one that it does not compute itself, before it writes anything.
+    """
     rows = staged.rows(spark, plan.place)
-    return rows if table is None else types.widened(rows, table.schema)
+    if table is None:
+        return write(rows)
+    rows = types.widened(rows, table.schema)
+    while True:
+        try:
+            return write(rows)
+        except Exception as error:
+            lacking = _partition_without_rows(table, rows, str(error))
+            if lacking is None:
+                raise
+            rows = table_rules.with_nulls(rows, [lacking])
+
+
+def _partition_without_rows(table: Table, rows: DataFrame, error: str) -> JsonDict | None:
+    """The column of the table that an error of Delta's misses in the rows, as it partitions the table by it."""
+    given = {name.lower() for name in rows.columns}
+    columns = [field for field in table.schema["fields"] if field["name"].lower() not in given]
+    return next((field for field in columns if f"{_NO_PARTITION} `{field['name']}` " in error), None)
 
 
 def layout_for(before: Seen, plan: CommitPlan) -> Layout:

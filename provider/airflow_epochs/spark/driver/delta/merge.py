@@ -26,8 +26,8 @@ from airflow_epochs.spark.driver.delta.jobs import (
     refusal,
     seen,
     signature,
-    staged_for,
     write_staged,
+    write_staged_for,
 )
 from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen, Table
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
@@ -61,8 +61,9 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     """
     how = plan.how
     spark.conf.set(_AUTO_MERGE, "false")  # every sink says what it wants, so this setting has no other reader
+    tells_computed = plan.schema is not None  # the log's, as Spark does not tell which columns the table computes
     plan, rules = planned_by_spark(spark, plan, df.columns)
-    if problem := _misfit(plan, df):
+    if problem := _misfit(plan, df, plan.partition_by if tells_computed else ()):
         return Claim(place=plan.place, problem=problem)
     df = partitions.stored(df, plan.partition_by)
     if how.mode != "merge":  # the rows of a merge need not look like the table's
@@ -74,7 +75,7 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     return claim
 
 
-def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
+def _misfit(plan: DeltaChangeStaging, df: DataFrame, partition_by: tuple[str, ...]) -> str | None:
     """Why the target cannot take rows with these columns; None if it can."""
     how, schema = plan.how, plan.schema
     if problem := conditions.misfit(df, how):
@@ -86,10 +87,13 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
             f"{plan.target} lacks {missing}. `schema_evolution` does not add the columns that `keys` and `sequence_by` "
             "name."
         )
+    rows = json.loads(df.schema.json())
     if how.mode == "merge":
-        return None
-    add_columns = how.schema_evolution is not None
-    found = delta_schema.problems(schema, json.loads(df.schema.json()), add_columns=add_columns)
+        found = delta_schema.problems_of_merge(schema, rows, how.merge or "")
+    else:
+        written = partition_by if how.mode in ("append", "overwrite") else ()
+        add_columns = how.schema_evolution is not None
+        found = delta_schema.problems(schema, rows, add_columns=add_columns, partition_by=written)
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
@@ -167,11 +171,16 @@ def _replaced(before: Seen, plan: ChangePlan) -> str | None:
 
 
 def _append(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
-    append(plan, staged_for(table, spark, plan), new=table is None, options=_options(plan))
+    options = _options(plan)
+    write_staged_for(table, spark, plan, lambda rows: append(plan, rows, new=table is None, options=options))
 
 
 def _overwrite(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
-    how, rows = plan.change.how, staged_for(table, spark, plan)
+    write_staged_for(table, spark, plan, lambda rows: _overwrite_with(rows, plan, table))
+
+
+def _overwrite_with(rows: DataFrame, plan: ChangePlan, table: Table | None) -> None:
+    how = plan.change.how
     partitions = how.mode == "overwrite_partitions"
     nothing = plan.change.rows == 0 and (partitions or how.empty == "keep")
     if table is None or nothing:  # nothing to append, too: the epoch is signed all the same

@@ -7,7 +7,7 @@ its meaning is worse than an epoch that stops and names the column.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_epochs.transforms.conditions import quoted
@@ -39,19 +39,59 @@ def needs_mapping(kind: Any) -> bool:
     return any(_UNMAPPED.search(field["name"]) for field in fields) or any(map(needs_mapping, parts))
 
 
-def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> list[str]:
+def problems(
+    table: JsonDict, rows: JsonDict, *, add_columns: bool = False, partition_by: Collection[str] = ()
+) -> list[str]:
     """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta.
 
-    With ``add_columns``, the table may lack columns.
+    With ``add_columns``, the table may lack columns. The rows may lack none that Delta's writer partitions them by.
     """
     columns = {field["name"].lower(): field for field in table["fields"]}
     given = {field["name"].lower() for field in rows["fields"]}
     fitting = [field for field in rows["fields"] if not add_columns or field["name"].lower() in columns]
     found = [text for field in fitting if (text := _misfit(columns.get(field["name"].lower()), field))]
+    partitions = {name.lower() for name in partition_by}
     for name, column in columns.items():
-        if name not in given and (required := _required(column)) and not _filled_by_delta(column):
+        if name in given or _filled_by_delta(column):
+            continue
+        if required := _required(column):
             found.append(f"column {required!r} is NOT NULL in the table and missing in the rows")
+        elif name in partitions:
+            found.append(f"column {column['name']!r} partitions the table and is missing in the rows")
     return found
+
+
+_COPIES = re.compile(r"\bUPDATE\s+SET\s+\*|\bINSERT\s+\*", re.IGNORECASE)
+"""A clause of a MERGE that copies all columns of the rows: Delta casts them, and so rounds and cuts values."""
+
+
+def copies(clauses: str) -> bool:
+    """Whether one of these clauses of a MERGE copies whole rows."""
+    return _COPIES.search(clauses) is not None
+
+
+def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str) -> list[str]:
+    """Why a MERGE with these clauses cannot bring rows of schema ``rows`` into ``table``; empty if it can.
+
+    Only clauses that copy whole rows count. What a user writes out may be meant to change values.
+    """
+    if not copies(clauses):
+        return []
+    columns = {field["name"].lower(): field for field in table["fields"]}
+    both = [(columns[name], field) for field in rows["fields"] if (name := field["name"].lower()) in columns]
+    return [_difference(column, field) for column, field in both if _is_cast(field["type"], column["type"])]
+
+
+def _is_cast(kind: Any, wanted: Any) -> bool:
+    """Whether values of type ``kind`` may change in the ``wanted`` type. Fields that one side lacks do not count."""
+    if not isinstance(kind, dict) or not isinstance(wanted, dict):
+        return kind not in (wanted, "void") and not widens(kind, wanted)
+    if kind["type"] != wanted["type"]:
+        return True
+    fields = {field["name"].lower(): field["type"] for field in wanted.get("fields", ())}
+    inside = [(field["type"], fields.get(field["name"].lower())) for field in kind.get("fields", ())]
+    inside += [(kind[key], wanted[key]) for key in _NESTED if key in kind]
+    return any(other is not None and _is_cast(part, other) for part, other in inside)
 
 
 def _required(column: JsonDict) -> str | None:
@@ -72,6 +112,10 @@ def _misfit(column: JsonDict | None, field: JsonDict) -> str | None:
         )
     if _comparable(column["type"]) == _comparable(field["type"]):
         return None
+    return _difference(column, field)
+
+
+def _difference(column: JsonDict, field: JsonDict) -> str:
     rows, table = type_name(field["type"]), type_name(column["type"])
     return f"column {column['name']!r} is {rows} in the rows and {table} in the table"
 

@@ -83,14 +83,15 @@ def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false"
     if found.are_all_given:
         return ruled(df, target, found.rules, unless)
     if are_whole and len(decidable(df, found.generated.items())) < len(found.generated):
-        df, found = _with_nulls(df, found.nulls), replace(found, nulls=[])
+        df, found = with_nulls(df, found.nulls), replace(found, nulls=[])
     columns = list(map(quoted, df.columns))
-    filled = _generated(_with_nulls(df, found.nulls) if are_whole else df, found)
+    filled = _generated(with_nulls(df, found.nulls) if are_whole else df, found)
     rules = found.rules if are_whole and not found.others else decidable(filled, found.rules)
     return ruled(filled, target, rules, unless).select(*columns)
 
 
-def _with_nulls(df: DataFrame, columns: list[JsonDict]) -> DataFrame:
+def with_nulls(df: DataFrame, columns: list[JsonDict]) -> DataFrame:
+    """``df`` with these columns of a table's schema, which are NULL in every row."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
