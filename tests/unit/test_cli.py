@@ -306,12 +306,15 @@ def test_without_a_terminal_and_without_yes_nothing_is_changed_and_the_error_say
     in_doubt: MemoryWorld,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if closed:
         monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(SystemExit, match=r"no terminal to ask at.*\nWhere: pipeline orders\nWhat to do: .*add --yes"):
         command(yes=False)
     assert words(tmp_path) == []
+    printed = capsys.readouterr().out
+    assert "Will be recorded: " in printed and "Recorded" not in printed, "nothing is on record yet"
 
 
 @COMMANDS

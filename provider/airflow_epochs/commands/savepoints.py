@@ -104,6 +104,6 @@ def dispose_savepoint(args: Namespace) -> None:
     """``airflow epochs dispose-savepoint``: let a savepoint not count any more, after a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     action = DisposeSavepoint(args.pipeline, args.name)
-    confirm(args, *action.told(ledger), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *action.told(ledger), f"Will be recorded: {caller()}, because: {by.why}")
     with logged(action.name, dag_id="", by=caller()):
         print(action.do(ledger, by))
