@@ -709,7 +709,8 @@ RUN_AT_WORK = COMMANDS.code(
     "EPOCHS-RUN-AT-WORK",
     Refused,
     "A run of the pipeline's DAG is at work, or waits for its turn, so there is nothing to start. Nothing was changed.",
-    "Wait until that run has ended. If it hangs, mark it as failed in Airflow, then type the command again.",
+    "Wait until that run has ended. If its log says that it waits because the runs before it failed, clear its task: "
+    "then it begins at once. If it hangs, mark it as failed in Airflow, then type the command again.",
 )
 RETRY_REFUSED = COMMANDS.code(
     "EPOCHS-RETRY-REFUSED",
