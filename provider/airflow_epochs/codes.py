@@ -186,8 +186,8 @@ PIPELINE_OF_OTHER_DAG = LEDGER.code(
     Refused,
     "The ledger says that another DAG owns the pipeline.",
     "Type `airflow epochs takeover PIPELINE --dag-id DAG --why …` if you renamed or moved the DAG: the pipeline goes "
-    "on where it is. Only if this is another pipeline, give it another name, and sinks of its own: it begins at "
-    "`starting`, and would write the other's rows once more.",
+    "on where it is. Then clear the failed task. Only if this is another pipeline, give it another name, and sinks of "
+    "its own: it begins at `starting`, and would write the other's rows once more.",
 )
 TAKEOVER_RACE = LEDGER.code(
     "EPOCHS-TAKEOVER-RACE",

@@ -441,6 +441,22 @@ def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(
     assert "fresh" in capsys.readouterr().out
 
 
+def test_pipelines_rounds_the_seconds_that_the_steps_of_an_epoch_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, tmp_path)
+    world = MemoryWorld()
+    world.produce("orders", 0, ["row"])
+    coordinator, run = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("d", "r")
+    coordinator.open(run)
+    coordinator.vote(run, coordinator.stage(run).stage)
+    coordinator.commit(run, "orders")
+    coordinator.complete(run, {"seconds": {"open": 0.1, "stage": 0.2}})
+    looking.list_pipelines(_args(ledger_conn_id="epochs_default"))
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["seconds"] == 0.3
+
+
 def test_a_pipeline_that_no_dag_has_ends_a_command_that_needs_its_dag_with_exit_code_2(
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

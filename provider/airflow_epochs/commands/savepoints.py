@@ -39,6 +39,7 @@ def savepoint_commands() -> list[ActionCommand]:
                 _NAME,
                 Arg(("--epoch",), type=int, help="A complete epoch; without it, the newest one"),
                 WHY,
+                Arg(("--yes",), action="store_true", help="Without effect: the command does not ask"),
                 CONN,
             ),
         ),
