@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG, Context
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
-from airflow_epochs.operators.epoch import EpochOperator
+from airflow_epochs.operators.base import EpochOperator
 from airflow_epochs.operators.phases import warn_of_misspelled
 
 
@@ -66,5 +66,6 @@ def test_the_first_task_of_each_layout_warns(
     context = context_of({key: 5}, layout)
     first = context["dag"].task_dict["orders.open" if layout == "tasks" else "orders.epochs"]
     monkeypatch.setattr(EpochOperator, "_executed", lambda self, context: {})
+    assert isinstance(first, EpochOperator)
     first.execute(context)
     assert f"Is '{key}s' meant?" in caplog.text

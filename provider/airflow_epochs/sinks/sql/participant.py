@@ -392,10 +392,8 @@ class SqlParticipant:
     def _creating(self, session: Session, fields: Sequence[JsonDict]) -> str:
         """A statement that creates the table; with one before it that creates its schema, if the database lacks it."""
         stored = [field for field in fields if field["name"] != DELETED]
-        table, (schema, _) = (
-            suggestion(self.sink.table, stored, self.sink.keys, self.database.type_for),
-            self.sink.table_name,
-        )
+        table = suggestion(self.sink.table, stored, self.sink.keys, self.database.type_for)
+        schema, _ = self.sink.table_name
         if schema is None or session.has_schema(schema):
             return table
         return f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}; {table}"
