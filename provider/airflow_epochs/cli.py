@@ -356,7 +356,7 @@ def _set_pause(args: Namespace, kind: type[Pause] | type[Unpause]) -> None:
 
 def _done(args: Namespace, ledger: Ledger, action: Action, by: Account, *, dag_id: str) -> None:
     """Tell what the action changes, ask, and do it, with an entry in Airflow's audit log."""
-    confirm(args, *action.told(ledger), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *action.told(ledger), f"Will be recorded: {caller()}, because: {by.why}")
     action.told(ledger)  # the ledger may have moved on while the command asked: then it is refused, and not logged
     with logged(action.name, dag_id=dag_id, by=caller()):
         print(action.do(ledger, by))
@@ -385,7 +385,7 @@ def sign(args: Namespace) -> None:
         *(f"  {key}" for key in unsigned),
         "They will be accepted as they are now, no matter who wrote them. Read them first.",
         "Records that are written from now on count only if they are signed.",
-        f"Recorded: {caller()}, because: {by.why}",
+        f"Will be recorded: {caller()}, because: {by.why}",
     )
     with logged("sign", dag_id="", by=caller()):
         record = admin.sign(ledger, by=by)

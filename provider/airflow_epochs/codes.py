@@ -186,8 +186,8 @@ PIPELINE_OF_OTHER_DAG = LEDGER.code(
     Refused,
     "The ledger says that another DAG owns the pipeline.",
     "Type `airflow epochs takeover PIPELINE --dag-id DAG --why …` if you renamed or moved the DAG: the pipeline goes "
-    "on where it is. Only if this is another pipeline, give it another name, and sinks of its own: it begins at "
-    "`starting`, and would write the other's rows once more.",
+    "on where it is. Then clear the failed task. Only if this is another pipeline, give it another name, and sinks of "
+    "its own: it begins at `starting`, and would write the other's rows once more.",
 )
 TAKEOVER_RACE = LEDGER.code(
     "EPOCHS-TAKEOVER-RACE",
@@ -709,7 +709,8 @@ RUN_AT_WORK = COMMANDS.code(
     "EPOCHS-RUN-AT-WORK",
     Refused,
     "A run of the pipeline's DAG is at work, or waits for its turn, so there is nothing to start. Nothing was changed.",
-    "Wait until that run has ended. If it hangs, mark it as failed in Airflow, then type the command again.",
+    "Wait until that run has ended. If its log says that it waits because the runs before it failed, clear its task: "
+    "then it begins at once. If it hangs, mark it as failed in Airflow, then type the command again.",
 )
 RETRY_REFUSED = COMMANDS.code(
     "EPOCHS-RETRY-REFUSED",

@@ -33,6 +33,15 @@ _REMEDY = "What to do: "
 _COMMAND = re.compile(r"`airflow epochs [^`]*`")
 
 
+def filled(text: str, **place: object) -> str:
+    """``text``, whose commands have the known place in place of words like PIPELINE, so that they can be pasted."""
+
+    def with_place(command: re.Match[str]) -> str:
+        return re.sub(r"\b(PIPELINE|EPOCH|SINK)\b", lambda word: str(place.get(word[0]) or word[0]), command[0])
+
+    return _COMMAND.sub(with_place, text)
+
+
 @dataclass(frozen=True)
 class Code:
     """One kind of failure, by a name that one can search for. ``codes`` declares those of this package.
@@ -90,12 +99,7 @@ class EpochError(Exception):
     @property
     def filled_remedy(self) -> str:
         """The remedy, whose commands have the known place, so that they can be pasted."""
-        place = {"PIPELINE": self.pipeline, "EPOCH": self.epoch, "SINK": self.sink}
-
-        def filled(command: re.Match[str]) -> str:
-            return re.sub(r"\b(PIPELINE|EPOCH|SINK)\b", lambda word: str(place[word[0]] or word[0]), command[0])
-
-        return _COMMAND.sub(filled, self.remedy)
+        return filled(self.remedy, PIPELINE=self.pipeline, EPOCH=self.epoch, SINK=self.sink)
 
     @property
     def cause(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.sql.sink import SqlSink
-from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.delta_world import attempt_of, rows, stage_with_deltalake, transaction
 from tests.support.sql_world import Db, PostgresDb, SqlWorld
 
 UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
@@ -42,6 +43,35 @@ def test_a_table_that_does_not_exist_is_missed_before_the_first_epoch_and_later(
     assert "although epoch 3 was committed to it" in later.what and "Restore the table" in later.remedy
     world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
     ready(world, sink)
+
+
+@pytest.mark.parametrize("spelled", ["sales_{0}.orders", '"Sales {0}".orders'], ids=["plain", "quoted"])
+@pytest.mark.parametrize("by", ["preview", "vote"])
+def test_the_statement_that_creates_a_table_creates_its_schema_too_if_the_database_lacks_it(
+    pg: SqlWorld, spelled: str, by: str
+) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    table = spelled.format(pg.db.schema)
+    sink = SqlSink("orders", "db", table, staging=str(pg.folder / "staging"), **UPSERT)
+    attempt = attempt_of(transaction(1))
+    claim = stage_with_deltalake(sink.plan_stage(attempt, uuid.uuid4().hex, pg.env), rows(1, 2))
+
+    def told() -> str:
+        if by == "preview":
+            return sink.sample(attempt, claim.place, 1, pg.env).creates or ""
+        found = re.search(r"Create the table, for example: `([^`]*)`", sink.vote(attempt, claim, pg.env).reason or "")
+        assert found
+        return found[1]
+
+    statement = told()
+    assert statement.startswith("CREATE SCHEMA IF NOT EXISTS ")
+    pg.db.run(statement)
+    vote = sink.vote(attempt, claim, pg.env)
+    assert vote.staged, vote.reason
+    sink.commit(attempt, vote.staged, pg.env)
+    assert pg.ids(table) == [1, 2]
+    pg.db.run(f"DROP TABLE {table}")
+    assert told().startswith("CREATE TABLE "), "the schema is there"
 
 
 def test_a_key_column_that_the_table_lacks_is_named(world: SqlWorld) -> None:

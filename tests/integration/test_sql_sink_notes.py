@@ -424,3 +424,21 @@ def test_notes_that_move_with_the_table_to_another_schema_count_and_the_error_te
     assert told
     assert "do the same with its notes of deletions, members_deleted_<8 hex digits>" in told.remedy
     assert comes_back(there, "members", id="a") is not notes_too
+
+
+@pytest.mark.parametrize("notes_too", [True, False])
+def test_notes_do_not_count_for_other_keys_unless_they_get_the_columns_and_the_index_too(
+    world: SqlWorld, notes_too: bool
+) -> None:
+    world.db.run(PAIRS, "CREATE UNIQUE INDEX pairs_by_id ON pairs (id)")
+    sink, part = world.sink("pairs", keys=["id"], **CHANGES), pa.scalar(1, pa.int32())
+    for txn, before, name, lsn in ((FIRST, None, "Ann", 10), (SECOND, FIRST, None, 20)):
+        world.epoch(sink, txn, before, change(name, lsn, id=1, part=part))
+    if notes_too:
+        notes = notes_of(world, "pairs")
+        world.db.run(
+            f"ALTER TABLE {notes} ADD COLUMN part integer",
+            f"UPDATE {notes} SET part = 1",
+            f"CREATE UNIQUE INDEX notes_by_both ON {notes} (id, part)",
+        )
+    assert comes_back(world, "pairs", id=1, part=part) is not notes_too

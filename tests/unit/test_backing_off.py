@@ -66,6 +66,14 @@ def test_no_more_runs_are_asked_for_than_the_longest_pause_needs(caplog: pytest.
 
 
 @pytest.mark.parametrize(
+    ("failed", "words"), [(1, "the last run of this DAG failed."), (2, "2 runs of this DAG failed one after another.")]
+)
+def test_the_log_says_how_many_runs_failed(failed: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    pause_of(context_of(TaskInstance(["failed"] * failed)))
+    assert words in caplog.text
+
+
+@pytest.mark.parametrize(
     ("how", "tries"),
     [
         ({"schedule": "@hourly"}, 1),

@@ -306,12 +306,15 @@ def test_without_a_terminal_and_without_yes_nothing_is_changed_and_the_error_say
     in_doubt: MemoryWorld,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if closed:
         monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(SystemExit, match=r"no terminal to ask at.*\nWhere: pipeline orders\nWhat to do: .*add --yes"):
         command(yes=False)
     assert words(tmp_path) == []
+    printed = capsys.readouterr().out
+    assert "Will be recorded: " in printed and "Recorded" not in printed, "nothing is on record yet"
 
 
 @COMMANDS
@@ -436,6 +439,22 @@ def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(
     }
     looking.list_pipelines(_args(ledger_conn_id="other", output="table"))
     assert "fresh" in capsys.readouterr().out
+
+
+def test_pipelines_rounds_the_seconds_that_the_steps_of_an_epoch_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, tmp_path)
+    world = MemoryWorld()
+    world.produce("orders", 0, ["row"])
+    coordinator, run = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("d", "r")
+    coordinator.open(run)
+    coordinator.vote(run, coordinator.stage(run).stage)
+    coordinator.commit(run, "orders")
+    coordinator.complete(run, {"seconds": {"open": 0.1, "stage": 0.2}})
+    looking.list_pipelines(_args(ledger_conn_id="epochs_default"))
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["seconds"] == 0.3
 
 
 def test_a_pipeline_that_no_dag_has_ends_a_command_that_needs_its_dag_with_exit_code_2(

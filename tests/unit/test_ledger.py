@@ -231,7 +231,8 @@ def test_another_dag_is_refused_with_the_command_that_hands_the_pipeline_over() 
     ledger = Ledger(DictStore(), "p")
     ledger.register("dag", at="now", writer="w")
     with pytest.raises(
-        Refused, match=r"(?s)belongs to DAG 'dag'\. DAG 'other' may not run it.*takeover p --dag-id other"
+        Refused,
+        match=r"(?s)belongs to DAG 'dag'\. DAG 'other' may not run it.*takeover p --dag-id other.*Then clear the",
     ):
         ledger.register("other", at="now", writer="w")
 

@@ -12,8 +12,9 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.coordinator import admin, rewinding
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.orders import Restoration
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.model import OffsetRange, RestorePoint, Run
 from airflow_epochs.operators import definitions
 from airflow_epochs.sources.kafka import reader
 from airflow_epochs.sources.kafka.brokers import Brokers
@@ -169,7 +170,10 @@ def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_
     assert "Nothing to do" in ordered(world.ledger_root, *words), "the topic with losses is not read any more"
 
 
-@pytest.mark.parametrize("told", [rewinding.NEXT, rewinding.RESTORES])
-def test_after_a_command_a_failed_run_is_to_be_retried_not_cleared(told: str) -> None:
+@pytest.mark.parametrize(
+    "restoration", [None, Restoration(epoch=1, points={"orders": RestorePoint(epoch=1, version=0)})]
+)
+def test_after_a_command_a_failed_run_is_to_be_retried_not_cleared(restoration: Restoration | None) -> None:
     """To clear the failed tasks of a run that was marked as failed leaves tasks skipped, and makes the run green."""
-    assert "`airflow epochs retry PIPELINE --why …`" in told and "clear" not in told
+    told = rewinding.next_step("shop", restoration)
+    assert "`airflow epochs retry shop --why …`" in told and "clear" not in told

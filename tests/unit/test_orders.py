@@ -29,11 +29,15 @@ from airflow_epochs.model import (
     OpenRecord,
     RestorePoint,
     Run,
+    SinkPlan,
     TransactionId,
     ends_of,
 )
 from airflow_epochs.operators.epoch import EpochOperator, StageEpochOperator, VoteEpochOperator
 from airflow_epochs.protocol import State
+from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.kafka.sink import KafkaSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import DictStore, MemoryEnvironment, MemorySource, Observed, memory_coordinator
 from tests.support.scenario import BOTH, Scenario, abort, crashes, in_doubt, moments, observed_run, run
 from tests.unit.test_operator_errors import operator
@@ -228,6 +232,36 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
     assert f"  {line.format('6 offsets, orders[0] [5, 8), orders[1] [5, 8)')}" in lines
     assert "  there to be read now: nothing" in lines
     assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
+
+
+def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scenario: Scenario) -> None:
+    assert scenario.airflow_run(run(2)) is None
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    sinks = (
+        SqlSink("appended", "db", "t", staging="/s"),
+        SqlSink("upserted", "db", "t", staging="/s", mode="upsert", keys=["id"]),
+        KafkaSink("topic", "kafka", staging="/s"),
+        DeltaSink("overwritten", "/lake/t", mode="overwrite"),
+    )
+    plans = {sink.name: SinkPlan(spec=sink.spec(), previous=None) for sink in sinks} | {
+        "own": SinkPlan(spec={"kind": "my.Sink"}, previous=None)
+    }
+    at = replace(at, newest=replace(at.newest, sinks=plans))
+    move = Move(position=at.position(source), again={"orders": (OffsetRange(0, 5, 8),)})
+    once = "nothing comes twice: the newer row of a key takes the place of the older one"
+    points = {"orders": RestorePoint(epoch=1, version=0)}
+    tables = orders.Restoration(epoch=1, points=points, stay=tuple(plans))
+    lines = order_wording.told(scenario.ledger, at, move, tables)
+    assert [line for line in lines if "stays as it is" in line] == [
+        "  sink appended stays as it is: its rows of epoch 2 come twice",
+        f"  sink upserted stays as it is: {once}",
+        "  sink topic stays as it is: its rows of epoch 2 come twice",
+        "  sink overwritten stays as it is: it gets the rows of epoch 2 once more",
+        "  sink own stays as it is: it gets the rows of epoch 2 once more",
+    ]
+    lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+    assert [line for line in lines if "nothing comes twice" in line] == [f"  but in sink upserted, {once}"]
 
 
 def test_a_move_to_other_topics_tells_which_sinks_drop_what_is_older_than_their_tables(scenario: Scenario) -> None:

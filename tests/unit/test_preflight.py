@@ -17,10 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink, codes
 from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.model import JsonDict, Run, TransactionId
 from airflow_epochs.testing import MemorySink, MemoryWorld, memory_coordinator, memory_pipeline
 from tests.support.environment import connected
+from tests.support.scenario import BOTH, Scenario, run
 
 # -- the coordinator --------------------------------------------------------------------------------------------------
 
@@ -75,6 +76,18 @@ def test_the_flaws_of_all_sinks_are_told_at_once(world: MemoryWorld, caplog: pyt
         coordinator_of(world).open(Run("dag", "r1"))
     (other,) = caplog.messages
     assert "No table b." in other and "sink b" in other and "Clear the failed task." in other
+
+
+def test_all_sinks_that_do_not_show_the_last_epoch_are_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    scenario = Scenario(BOTH)
+    assert scenario.airflow_run(run(1)) is None
+    scenario.produce(2)
+    scenario.world.tables.clear()
+    with caplog.at_level(logging.ERROR), pytest.raises(Corrupt) as raised:
+        scenario.coordinator().open(run(2))
+    assert (raised.value.code, raised.value.sink) == (codes.SINK_EMPTY, "orders")
+    (other,) = caplog.messages
+    assert "EPOCHS-SINK-EMPTY" in other and "sink audit" in other
 
 
 def test_an_aborted_epoch_is_not_opened_again_while_a_sink_is_not_ready(world: MemoryWorld) -> None:

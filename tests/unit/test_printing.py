@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_epochs.commands.asking import tells_refusals
 from airflow_epochs.commands.dry_run import show_dry_run
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.commands.printing import print_document, print_rows
@@ -84,3 +85,25 @@ def test_yaml_says_what_json_says(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     print_document(value, "yaml")
     assert yaml.safe_load(capsys.readouterr().out) == found == {**value, "range": [0, 1, 3], "topics": ["a", "b"]}
+
+
+def test_clients_log_what_fails_while_a_command_runs_and_nothing_of_their_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tells_refusals
+    def command(args: Namespace) -> None:
+        logging.getLogger("kafka.net.connection").info("connected")
+        logging.getLogger("kafka.net.connection").warning("refused")
+        logging.getLogger("kafka.net.selector").warning("Task ran for 0.2 s. It is blocking the event loop.")
+        logging.getLogger("kafka.net.selector").error("the selector is closed")
+
+    caplog.set_level(logging.INFO)
+    command(Namespace())
+    assert caplog.messages == ["refused", "the selector is closed"]
+    assert logging.getLogger("kafka").level == logging.NOTSET, "in a task, the operator sets it"
+
+
+def test_a_command_leaves_the_level_of_a_client_that_somebody_has_set(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kafka")
+    tells_refusals(lambda args: logging.getLogger("kafka.net").info("connected"))(Namespace())
+    assert caplog.messages == ["connected"]

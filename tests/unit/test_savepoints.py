@@ -104,6 +104,8 @@ def test_the_commands_make_list_describe_and_dispose_of_a_savepoint(tmp_path: Pa
     run_epoch(task, run(1))
     told = ordered(tmp_path, "epochs", "savepoint", "orders", "upgrade", "--why", "version 2 comes")
     assert "Savepoint upgrade is epoch 1 of pipeline orders." in told
+    again = ordered(tmp_path, "epochs", "savepoint", "orders", "upgrade", "--why", "version 2 comes", "--yes")
+    assert again == told, "as other commands that write, it takes --yes"
     listed = ordered(tmp_path, "epochs", "savepoints", "orders", "--output", "json")
     assert '"upgrade"' in listed and '"version 2 comes"' in listed
     described = json.loads(_json(ordered(tmp_path, "epochs", "describe-savepoint", "orders", "upgrade")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from argparse import Namespace
@@ -25,6 +26,7 @@ from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.operators.telling import CHATTER
 from airflow_epochs.operators.wording import in_dry_run
 from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
@@ -45,6 +47,8 @@ _UNKNOWN = (
 )
 """The command names something that is not there: the cause says where."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
+_QUIET = {**dict.fromkeys(CHATTER, logging.WARNING), "kafka.net.selector": logging.ERROR}
+"""Logger -> what it may log. kafka-python's selector warns of every step that takes 0.1 s, such as to connect."""
 Command = Callable[[Namespace], None]
 T = TypeVar("T")
 
@@ -58,7 +62,7 @@ def tells_refusals(command: Command) -> Command:
         try:
             if pipeline is not None:
                 require_name("pipeline", pipeline)
-            with _connections_of_the_database(), missing_named():
+            with _connections_of_the_database(), _quiet_clients(), missing_named():
                 command(args)
         except BadArgument as error:
             raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
@@ -120,6 +124,20 @@ def _connections_of_the_database() -> Iterator[None]:
         os.environ.pop(_CONTEXT)
         if before is not None:
             os.environ[_CONTEXT] = before
+
+
+@contextmanager
+def _quiet_clients() -> Iterator[None]:
+    """Let clients log no lines between the command and its question, unless somebody has set their levels."""
+    loggers = {logging.getLogger(name): level for name, level in _QUIET.items()}
+    unset = [logger for logger in loggers if logger.level == logging.NOTSET]
+    for logger in unset:
+        logger.setLevel(loggers[logger])
+    try:
+        yield
+    finally:
+        for logger in unset:
+            logger.setLevel(logging.NOTSET)
 
 
 def ledger_of(args: Namespace) -> Ledger:

@@ -56,7 +56,7 @@ def acknowledge_code(args: Namespace) -> None:
         f"The code of the transform of pipeline {args.pipeline} has changed:",
         f"  in its newest complete epoch  {code_changes.newest_code(ledger)}",
         f"  from the next attempt on      {code}",
-        f"Recorded: {caller()}, because: {by.why}",
+        f"Will be recorded: {caller()}, because: {by.why}",
     )
     with logged("acknowledge-code", dag_id=args.dag_id or "", by=caller()):
         code_changes.acknowledge(ledger, args.pipeline, code.digest or "", by=by, function=code.function)

@@ -125,7 +125,7 @@ def adopt_checkpoint(args: Namespace) -> None:
         *_planned(checkpoint, known=bool(args.sink_table)),
         *_state_stays(checkpoint, place),
         "  Stop the query for good before you say yes: what it reads from now on comes twice.",
-        f"Recorded: {caller()}, because: {by.why}",
+        f"Will be recorded: {caller()}, because: {by.why}",
     )
     if _read(args, files, place) != checkpoint:
         raise _moved_on(f"The checkpoint {place}")
@@ -206,7 +206,7 @@ def adopt_group(args: Namespace) -> None:
         "  Records that the group's consumers have worked on after their last commit come twice.",
         "  The group has no members now. A Flink job is never a member: stop it with a savepoint before you say yes. "
         "It commits with its checkpoints, so what it wrote since the last one comes twice.",
-        f"Recorded: {caller()}, because: {by.why}",
+        f"Will be recorded: {caller()}, because: {by.why}",
     )
     with located(args.pipeline):
         if _offsets_of_group(source, args.group) != offsets:

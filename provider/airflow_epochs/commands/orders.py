@@ -187,10 +187,10 @@ def replan(args: Namespace) -> None:
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     move = orders.replan(at, from_spec(at.newest.source))
-    confirm(args, *planned_anew(at), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *planned_anew(at), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, "replan", by, move)
-    print(rewinding.NEXT)
+    print(rewinding.next_step(args.pipeline))
 
 
 @tells_refusals
@@ -206,11 +206,11 @@ def adopt_sink(args: Namespace) -> None:
             "add --new-table."
         )
         return
-    confirm(args, *_adopted(ledger, at, adoption), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *_adopted(ledger, at, adoption), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
         move = Move(position=at.position(from_spec(at.newest.source)))
         orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
-    print(rewinding.NEXT)
+    print(rewinding.next_step(args.pipeline))
 
 
 def _order(
@@ -231,10 +231,10 @@ def _order(
         print("Nothing to do: the pipeline goes on there in any case.")
         return
     lines = planned_anew(at) if anew else told(ledger, at, move, restoration or NO_RESTORATION)
-    confirm(args, *lines, f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *lines, f"Will be recorded: {caller()}, because: {by.why}")
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, name, by, move, restoration=restoration)
-    print(rewinding.next_step(restoration))
+    print(rewinding.next_step(args.pipeline, restoration))
 
 
 def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:

@@ -59,7 +59,7 @@ def rebuild(args: Namespace) -> None:
     if plan is None:
         print(f"Nothing to rebuild: no sink of pipeline {args.pipeline} shows a later epoch than the ledger has.")
         return
-    confirm(args, *wording.announced(plan), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *wording.announced(plan), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("rebuild", dag_id=plan.dag_id, by=caller()):
         recording.carry_out(found.task(), plan, by=by)
     print(f"Pipeline {args.pipeline} goes on with epoch {plan.txn.epoch + 1}: clear the failed `open`, or start a run.")

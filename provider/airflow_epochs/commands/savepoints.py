@@ -39,6 +39,7 @@ def savepoint_commands() -> list[ActionCommand]:
                 _NAME,
                 Arg(("--epoch",), type=int, help="A complete epoch; without it, the newest one"),
                 WHY,
+                Arg(("--yes",), action="store_true", help="Without effect: the command does not ask"),
                 CONN,
             ),
         ),
@@ -104,6 +105,6 @@ def dispose_savepoint(args: Namespace) -> None:
     """``airflow epochs dispose-savepoint``: let a savepoint not count any more, after a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     action = DisposeSavepoint(args.pipeline, args.name)
-    confirm(args, *action.told(ledger), f"Recorded: {caller()}, because: {by.why}")
+    confirm(args, *action.told(ledger), f"Will be recorded: {caller()}, because: {by.why}")
     with logged(action.name, dag_id="", by=caller()):
         print(action.do(ledger, by))

@@ -25,7 +25,7 @@ from airflow_epochs.contracts import (
 from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import EpochError, NoNewData, Refused, without_code
+from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, without_code
 from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -289,9 +289,23 @@ def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
 def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> dict[str, SinkPlan]:
     """A plan for each sink of today's DAG, with its previous transaction. Raises Corrupt unless the sink shows that.
 
-    ``adopted``: as in ``OpenRecord``.
+    ``adopted``: as in ``OpenRecord``. If several sinks do not, it raises for the first, and logs the errors of the
+    others, so one look shows all of them.
     """
-    return {sink.name: sink_plan(task, sink, before, adopted) for sink in task.pipeline.sinks}
+    plans: dict[str, SinkPlan] = {}
+    errors: list[EpochError] = []
+    for sink in task.pipeline.sinks:
+        try:
+            plans[sink.name] = sink_plan(task, sink, before, adopted)
+        except EpochError as error:
+            if not errors and not isinstance(error, Corrupt):
+                raise
+            errors.append(error)
+    for other in errors[1:]:
+        log.error("%s", other)
+    if errors:
+        raise errors[0]
+    return plans
 
 
 def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> SinkPlan:

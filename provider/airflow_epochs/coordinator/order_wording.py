@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs.contracts import Move
+from airflow_epochs.contracts import Move, Replacing
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.event_time import instant_text
@@ -12,12 +12,14 @@ from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
 PARTITIONS_SHOWN_MAX = 20
 """The ledger's record has all of them."""
 
+_ONE_ROW = "nothing comes twice: the newer row of a key takes the place of the older one"
+
 
 def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> list[str]:
     """Where the next epoch begins, what comes twice, what is lost, and which tables come back."""
     return [
         f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} will begin elsewhere:",
-        *_input(ledger, move, restoration),
+        *_input(ledger, at, move, restoration),
         *_order_anew(at, move),
         *_unread(at, move, restoration),
         f"  there to be read now: {shown(_read(move.ahead, move))}",
@@ -35,7 +37,7 @@ def planned_anew(at: Standing) -> list[str]:
     ]
 
 
-def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
+def _input(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> list[str]:
     lines = []
     if move.left:
         lines.append(f"  left for good: the old topics, from these offsets on: {partitions(move.left)}")
@@ -49,6 +51,7 @@ def _input(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
     if again:
         twice = "" if restoration.points else ", so their rows come twice"
         lines.append(f"  read again{twice}: {shown(again)}")
+        lines += [] if restoration.points else _replaced(at)
     return lines
 
 
@@ -96,7 +99,28 @@ def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[st
         for name, point in sorted(restoration.points.items())
     ]
     stay = restoration.stay if move.again else ()
-    return [*lines, *(f"  sink {name} stays as it is: its rows of {since} come twice" for name in stay)]
+    return [*lines, *(f"  sink {name} stays as it is: {_comes_again(at, name, since)}" for name in stay)]
+
+
+def _comes_again(at: Standing, name: str, since: str) -> str:
+    """What a sink shows that gets rows once more, beside those that it has of the epochs ``since``."""
+    replaced = _replaces_by(at, name)
+    if replaced is None:
+        return f"it gets the rows of {since} once more"
+    return _ONE_ROW if replaced else f"its rows of {since} come twice"
+
+
+def _replaced(at: Standing) -> list[str]:
+    """The sinks in which nothing comes twice."""
+    return [f"  but in sink {name}, {_ONE_ROW}" for name in sorted(at.newest.sinks) if _replaces_by(at, name)]
+
+
+def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:
+    """As in ``Replacing``. None: nobody can tell here, or not in general."""
+    sink = orders.built(at.newest.sinks[name].spec)
+    if sink is None:
+        return None
+    return sink.replaces_by() if isinstance(sink, Replacing) else ()
 
 
 def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[str]:

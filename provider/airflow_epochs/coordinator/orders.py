@@ -334,7 +334,7 @@ def restoration(ledger: Ledger, at: Standing, number: int, env: Environment) -> 
     record = ledger.complete_record(number)
     points = {}
     for name, plan in at.newest.sinks.items():
-        sink = _built(plan.spec)
+        sink = built(plan.spec)
         if record and sink and isinstance(sink, Restorable) and name in record.markers:
             with located(at.newest.txn.pipeline, sink=name):
                 points[name] = _point(ledger, at, record, name)
@@ -462,7 +462,7 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
             f"The sink is not in the DAG since epoch {txn.epoch}. The records that say where it is were pruned.",
             "Point the sink to a new table in the DAG, and add --new-table to the command.",
         )
-    sink = _built(last.sinks[name].spec)
+    sink = built(last.sinks[name].spec)
     if sink is None:
         raise _not_adopted(
             at,
@@ -475,7 +475,7 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
     return sink
 
 
-def _built(spec: JsonDict) -> Sink | None:
+def built(spec: JsonDict) -> Sink | None:
     """The sink that ``spec`` describes; None if only the DAG has its class."""
     try:
         return from_spec(spec)

@@ -9,12 +9,12 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import ByInterval, Environment, LeavingOut, Movable, Move, Position
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, filled
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import ends_of
 
-NEXT = "The next run obeys. Start one, or, if the last one failed, type `airflow epochs retry PIPELINE --why …`."
-RESTORES = (
+_NEXT = "The next run obeys. Start one, or, if the last one failed, type `airflow epochs retry PIPELINE --why …`."
+_RESTORES = (
     "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
     "failed, type `airflow epochs retry PIPELINE --why …` in place of starting the first one."
 )
@@ -73,6 +73,6 @@ def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> boo
     return not move.moves and (restoration is None or restoration.points == ordered)
 
 
-def next_step(restoration: Restoration | None) -> str:
+def next_step(pipeline: str, restoration: Restoration | None = None) -> str:
     """What the operator has to do then."""
-    return RESTORES if restoration and restoration.points else NEXT
+    return filled(_RESTORES if restoration and restoration.points else _NEXT, PIPELINE=pipeline)

@@ -52,7 +52,7 @@ class _Rewinding(ABC):
         """As ``Action.do``."""
         at, move, restoration = self._planned(ledger)
         orders.put(ledger, at, COMMAND, by, move, restoration=restoration)
-        return rewinding.next_step(restoration)
+        return rewinding.next_step(self.pipeline, restoration)
 
     def _planned(self, ledger: Ledger) -> tuple[Standing, Move, Restoration | None]:
         at = self._standing(ledger)

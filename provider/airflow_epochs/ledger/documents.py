@@ -61,7 +61,7 @@ def summary(pipeline: str, ledger: Ledger, view: EpochView) -> JsonDict:
         "read": row.read,
         "rows": row.rows,
         "dead_letters": row.dead_letters,
-        "seconds": sum(seconds.values()) if seconds else None,
+        "seconds": round(sum(seconds.values()), 3) if seconds else None,
         "code": row.code,
         "ranges": [
             {"topic": topic, "partition": r.partition, "start": r.start, "end": r.end}

@@ -161,8 +161,9 @@ class Ledger:
                 f"The pipeline belongs to DAG {owner!r}. DAG {dag_id!r} may not run it.",
                 code=codes.PIPELINE_OF_OTHER_DAG,
                 remedy=f"Type `airflow epochs takeover {self._pipeline} --dag-id {dag_id} --why …` if you renamed or "
-                "moved the DAG: the pipeline goes on where it is. Only if this is another pipeline, give it another "
-                "name, and sinks of its own: it begins at `starting`, and would write the other's rows once more.",
+                "moved the DAG: the pipeline goes on where it is. Then clear the failed task. Only if this is another "
+                "pipeline, give it another name, and sinks of its own: it begins at `starting`, and would write the "
+                "other's rows once more.",
                 pipeline=self._pipeline,
             )
 

@@ -38,13 +38,15 @@ def pause_of(context: Context) -> int:
         failed = _failed_in_a_row(context["ti"], context["logical_date"])
     if pause := pause_after(failed):
         log.warning(
-            "%s%s runs of this DAG failed one after another. This run waits %s s before it begins. To begin at once, "
-            "clear this task.",
-            "at least " if failed == _RUNS_MAX else "",
-            failed,
-            pause,
+            "%s. This run waits %s s before it begins. To begin at once, clear this task.", _in_words(failed), pause
         )
     return pause
+
+
+def _in_words(failed: int) -> str:
+    if failed == 1:
+        return "the last run of this DAG failed"
+    return f"{'at least ' if failed == _RUNS_MAX else ''}{failed} runs of this DAG failed one after another"
 
 
 def _is_first_try_of_continuous(context: Context) -> bool:

@@ -67,8 +67,10 @@ class OpenEpochOperator(NeedsTransform):
 
     def execute(self, context: Context) -> JsonDict:
         """Run the step, from the beginning of its wait; after a pause if earlier runs of the DAG failed."""
+        from airflow_epochs.operators import phases
         from airflow_epochs.operators.backing_off import pause_of
 
+        phases.warn_of_misspelled(context)
         pause = pause_of(context)
         if pause and self.deferrable:
             self._defer_until(datetime.now(timezone.utc) + timedelta(seconds=pause), pause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
@@ -22,6 +23,26 @@ if TYPE_CHECKING:
     from airflow_epochs.model import Checkpoint, Run
 
 log = secrecy.logger(__name__)
+
+_ALIKE = 0.8
+"""From so alike on, a key is a misspelled name: `max_record` is, and `max_age` is not."""
+
+
+def warn_of_misspelled(context: Context) -> None:
+    """Warn of keys in the run's conf that are nearly a param's name. Airflow takes any key, also for other tasks."""
+    conf = getattr(context.get("dag_run"), "conf", None)
+    if not conf:
+        return
+    known = context["dag"].params.keys()
+    for key in conf.keys() - known:
+        if meant := get_close_matches(str(key).lower().replace("-", "_"), known, 1, _ALIKE):
+            log.warning(
+                "the conf of this run has %r, which is no param of the DAG, so the pipeline does not see it. Is %r "
+                "meant? The params are: %s.",
+                key,
+                meant[0],
+                ", ".join(known),
+            )
 
 
 def asked_limits(params: Mapping[str, Any]) -> Limits:

@@ -61,8 +61,10 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
 
     def execute(self, context: Context) -> JsonDict:
         """Run the epochs; after a pause if earlier runs of the DAG failed."""
+        from airflow_epochs.operators import phases
         from airflow_epochs.operators.backing_off import pause_of
 
+        phases.warn_of_misspelled(context)
         time.sleep(pause_of(context))
         return super().execute(context)
 

@@ -139,6 +139,10 @@ class Session(Protocol):
         """The schema of the table; if the table does not exist, the schema in which it would be created."""
         ...
 
+    def has_schema(self, name: str) -> bool:
+        """Whether the database has a schema of exactly this name."""
+        ...
+
     def exists(self, schema: str, name: str) -> bool:
         """Whether a table of exactly this name exists."""
         ...

@@ -189,7 +189,7 @@ class SqlParticipant:
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
         if table is None:
-            statement = self._creating(staging.shape.schema["fields"])
+            statement = self._creating(session, staging.shape.schema["fields"])
             raise self._missing(session, previous, f"Create the table, for example: `{statement}`")
         self._require_usable(table)
         return table
@@ -374,8 +374,9 @@ class SqlParticipant:
         with self.session([self.who(attempt.txn.pipeline)]) as session:
             table = session.table(*self.sink.table_name)
             problem = self._unfit(session, table, staging, staged.rows, attempt.stored) if table else None
+            creates = None if table else self._creating(session, staging.shape.schema["fields"])
         seen = sample_of(staging, rows_in(self.staged.batches(staging)), most)
-        return replace(seen, problem=problem, creates=None if table else self._creating(staging.shape.schema["fields"]))
+        return replace(seen, problem=problem, creates=creates)
 
     def _unfit(
         self, session: Session, table: SqlTable, staging: Staging, rows: int, stored: Sequence[str]
@@ -388,9 +389,14 @@ class SqlParticipant:
             return no.reason
         return None
 
-    def _creating(self, fields: Sequence[JsonDict]) -> str:
+    def _creating(self, session: Session, fields: Sequence[JsonDict]) -> str:
+        """A statement that creates the table; with one before it that creates its schema, if the database lacks it."""
         stored = [field for field in fields if field["name"] != DELETED]
-        return suggestion(self.sink.table, stored, self.sink.keys, self.database.type_for)
+        table = suggestion(self.sink.table, stored, self.sink.keys, self.database.type_for)
+        schema, _ = self.sink.table_name
+        if schema is None or session.has_schema(schema):
+            return table
+        return f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}; {table}"
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the database now."""

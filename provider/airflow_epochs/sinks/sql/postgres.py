@@ -478,6 +478,10 @@ class PostgresSession:
         )
         return str(self.execute(statement, (_regclass(None, name),))[0][0])
 
+    def has_schema(self, name: str) -> bool:
+        """Asks ``to_regnamespace`` for the quoted name."""
+        return bool(self.execute("SELECT pg_catalog.to_regnamespace(%s) IS NOT NULL", (_identifier(name),))[0][0])
+
     def exists(self, schema: str, name: str) -> bool:
         """Asks ``to_regclass`` for the quoted name."""
         found = self.execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", (_regclass(schema, name),))

@@ -242,6 +242,10 @@ class SqliteSession:
             )
         return _MAIN
 
+    def has_schema(self, name: str) -> bool:
+        """A file has its one schema; ``schema_of`` refuses others."""
+        return True
+
     def exists(self, schema: str, name: str) -> bool:
         """Whether there is a table or view of this name, in any case."""
         return self.table(schema, name) is not None
