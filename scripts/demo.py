@@ -27,7 +27,7 @@ from orders_demo.lines import Lines
 from orders_demo.sabotage import Hit, Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import PIPELINE, Watch
-from stack import control, private, proxy
+from stack import control, private, proxy, shell
 from stack.airflow import USER, password_in
 from stack.jars import fetch
 from stack.processes import StackError
@@ -63,6 +63,7 @@ def main() -> int:
     if keep:
         console.print(f"Airflow is at {state.airflow}, its user and password above. `make stack-down` ends it all.")
         console.print(f"The pipeline's page: {state.airflow}{PAGE}/pipelines/epochs_default/{PIPELINE}")
+        console.print(f"In a shell: {shell.hint(folder)}   # then, for example: airflow epochs list orders")
     return 0 if verdict.exactly_once else 1
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from stack import class_archive, control, proxy
+from stack import class_archive, control, proxy, shell
 from stack.airflow import PASSWORDS, USER, password_in
 from stack.connect import TOKEN
 from stack.digests import RECORDED, record
@@ -83,6 +83,7 @@ def _show(folder: Path, state: State) -> None:
     print(f"Spark Connect  {state.connect}, its token is in {folder / CONNECT / TOKEN}")
     print(f"tables         {state.lake}")
     print(f"ledger         {state.ledger}")
+    print(f"in a shell     {shell.hint(folder)}   # then, for example: airflow epochs list orders")
 
 
 COMMANDS = {
