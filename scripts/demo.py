@@ -77,10 +77,8 @@ def start(folder: Path) -> State:
         StackError: The folder is not a demo's, and stays; or something did not start.
     """
     if not is_own(folder):
-        raise StackError(
-            f"{folder} has the data of `make stack-up`. "
-            "What to do: type `make stack-down`; then move or delete the folder."
-        )
+        end = "type `make stack-down`; then " if control.running(folder) else ""
+        raise StackError(f"{folder} has the data of `make stack-up`. What to do: {end}move or delete the folder.")
     with timed("fetching jars (once per machine)"):
         fetch("spark", "broker")
     if folder.exists():

@@ -50,8 +50,11 @@ def _up(folder: Path) -> int:
     """Shows the password once: when it is new. What is in the folder from now on is nothing that a demo may delete."""
     new = not (folder / AIRFLOW / PASSWORDS).exists()
     state = control.up(folder)
+    demos = (folder / control.OF_THE_DEMO).exists()
     (folder / control.OF_THE_DEMO).unlink(missing_ok=True)
     _show(folder, state)
+    if demos:
+        print("A demo made it. Now `make demo` no longer deletes this folder: it refuses until you move or delete it.")
     if new:
         print(f"password       {password_in(folder / AIRFLOW)}")
     return 0

@@ -83,10 +83,28 @@ def test_a_demo_ends_the_stack_that_it_started_whatever_stack_up_does_meanwhile(
 
 
 @pytest.mark.usefixtures("up")
-def test_the_demo_keeps_its_hands_off_the_data_of_stack_up(folder: Path) -> None:
-    with pytest.raises(StackError, match=r"has the data of `make stack-up`\. What to do: type `make stack-down`"):
+def test_the_demo_keeps_its_hands_off_the_data_of_stack_up_and_names_stack_down_only_while_it_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StackError, match=r"has the data of `make stack-up`\. What to do: move or delete the folder"):
+        demo.start(folder)
+    monkeypatch.setattr(control, "running", lambda _folder: SimpleNamespace())
+    with pytest.raises(StackError, match=r"What to do: type `make stack-down`; then move or delete the folder"):
         demo.start(folder)
     assert (folder / "lake").is_dir()
+
+
+@pytest.mark.usefixtures("up")
+def test_stack_up_says_that_it_keeps_the_data_of_a_demo_and_says_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.start(folder := tmp_path / ".stack")
+    capsys.readouterr()
+    told = []
+    for _ in range(2):
+        stack_up(folder, monkeypatch)
+        told.append("`make demo` no longer deletes this folder" in capsys.readouterr().out)
+    assert told == [True, False]
 
 
 def test_a_demo_that_is_refused_does_not_end_the_stack_that_runs(folder: Path) -> None:
