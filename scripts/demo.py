@@ -27,7 +27,7 @@ from orders_demo.lines import Lines
 from orders_demo.sabotage import Hit, Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import PIPELINE, Watch
-from stack import control, private, proxy
+from stack import control, private, proxy, shell
 from stack.airflow import USER, password_in
 from stack.jars import fetch
 from stack.processes import StackError
@@ -37,7 +37,8 @@ ORDERS = 300_000
 AT_ONCE = 60_000
 PER_S = 12_000
 EPOCH_RECORDS_MAX = 60_000
-CONSUMED_S = 240.0
+STILL_S = 240.0
+"""The demo fails if no epoch gets on for so long. A slow machine may take longer for all of them."""
 STEPS = ("open", "stage", "vote", "commit", "complete")
 
 console = Console(width=max(130, Console().width), highlight=False)
@@ -54,6 +55,8 @@ def main() -> int:
         verdict = run(state, folder)
     except (StackError, Missed, RuntimeError) as problem:
         console.print(f"[red]The demo failed:[/red] {problem}")
+        if own:
+            console.print(after_failure(folder, keep=keep))
         return 1
     finally:
         if not keep and own:
@@ -63,6 +66,7 @@ def main() -> int:
     if keep:
         console.print(f"Airflow is at {state.airflow}, its user and password above. `make stack-down` ends it all.")
         console.print(f"The pipeline's page: {state.airflow}{PAGE}/pipelines/epochs_default/{PIPELINE}")
+        console.print(f"In a shell: {shell.hint(folder)}   # then, for example: airflow epochs list orders")
     return 0 if verdict.exactly_once else 1
 
 
@@ -73,10 +77,8 @@ def start(folder: Path) -> State:
         StackError: The folder is not a demo's, and stays; or something did not start.
     """
     if not is_own(folder):
-        raise StackError(
-            f"{folder} has the data of `make stack-up`. "
-            "What to do: type `make stack-down`; then move or delete the folder."
-        )
+        end = "type `make stack-down`; then " if control.running(folder) else ""
+        raise StackError(f"{folder} has the data of `make stack-up`. What to do: {end}move or delete the folder.")
     with timed("fetching jars (once per machine)"):
         fetch("spark", "broker")
     if folder.exists():
@@ -117,6 +119,16 @@ def run(state: State, folder: Path) -> Verdict:
     return verdict
 
 
+def after_failure(folder: Path, *, keep: bool) -> str:
+    """What a user can do now."""
+    if keep and (state := control.running(folder)):
+        return (
+            f"The stack still runs: Airflow is at {state.airflow}. In a shell: {shell.hint(folder)}   # then, for "
+            f"example: airflow epochs in-doubt {PIPELINE}. `make stack-down` ends it all."
+        )
+    return f"The logs stay in {folder} until the next demo. To look at what runs, type `DEMO_KEEP=1 make demo`."
+
+
 def told(hit: Hit, lines: Lines) -> Hit:
     """What was killed, said at once and on the line of its epoch."""
     console.print(f"  {hit}")
@@ -132,10 +144,17 @@ def current(folder: Path) -> State:
 
 
 def wait_consumed(watch: Watch) -> None:
-    end = time.monotonic() + CONSUMED_S
+    """Wait for as long as it takes, while something goes on."""
+    seen, since = watch.progress(), time.monotonic()
     while not watch.consumed():
-        if time.monotonic() > end:
-            raise RuntimeError(f"Not everything was consumed within {CONSUMED_S:.0f} s.")
+        now = watch.progress()
+        if now != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() > since + STILL_S:
+            raise RuntimeError(
+                f"Nothing went on for {STILL_S:.0f} s, and not everything was consumed. What to do: look at the DAG "
+                f"{PIPELINE} in Airflow, and at the logs in {PROJECT / '.stack'}."
+            )
         time.sleep(0.2)
 
 

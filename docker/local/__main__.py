@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from stack import class_archive, control, proxy
+from stack import class_archive, control, proxy, shell
 from stack.airflow import PASSWORDS, USER, password_in
 from stack.connect import TOKEN
 from stack.digests import RECORDED, record
@@ -50,8 +50,11 @@ def _up(folder: Path) -> int:
     """Shows the password once: when it is new. What is in the folder from now on is nothing that a demo may delete."""
     new = not (folder / AIRFLOW / PASSWORDS).exists()
     state = control.up(folder)
+    demos = (folder / control.OF_THE_DEMO).exists()
     (folder / control.OF_THE_DEMO).unlink(missing_ok=True)
     _show(folder, state)
+    if demos:
+        print("A demo made it. Now `make demo` no longer deletes this folder: it refuses until you move or delete it.")
     if new:
         print(f"password       {password_in(folder / AIRFLOW)}")
     return 0
@@ -83,6 +86,7 @@ def _show(folder: Path, state: State) -> None:
     print(f"Spark Connect  {state.connect}, its token is in {folder / CONNECT / TOKEN}")
     print(f"tables         {state.lake}")
     print(f"ledger         {state.ledger}")
+    print(f"in a shell     {shell.hint(folder)}   # then, for example: airflow epochs list orders")
 
 
 COMMANDS = {

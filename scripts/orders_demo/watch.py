@@ -55,6 +55,11 @@ class Watch:
         ends = ends_of(record.ranges)
         return all(ends.get((TOPIC, partition)) == end for partition, end in self._topic_ends())
 
+    def progress(self) -> object:
+        """What differs once an epoch is complete, or visible in a sink. New attempts that fail are no progress."""
+        number = self.ledger.newest_complete()
+        return number, sorted(self.ledger.view(number + 1).receipts)
+
     def staging(self) -> tuple[OpenRecord, TryRecord] | None:
         """The undecided attempt on which Spark has been set to work, and its newest try."""
         view = self.ledger.view(self.ledger.newest_complete() + 1)

@@ -40,14 +40,14 @@ def world(tmp_path: Path) -> DiskWorld:
 def test_the_transform_in_the_readme_sends_what_is_no_order_to_rejected_with_its_place(session: Any) -> None:
     names: dict[str, Any] = {}
     exec(samples("README.md")[1], names)
-    good = b'{"order_id": 1, "customer": "c", "amount": 1.5, "ts": "2026-01-02T03:04:05Z"}'
+    good = b'{"order_id": "o-1", "customer": "c", "amount": 1.5, "ts": "2026-01-02T03:04:05Z"}'
     bad = {1: b"a\xffb", 2: b'{"order_id": "x"}', 3: None, 4: b"[]"}
     records = [(good, "orders", 0, 0), *((value, "orders", 0, offset) for offset, value in bad.items())]
     found = names["orders"](
         session.createDataFrame(records, "value binary, topic string, partition int, offset long"), None
     )
     [order] = found["orders"].collect()
-    assert (order.order_id, order.amount, order.day, order.offset) == (1, 1.5, date(2026, 1, 2), 0)
+    assert (order.order_id, order.amount, order.day, order.offset) == ("o-1", 1.5, date(2026, 1, 2), 0)
     rejected = {(row.topic, row.partition, row.offset, row.error) for row in found["rejected"].collect()}
     assert rejected == {("orders", 0, offset, "not an order") for offset in bad}
 

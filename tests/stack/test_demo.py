@@ -83,10 +83,28 @@ def test_a_demo_ends_the_stack_that_it_started_whatever_stack_up_does_meanwhile(
 
 
 @pytest.mark.usefixtures("up")
-def test_the_demo_keeps_its_hands_off_the_data_of_stack_up(folder: Path) -> None:
-    with pytest.raises(StackError, match=r"has the data of `make stack-up`\. What to do: type `make stack-down`"):
+def test_the_demo_keeps_its_hands_off_the_data_of_stack_up_and_names_stack_down_only_while_it_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StackError, match=r"has the data of `make stack-up`\. What to do: move or delete the folder"):
+        demo.start(folder)
+    monkeypatch.setattr(control, "running", lambda _folder: SimpleNamespace())
+    with pytest.raises(StackError, match=r"What to do: type `make stack-down`; then move or delete the folder"):
         demo.start(folder)
     assert (folder / "lake").is_dir()
+
+
+@pytest.mark.usefixtures("up")
+def test_stack_up_says_that_it_keeps_the_data_of_a_demo_and_says_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.start(folder := tmp_path / ".stack")
+    capsys.readouterr()
+    told = []
+    for _ in range(2):
+        stack_up(folder, monkeypatch)
+        told.append("`make demo` no longer deletes this folder" in capsys.readouterr().out)
+    assert told == [True, False]
 
 
 def test_a_demo_that_is_refused_does_not_end_the_stack_that_runs(folder: Path) -> None:
@@ -107,3 +125,60 @@ def test_the_demo_starts_from_nothing_after_an_earlier_demo(tmp_path: Path) -> N
     (folder / "lake").mkdir()
     demo.start(folder)
     assert not (folder / "lake").exists()
+
+
+class Watched:
+    """A pipeline that has consumed so much at each look, and all at the last; time passes between looks."""
+
+    def __init__(self, counts: list[int], per_look_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts, self.now = counts, 0.0
+        self.looks = 0
+        self.per_look_s = per_look_s
+        monkeypatch.setattr(demo.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(demo.time, "sleep", lambda _s: None)
+
+    def consumed(self) -> bool:
+        self.now += self.per_look_s
+        self.looks += 1
+        return self.looks >= len(self.counts)
+
+    def progress(self) -> object:
+        return self.counts[min(self.looks, len(self.counts)) - 1]
+
+
+def test_a_demo_on_a_slow_machine_waits_for_as_long_as_something_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watched(list(range(10)), demo.STILL_S * 0.9, monkeypatch)
+    demo.wait_consumed(watch)  # type: ignore[arg-type]
+    assert watch.now > 5 * demo.STILL_S
+
+
+def test_a_demo_that_stands_still_fails_and_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watched([1, 2, *[3] * 1000], 1.0, monkeypatch)
+    with pytest.raises(RuntimeError, match=r"Nothing went on for 240 s.*What to do: look at the DAG orders in Airflow"):
+        demo.wait_consumed(watch)  # type: ignore[arg-type]
+    assert demo.STILL_S <= watch.now <= demo.STILL_S + 5
+
+
+@pytest.mark.usefixtures("up")
+@pytest.mark.parametrize("keep", ["1", "0"])
+def test_a_demo_that_failed_says_whether_its_stack_still_runs_and_how_to_look_or_end_it(
+    keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DEMO_KEEP", keep)
+    monkeypatch.setattr(control, "down", lambda _folder: True)
+    monkeypatch.setattr(control, "leave_on_signals", lambda: None)
+    monkeypatch.setattr(demo, "PROJECT", tmp_path)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("Nothing went on")
+
+    monkeypatch.setattr(demo, "run", broken)
+    state = SimpleNamespace(airflow="http://127.0.0.1:1")
+    monkeypatch.setattr(control, "running", lambda _folder: state)
+    with demo.console.capture() as told:
+        assert demo.main() == 1
+    text = " ".join(told.get().split())
+    assert "The demo failed: Nothing went on" in text
+    assert ("The stack still runs: Airflow is at http://127.0.0.1:1" in text) == (keep == "1")
+    assert ("`make stack-down` ends it all." in text) == (keep == "1")
+    assert ("DEMO_KEEP=1 make demo" in text) == (keep == "0")

@@ -44,6 +44,7 @@ from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import layout as delta_layout
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
+from stack.whole import TOPIC
 from tests.support.pyproject import PYPROJECT, ROOT
 
 PROVIDER = ROOT / "provider" / "airflow_epochs"
@@ -177,11 +178,29 @@ def test_the_sample_at_the_beginning_of_a_page_makes_what_it_shows(page: str) ->
     exec(sample, dict(CLASSES))
 
 
-def test_the_dag_in_the_readme_has_the_tasks_of_the_pipeline() -> None:
+def test_the_dag_in_the_readme_has_the_tasks_of_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE", "/lake")
     names: dict[str, Any] = {}
     exec(blocks(ROOT / "README.md", "python")[0].replace("catchup=False):", "catchup=False) as dag:"), names)
     tasks = ["abort", "commit.orders", "commit.rejected", "complete", "open", "stage", "vote"]
-    assert sorted(names["dag"].task_ids) == [f"orders.{task}" for task in tasks]
+    assert sorted(names["dag"].task_ids) == [f"my_orders.{task}" for task in tasks]
+
+
+def test_the_dag_in_the_readme_can_be_typed_into_this_checkout_beside_those_that_are_there() -> None:
+    """It overwrites no file, takes no DAG's name and no table, and reads a topic that the local stack makes."""
+    text = (ROOT / "README.md").read_text()
+    dag, transform = blocks(ROOT / "README.md", "python")[:2]
+    for file in re.findall(r"^A (?:DAG|transform), say `([\w/]+\.py)`", text, re.MULTILINE):
+        assert not (ROOT / file).exists(), file
+    shipped = "".join(path.read_text() for path in (ROOT / "dags").glob("*.py"))
+    [name] = re.findall(r'DAG\("(\w+)"', dag)
+    [path, function] = re.findall(r'transform="(.*):(\w+)"', dag)[0]
+    assert f'"{name}"' not in shipped and f"A transform, say `{path}`" in text
+    assert f"def {function}(" in transform
+    tables = re.findall(r'f"(\{LAKE\}/[\w/]+)"', dag)
+    assert len(tables) == 2 and not [table for table in tables if table in shipped]
+    assert f'topics=["{TOPIC}"]' in dag
+    assert "order_id string" in transform and "order_id string" in (ROOT / "spark_apps" / "orders.py").read_text()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import psutil
 
-from stack import private
+from stack import private, shell
 from stack.jars import fetch
 from stack.processes import StackError
 from stack.whole import Stack, State
@@ -130,7 +130,8 @@ def down(folder: Path) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(family, timeout=STOP_S)
-    (folder / "state.json").unlink(missing_ok=True)
+    for name in ("state.json", shell.ENV):
+        (folder / name).unlink(missing_ok=True)
     return True
 
 
@@ -141,6 +142,7 @@ def supervise(folder: Path) -> None:
         stopped = threading.Event()
         for number in ENDING:
             signal.signal(number, lambda *_: stopped.set())
+        stack.write_env()
         stack.state.write(folder)
         while not stopped.wait(WATCH_S):
             if stack.restart_dead_connect():

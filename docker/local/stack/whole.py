@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stack import private, spark
+from stack import private, shell, spark
 from stack.airflow import USER, AirflowStack, connection, password_in
 from stack.airflow_api import AirflowApi
 from stack.broker import Broker
@@ -96,6 +97,11 @@ class Stack(Server):
             ledger=str(self.ledger),
             pids={process.name: process.pid for process in running},
         )
+
+    def write_env(self) -> None:
+        """Let a shell have what the tasks have, and the broker's address in ``$BOOTSTRAP``."""
+        env = {**self.airflow.env, "BOOTSTRAP": self.broker.bootstrap}
+        shell.write_env(self.folder, env, programs=Path(sys.executable).parent)
 
     def start(self) -> None:
         for folder in (self.lake, self.ledger):
