@@ -1893,7 +1893,8 @@ MARKER_TOPIC_OCCUPIED = KAFKA_SINK.code(
 MARKER_TOPIC_SETTINGS = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-SETTINGS",
     Refused,
-    "The marker topic could lose markers: its cleanup policy, replicas or durability are too weak.",
+    "The marker topic could lose markers: its cleanup policy, replicas or durability are too weak. Or the brokers "
+    "refuse to create it with the settings that it needs.",
     "Change the setting as the message says. Clear the failed task. Never delete the marker topic.",
 )
 MARKER_TOPIC_GONE = KAFKA_SINK.code(

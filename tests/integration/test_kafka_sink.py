@@ -358,19 +358,21 @@ def test_a_marker_that_is_not_the_previous_one_stops_everything(feed: Feed, brok
     assert visible(broker.bootstrap, topic) == ["a"]
 
 
+@pytest.mark.parametrize(("size", "before", "now"), [(3_000, 5_000, 1_000), (2_000_000, 5_000_000, 1_048_588)])
 def test_rows_that_the_topic_refuses_after_the_vote_are_all_sent_once_it_takes_them(
-    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, size: int, before: int, now: int
 ) -> None:
-    topic = create(admin, f"shrinking-{pipeline}", max_message_bytes="5000")
+    topic = create(admin, f"shrinking-{pipeline}", max_message_bytes=str(before))
     feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
-    attempt, data = feed.attempt(), ["a", "y" * 3000, "b"]
+    attempt, data = feed.attempt(), ["a", "y" * size, "b"]
     staged = feed.staged(attempt, rows(*data))
-    set_config(admin, topic, "max.message.bytes", "1000")
-    with pytest.raises(NotApplied, match="Kafka did not accept rows of this epoch for shrinking-") as refused:
+    set_config(admin, topic, "max.message.bytes", str(now))
+    with pytest.raises(NotApplied, match="A record of this epoch is larger than topic shrinking-") as refused:
         feed.commit(attempt, staged)
     assert refused.value.code is codes.KAFKA_SEND_FAILED
+    assert "Set `max.message.bytes` of topic shrinking-" in refused.value.remedy
     assert visible(broker.bootstrap, topic) == []
-    set_config(admin, topic, "max.message.bytes", "5000")
+    set_config(admin, topic, "max.message.bytes", str(before))
     assert feed.commit(attempt, staged).rows == 3
     assert visible(broker.bootstrap, topic) == data
 

@@ -134,8 +134,8 @@ class Watched:
         self.counts, self.now = counts, 0.0
         self.looks = 0
         self.per_look_s = per_look_s
-        monkeypatch.setattr(demo.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(demo.time, "sleep", lambda _s: None)
+        monkeypatch.setattr("demo.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("demo.time.sleep", lambda _s: None)
 
     def consumed(self) -> bool:
         self.now += self.per_look_s

@@ -55,7 +55,8 @@ def seen_by_duckdb(table: Path) -> list[tuple[int, int]]:
 
 def doomed_in(table: Path | str) -> list[str]:
     """What a VACUUM of the table would delete at once."""
-    return DeltaTable(str(table)).vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
+    found: list[str] = DeltaTable(str(table)).vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
+    return found
 
 
 def log_cleaned(table: Path | str) -> None:

@@ -337,7 +337,8 @@ def entry_of(table: str, operation: str, *actions: JsonDict) -> None:
 
 
 def file_of(table: str, partition: str) -> str:
-    return next(path for path in DeltaTable(table).file_uris() if f"p={partition}" in path).split(f"{table}/")[1]
+    found: str = next(path for path in DeltaTable(table).file_uris() if f"p={partition}" in path)
+    return found.split(f"{table}/")[1]
 
 
 def added(path: str, partition: str, number: int | None = 1, **more: Any) -> JsonDict:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
-from airflow_epochs.errors import NotApplied
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sinks.kafka.cluster import Cluster
 
@@ -54,3 +54,12 @@ def test_what_does_not_pass_by_itself_is_told_at_once() -> None:
     with pytest.raises(NotApplied, match="The request to list offsets of topic events failed"):
         cluster(admin, timeout_s=30).ends("events", range(1))
     assert len(admin.left) == 1
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG, KafkaError.INVALID_REPLICATION_FACTOR]
+)
+def test_brokers_that_refuse_the_settings_of_a_new_topic_are_not_told_as_brokers_that_do_not_answer(code: int) -> None:
+    refused = cluster(Answers(), timeout_s=1).failure("create topic m", KafkaError(code, "not permitted here"))
+    assert isinstance(refused, Refused)
+    assert "EPOCHS-MARKER-TOPIC-SETTINGS" in str(refused) and "not permitted here" in refused.what

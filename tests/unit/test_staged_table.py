@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +51,20 @@ def test_what_was_staged_is_read_back_in_order_and_in_small_batches(area: Staged
     assert what.rows == 25_000
     assert ids(area, attempt, what) == list(range(25_000))
     assert max(len(batch) for batch in area.rows(attempt, what)) == ROWS_MAX
+
+
+def test_files_of_one_task_are_read_in_the_order_in_which_it_wrote_them(area: StagedTable, tmp_path: Path) -> None:
+    written = ["part-00000-f1-c000", "part-00000-a1-c001", "part-00002-c9-c000", "part-100000-0-c000"]
+    folder = tmp_path / "staging" / "written"
+    folder.mkdir(parents=True)
+    for number, name in enumerate(written):
+        pq.write_table(pa.table({"id": [number]}), folder / f"{name}.snappy.parquet")
+    staging: Any = SimpleNamespace(
+        place="written",
+        files=[SimpleNamespace(path=f"{name}.snappy.parquet") for name in sorted(written)],
+        shape=SimpleNamespace(properties={}, schema={"fields": []}),
+    )
+    assert [value for batch in area.batches(staging) for value in batch.column("id").to_pylist()] == [0, 1, 2, 3]
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OF_TIME = re.compile(r'"(date|timestamp|timestamp_ntz)"')
+_OF_TASK = re.compile(r"part-(\d+)-.*[-.]c(\d+)\.")
+"""A file's name: the number of Spark's task; an id, which tells nothing; and the number of the file in the task."""
+
+
+def _written(path: str) -> tuple[int, int, str]:
+    """A file's place in the order of the rows. A task writes several files if ``maxRecordsPerFile`` says so."""
+    name = PurePosixPath(path).name
+    found = _OF_TASK.match(name)
+    return (int(found[1]), int(found[2]), name) if found else (0, 0, name)
 
 
 def staging_root(path: str, sink: str) -> str:
@@ -139,7 +148,7 @@ class StagedTable:
         return staging, staged_of(claim, staging)
 
     def rows(self, attempt: SinkAttempt, staged: Staged) -> Iterator[pa.RecordBatch]:
-        """The promised rows, always in the same order: by number of Spark's task, then as they lie in its file.
+        """The promised rows, always in the same order: by number of Spark's task, then as the task wrote them.
 
         In batches of bounded size, however many and however large the rows are.
 
@@ -156,7 +165,7 @@ class StagedTable:
             RowsGone: A file has vanished since, or is damaged.
         """
         maps, fields = maps_columns(staging.shape.properties), staging.shape.schema["fields"]
-        for file in sorted(staging.files, key=lambda file: PurePosixPath(file.path).name):
+        for file in sorted(staging.files, key=lambda file: _written(file.path)):
             stored = self._batches(f"{staging.place}/{file.path}")
             yield from (own_names.named(batch, fields) for batch in stored) if maps else stored
 

@@ -335,6 +335,13 @@ class Cluster:
                 remedy="Grant the user the rights that docs/kafka-sink.md lists, on the topic, the marker topic and "
                 "the transactional ids. Clear the failed task.",
             )
+        if code in (KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG, KafkaError.INVALID_REPLICATION_FACTOR):
+            return Refused(
+                f"{where} refuses to {doing} with the settings that it would have: {error.str()}.",
+                code=codes.MARKER_TOPIC_SETTINGS,
+                remedy="Create the marker topic by hand, with `cleanup.policy=compact`, "
+                "and with replicas and `min.insync.replicas` as the sink's topic has them. Clear the failed task.",
+            )
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         return NotApplied(f"The request to {doing} failed. {where}: {reasons}.", code=codes.KAFKA_UNREACHABLE)
 

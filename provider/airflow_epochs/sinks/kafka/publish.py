@@ -299,9 +299,19 @@ class _Transaction:
         return True
 
     def _not_applied(self, error: KafkaError) -> EpochError:
+        from confluent_kafka import KafkaError
+
         told = self._named(error)
         if {told.code(), *(failure.code() for _, failure in self.failed)} & fenced():
             return self._ended(told)
+        if KafkaError.MSG_SIZE_TOO_LARGE in (told.code(), *(failure.code() for _, failure in self.failed)):
+            return NotApplied(
+                f"A record of this epoch is larger than topic {self.this.topic} takes now: {told.str()}. It took the "
+                "record at the vote. No row is visible.",
+                code=codes.KAFKA_SEND_FAILED,
+                remedy=f"Set `max.message.bytes` of topic {self.this.topic} to what it was at the vote, or to more. "
+                "Then clear the commit task.",
+            )
         if self.failed:
             partition, failure = self.failed[0]
             return NotApplied(
