@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.hooks.epochs import connection
-from airflow_epochs.kafka.schema_registry import id_of, schemas_of
+from airflow_epochs.kafka.schema_registry import asking, id_of, schemas_of
 from airflow_epochs.schemas import WriterSchema
 from stack.registry import SchemaRegistry
 from tests.support.registry_gate import (
@@ -114,6 +115,15 @@ def test_a_certificate_that_nobody_trusts_is_refused_until_the_connection_names_
     failed = failure(Refused, "EPOCHS-REGISTRY-CONNECTION", without, subject)
     assert "certificate" in failed.what and "`ssl.ca.location`" in str(failed)
     assert len(schemas(reached(by_password, USER, PASSWORD), subject)) == 1
+
+
+@pytest.mark.parametrize("verify_code", [10, 62], ids=["it has expired", "it names another host"])
+def test_a_certificate_that_more_authorities_would_not_mend_is_waited_for(verify_code: int) -> None:
+    flaw = SSLCertVerificationError("no")
+    flaw.verify_code = verify_code
+    with pytest.raises(NotApplied) as failed, asking(Connection(conn_id="r", conn_type="schema_registry"), "subjects"):
+        raise OSError("connect") from flaw
+    assert "ssl.ca.location" not in str(failed.value)
 
 
 def test_a_certificate_of_the_client_opens_a_registry_that_asks_for_one(

@@ -34,6 +34,8 @@ AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _CONTEXT = re.compile(r":\.[^:]*:")
 """How a subject begins that names its context."""
 _NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
+_UNKNOWN_ISSUER = (18, 19, 20, 21)
+"""OpenSSL's codes, X509_V_ERR_…: a self-signed certificate, or no known issuer. An expired one may be renewed soon."""
 _DISTRUST = (
     "Put the certificates of the authority that signed it into a PEM file on Airflow's workers, and name the file in "
     "the connection's extra as `ssl.ca.location`. Then clear the failed task."
@@ -245,10 +247,10 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
 
 
 def _is_distrust(error: BaseException | None) -> bool:
-    """Whether the server's certificate is the reason, however often the client has wrapped it."""
+    """Whether nobody vouches for the server's certificate, however often the client has wrapped that reason."""
     while error and not isinstance(error, SSLCertVerificationError):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return isinstance(error, SSLCertVerificationError) and error.verify_code in _UNKNOWN_ISSUER
 
 
 @contextmanager

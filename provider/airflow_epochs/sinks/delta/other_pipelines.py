@@ -8,9 +8,8 @@ back, only the newest 1,000 entries are read.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -92,7 +91,7 @@ def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int,
             return None
         if found := writer_of(version, actions, app, ledger_id):
             adds = [action["add"] for action in actions if "add" in action]
-            if any(touches(place) for add in adds for place in later.places_of(add)):
+            if any(unquote(add["path"]) not in later.gone and touches(add) for add in adds):
                 return found
         later.precede(actions)
     return None
@@ -147,87 +146,20 @@ class _Later:
     Attributes:
         gone: Files of which no row is left.
         added: Files that these entries added. A RESTORE adds files again that were removed earlier.
-        moved: File -> the ``add`` actions of files in other partitions that may have rows of it now.
     """
 
     gone: set[str] = field(default_factory=set)
     added: set[str] = field(default_factory=set)
-    moved: dict[str, list[JsonDict]] = field(default_factory=dict)
-
-    def places_of(self, add: JsonDict) -> Iterator[JsonDict]:
-        """An ``add`` action for each partition in which rows of its file may be now."""
-        path = unquote(add["path"])
-        if path not in self.gone:
-            yield add
-        yield from self.moved.get(path, ())
 
     def precede(self, actions: list[JsonDict]) -> None:
         """Go back by one entry. Rows of a file that it rewrites may be in any of the files that it adds."""
         added = {unquote(action["add"]["path"]) for action in actions if "add" in action}
         removed = {unquote(action["remove"]["path"]) for action in actions if "remove" in action} - added
-        replaces = replaces_all(actions)
-        if not replaces:
-            self._follow(actions)
-        if not replaces and added - self.gone:
+        if not replaces_all(actions) and added - self.gone:
             self.gone -= removed
         else:
             self.gone |= removed - self.added
         self.added |= added
-
-    def _follow(self, actions: list[JsonDict]) -> None:
-        """Note where rows of the files that this entry removes may have gone, also by later entries."""
-        adds = [action["add"] for action in actions if "add" in action]
-        removes = [action["remove"] for action in actions if "remove" in action]
-        if not removes:
-            return
-        arrivals = _arrivals(actions)
-        new = [add for add in arrivals if unquote(add["path"]) not in self.gone]
-        everywhere = [*new, *self._moved_on(arrivals)]
-        places = {  # one list for all files of a partition: an entry may have thousands
-            partition: [*everywhere, *self._moved_on(add for add in adds if partition in (None, _partition(add)))]
-            for partition in {_partition(remove) for remove in removes}
-        }
-        self.moved |= {unquote(remove["path"]): places[_partition(remove)] for remove in removes}
-
-    def _moved_on(self, adds: Iterable[JsonDict]) -> list[JsonDict]:
-        """Where rows of these files have gone later."""
-        return [place for add in adds for place in self.moved.get(unquote(add["path"]), ())] if self.moved else []
-
-
-_STAYS = ("DELETE", "OPTIMIZE", "WRITE")
-"""Operations that copy rows only within their partition."""
-
-
-def _arrivals(actions: list[JsonDict]) -> list[JsonDict]:
-    """The files into which this entry may have moved rows of another partition, as an UPDATE of its column does.
-
-    A partition that has as many rows as before has got none. In doubt it has.
-    """
-    adds = [action["add"] for action in actions if "add" in action]
-    if operation_of(actions)[0] in _STAYS or not any(add.get("dataChange", True) for add in adds):
-        return []
-    rows: dict[object, int | None] = {}
-    removes = [(action["remove"], -1) for action in actions if "remove" in action]
-    for file, sign in [*removes, *((add, 1) for add in adds)]:
-        partition, count = _partition(file), _rows(file)
-        so_far = rows.get(partition, 0)
-        rows[partition] = None if so_far is None or count is None else so_far + sign * count
-    losing = {_partition(remove) for remove, _ in removes}
-    losing -= {partition for partition, more in rows.items() if more is not None and more >= 0}
-    gaining = {partition for partition, more in rows.items() if more is None or more > 0}
-    return [add for add in adds if _partition(add) in gaining and losing - {_partition(add)}]
-
-
-def _partition(file: JsonDict) -> tuple[tuple[str, str | None], ...] | None:
-    """The partition of an ``add`` or ``remove`` action; None if the action does not tell it."""
-    values = file.get("partitionValues")
-    return None if values is None else tuple(sorted((name, value or None) for name, value in values.items()))
-
-
-def _rows(file: JsonDict) -> int | None:
-    """How many rows of a file an ``add`` or ``remove`` action means; None if it does not tell."""
-    number = json.loads(file.get("stats") or "{}").get("numRecords")
-    return None if number is None else int(number) - int((file.get("deletionVector") or {}).get("cardinality", 0))
 
 
 def operation_of(actions: list[JsonDict]) -> tuple[str, JsonDict]:
