@@ -467,9 +467,8 @@ def test_a_table_that_the_dag_spells_in_another_way_is_the_same_to_the_next_epoc
     goes_on(world)
 
 
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)  # SQLite has no ids of tables
 def test_a_table_that_was_dropped_and_made_again_under_another_spelling_is_no_other_table(world: Related) -> None:
-    if isinstance(world.db, SqliteDb):
-        pytest.skip("SQLite has no ids of tables")
     world.db.run("DROP TABLE orders", "DELETE FROM epoch_markers", PARENT)
     assert told(spelled_anew(world)).code is codes.TABLE_REPLACED
 
