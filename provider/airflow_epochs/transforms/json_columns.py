@@ -144,8 +144,7 @@ def _are_objects(texts: pa.Array) -> pa.Array:
 
 def _may_have_inf(texts: pa.Array) -> bool:
     """Whether pyarrow may read a number where Jackson finds no JSON. The pattern would take far longer to tell."""
-    offsets = _offsets(texts)
-    data = texts.buffers()[2][int(offsets[0]) : int(offsets[-1])].to_pybytes()
+    data = _data(texts).tobytes()
     return b"Inf" in data or b"-NaN" in data
 
 
@@ -157,8 +156,7 @@ def _are_moderate(texts: pa.Array) -> np.ndarray:
     import numpy as np
 
     offsets = _offsets(texts)
-    ends = offsets[1:] - offsets[0]
-    data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    data, ends = _data(texts), offsets[1:] - offsets[0]
     brackets = np.flatnonzero(data | 0x20 == ord("{"))  # "[" is "{" but for this bit
     moderate: np.ndarray = np.diff(np.searchsorted(brackets, ends), prepend=0) <= BRACKETS_MAX
     moderate[_of_long_numbers(data, ends)] = False
@@ -239,6 +237,14 @@ def _offsets(lines: pa.Array) -> np.ndarray:
     import numpy as np
 
     return np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, 4 * lines.offset)
+
+
+def _data(texts: pa.Array) -> np.ndarray:
+    """The bytes of all texts, one behind the other, without a copy."""
+    import numpy as np
+
+    offsets = _offsets(texts)
+    return np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
 
 
 def _cut(offsets: np.ndarray) -> list[tuple[int, int]]:
@@ -422,8 +428,7 @@ def _are_alike(texts: pa.Array, kind: str) -> bool:
     # From the 20th character on, a time has a fraction of its second, and a zone.
     if not re.search(_TEXTS[kind], first, re.ASCII) or first[19:].strip(".0123456789") not in ("", "Z"):
         return False
-    offsets = _offsets(texts)
-    data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(len(texts), -1)
+    data = _data(texts).reshape(len(texts), -1)
     form = np.frombuffer(re.sub("[0-9]", "0", first).encode(), np.uint8)
     spans = np.where(form == ord("0"), np.uint8(9), np.uint8(0))
     return bool((data - form <= spans).all() and (data[:, 0] != ord("0")).all())
