@@ -304,8 +304,13 @@ def stored_name(spelling: str) -> tuple[str | None, str] | None:
 def _in_sqlite(spelling: str) -> str:
     """What two spellings of one table have in common: the only schema is ``main``, and quotes keep no capitals."""
     found = stored_name(spelling)
-    return found[1].translate(_FOLDED) if found else spelling
+    return folded(found[1]) if found else spelling
+
+
+def folded(name: str) -> str:
+    """A name with its ASCII letters in lower case: as SQL takes it without quotes, and SQLite also with them."""
+    return name.translate(_FOLDED)
 
 
 def _plain(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.translate(_FOLDED)
+    return name[1:-1].replace('""', '"') if name.startswith('"') else folded(name)

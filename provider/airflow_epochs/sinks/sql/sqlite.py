@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import string
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session
+from airflow_epochs.sinks.sql.sink import folded
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
 from airflow_epochs.sinks.sql.types import (
     sqlite_affinity,
@@ -37,8 +37,6 @@ _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "r
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _NOT_DONE = ("locked", "busy", "constraint")
 """Words in SQLite's errors after which a COMMIT has certainly not happened."""
-_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-"""SQLite takes names that differ only in these letters as one, in quotes too."""
 _STRICT_SINCE = (3, 37)
 """The first version of SQLite that has STRICT tables, and says which are."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
@@ -260,7 +258,7 @@ class SqliteSession:
 
     def folded(self, name: str) -> str:
         """The name in lower case, but for letters that are not ASCII."""
-        return name.translate(_FOLDED)
+        return folded(name)
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
