@@ -145,7 +145,7 @@ def split(session: Any, outputs: Any, sink: str, records: list[bytes | None]) ->
     )
     found = outputs(batch)
     rejected = sorted(row.offset for row in found["rejected"].collect())
-    return sorted(row.order_id for row in found[sink].collect()), rejected
+    return sorted(row.offset for row in found[sink].collect()), rejected
 
 
 IN_A_PAGE: list[bytes | None] = [
