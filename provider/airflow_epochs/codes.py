@@ -602,6 +602,15 @@ NOTHING_FOUND = COMMANDS.code(
     "Look at `airflow epochs lag PIPELINE` if the record may not be read yet. A version or a file of a table that a "
     "compaction or another writer made is of no epoch: ask for an earlier version, or a file in it.",
 )
+RUN_WITHOUT_EPOCH = COMMANDS.code(
+    "EPOCHS-RUN-WITHOUT-EPOCH",
+    Refused,
+    "No run with this id has opened or completed an epoch of any pipeline that the ledger has. It may have failed, or "
+    "been skipped, before it opened one.",
+    "Compare the run id with the one that Airflow shows. If it is right, look at the log of the run's task `open` (in "
+    "the single-task layout, `epochs`): it says why the run has no epoch. `airflow epochs in-doubt PIPELINE` prints "
+    "the epoch that is unfinished, if there is one.",
+)
 LAG_UNKNOWN = COMMANDS.code(
     "EPOCHS-LAG-UNKNOWN",
     Refused,

@@ -473,7 +473,8 @@ def test_a_connection_that_cannot_be_read_does_not_hide_the_others(
     initialised()
     broken = {"conn_type": "epochs", "extra": {"ledger_root": "relative"}}
     monkeypatch.setenv("AIRFLOW_CONN_A_BROKEN_ONE", json.dumps(broken))
-    record = _args(ledger_conn_id=None, topic="orders", partition=0, offset=0, table=None, version=None, row_file=None)
+    unasked = dict.fromkeys(("run_id", "dag_id", "table", "version", "row_file"))
+    record = _args(ledger_conn_id=None, topic="orders", partition=0, offset=0, **unasked)
     with pytest.raises(SystemExit, match="EPOCHS-LEDGER-ROOT-UNUSABLE") as ended:
         {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
     assert isinstance(ended.value.code, str), "Python prints the text, and exits with 1"

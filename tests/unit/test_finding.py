@@ -15,10 +15,12 @@ from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
+from airflow_epochs.ledger.keys import run_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
+from airflow_epochs.ledger.run_ids import nth
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run
+from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from orders_demo.duck import duck
 from tests.support.faults_disk import TOPIC
@@ -26,6 +28,13 @@ from tests.support.faults_world import DiskWorld, start
 from tests.support.page_lab import Ledgers
 
 EPOCHS = 40
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(tmp_path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    return Ledgers(tmp_path)
 
 
 @pytest.fixture
@@ -121,7 +130,7 @@ def test_a_version_leads_to_its_epoch_after_its_sink_left_the_dag(
 
 
 def typed(**given: object) -> Namespace:
-    names = ("topic", "partition", "offset", "table", "version", "row_file")
+    names = ("run_id", "dag_id", "topic", "partition", "offset", "table", "version", "row_file")
     return Namespace(**{**dict.fromkeys(names), "ledger_conn_id": "epochs_default", "output": "json", **given})
 
 
@@ -132,12 +141,8 @@ def test_the_command_prints_the_epoch_and_its_run(root: Path, capsys: pytest.Cap
 
 
 def test_the_command_says_which_sinks_do_not_show_a_record_also_while_its_epoch_is_not_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(tmp_path)}}
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
-    ledgers = Ledgers(tmp_path)
-
     def found(offset: int, pipeline: str = "orders") -> tuple[int, str, list[str], bool]:
         finding.find(typed(topic="orders", partition=0, offset=offset))
         [row] = [row for row in json.loads(capsys.readouterr().out) if row["pipeline"] == pipeline]
@@ -158,6 +163,73 @@ def test_the_command_says_which_sinks_do_not_show_a_record_also_while_its_epoch_
     assert found(0, "users") == (1, "complete", ["audit"], True)
 
 
+def epochs_of_run(capsys: pytest.CaptureFixture[str], run: Run) -> list[JsonDict]:
+    finding.find(typed(run_id=run.run_id, dag_id=run.dag_id))
+    rows: list[JsonDict] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_a_run_leads_to_its_epoch_and_to_the_runs_that_had_it_later(
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    red = ledgers.epoch(against="no")
+    [row] = epochs_of_run(capsys, red)
+    assert (row["epoch"], row["state"], row["completed_by"], row["attempts_by"]) == (1, "aborted", None, [red.run_id])
+    next_run = ledgers.epoch()
+    for run in (red, next_run):
+        [row] = epochs_of_run(capsys, run)
+        assert (row["pipeline"], row["epoch"], row["state"], row["run"]) == ("orders", 1, "complete", next_run.run_id)
+        assert (row["attempts_by"], row["completed_by"]) == ([red.run_id, next_run.run_id], next_run.run_id)
+
+
+def test_a_run_that_completed_the_epoch_of_another_run_leads_to_that_epoch(
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    red, next_run = ledgers.unfinished(decided=True), ledgers.epoch()
+    [row] = epochs_of_run(capsys, next_run)
+    assert (row["epoch"], row["attempts_by"], row["completed_by"]) == (1, [red.run_id], next_run.run_id)
+
+
+def test_a_run_leads_to_all_its_epochs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = MemoryWorld()
+    task = memory_coordinator(world, memory_pipeline(world, name="series"), store=LocalStore(root))
+    for number in (1, 2, 3):
+        world.produce("orders", 0, ["row"])
+        run_epoch(task, nth(Run("dag", "r1"), number))
+    rows = epochs_of_run(capsys, Run("dag", "r1"))
+    assert [(row["pipeline"], row["epoch"], *row["attempts_by"], row["completed_by"]) for row in rows] == [
+        ("orders", 1, "r1", "r1"),
+        *(("series", number, "r1", "r1") for number in (1, 2, 3)),
+    ]
+
+
+def test_a_run_that_died_before_it_wrote_its_index_leads_to_its_epoch(
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    red = ledgers.unfinished(decided=False)
+    (ledgers.root / "orders" / run_key(red)).unlink()
+    assert [row["epoch"] for row in epochs_of_run(capsys, red)] == [1]
+    next_run = ledgers.epoch()
+    [row] = epochs_of_run(capsys, red)
+    assert (row["epoch"], row["attempts_by"]) == (1, [red.run_id, next_run.run_id])
+
+
+def test_without_its_dag_a_run_id_is_looked_for_in_every_dag_that_has_owned_a_pipeline(
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for pipeline in ("orders", "users"):
+        ledgers.unfinished(decided=True, pipeline=pipeline)
+    ledgers.epoch("users")
+    ana = Account(who="ana", why="renamed")
+    admin.take_over(ledgers.ledger("users"), "users", "new_dag", owner="users_dag", by=ana)
+    finding.find(typed(run_id="vanished"))
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["pipeline"], row["dag"], row["state"]) for row in rows] == [
+        ("orders", "orders_dag", "in doubt"),
+        ("users", "users_dag", "complete"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -167,6 +239,10 @@ def test_the_command_says_which_sinks_do_not_show_a_record_also_while_its_epoch_
         ({"table": "/t", "version": 1, "row_file": "/t/a.parquet"}, "EPOCHS-COMMAND-OPTIONS"),
         ({"topic": "orders", "partition": 0, "offset": 1, "table": "/t", "version": 1}, "EPOCHS-COMMAND-OPTIONS"),
         ({}, "EPOCHS-COMMAND-OPTIONS"),
+        ({"run_id": "r99"}, "EPOCHS-RUN-WITHOUT-EPOCH"),
+        ({"run_id": "r1", "dag_id": "other"}, "EPOCHS-RUN-WITHOUT-EPOCH"),
+        ({"dag_id": "dag"}, "EPOCHS-COMMAND-OPTIONS"),
+        ({"run_id": "r1", "row_file": "/t/a.parquet"}, "EPOCHS-COMMAND-OPTIONS"),
     ],
 )
 def test_a_question_that_has_no_answer_is_refused_with_what_to_do(

@@ -1,6 +1,6 @@
-"""``airflow epochs find``: which epoch read this record, made this version, or wrote this file. Reads only.
+"""``airflow epochs find``: which epoch a run worked on, read this record, made this version, or wrote this file.
 
-It says which sinks do not show the epoch, too.
+It says which sinks do not show the epoch, too. It reads only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from airflow.cli.cli_config import ActionCommand, Arg
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import OUTPUT, end_with, of_each, tells_refusals
 from airflow_epochs.commands.printing import print_rows
+from airflow_epochs.coordinator import series
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids
+from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.finding import (
     epoch_that_wrote,
     epochs_that_made,
@@ -25,17 +27,19 @@ from airflow_epochs.ledger.finding import (
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import waivers
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord
+from airflow_epochs.model import CompleteRecord, Run
 
 
 def finding_command() -> ActionCommand:
     """The command, for the command line."""
     return ActionCommand(
         name="find",
-        help="Which epoch read a record of a topic, made a version of a table, or wrote the file that a row is in; "
-        "and which sinks do not show it",
+        help="Which epoch a run worked on, read a record of a topic, made a version of a table, or wrote the file that "
+        "a row is in; and which sinks do not show it",
         func=find,
         args=(
+            Arg(("--run-id",), metavar="RUN", help="A run, as Airflow names it"),
+            Arg(("--dag-id",), metavar="DAG", help="DAG of --run-id; without it, every DAG that has such a run"),
             Arg(("--topic",), help="With --partition and --offset: the record"),
             Arg(("--partition",), type=int, help="Partition of --topic"),
             Arg(("--offset",), type=int, help="Offset of the record"),
@@ -54,16 +58,20 @@ def find(args: Namespace) -> None:
     _require_one_question(args)
     chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
     found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args))
-    if args.topic is None and not found:
+    if not found and args.topic is None and args.run_id is None:
         found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args, thoroughly=True))
     if not found:
         end_with(failed)
-        raise Refused(
-            f"No complete epoch of any pipeline has {_question(args)}.",
-            code=codes.NOTHING_FOUND,
-        )
+        raise _nothing(args)
     print_rows(found, args.output)
     end_with(failed)
+
+
+def _nothing(args: Namespace) -> Refused:
+    if args.run_id is not None:
+        of_dag = f" of DAG {args.dag_id}" if args.dag_id else ""
+        return Refused(f"No pipeline has an epoch of run {args.run_id}{of_dag}.", code=codes.RUN_WITHOUT_EPOCH)
+    return Refused(f"No complete epoch of any pipeline has {_question(args)}.", code=codes.NOTHING_FOUND)
 
 
 def _question(args: Namespace) -> str:
@@ -77,13 +85,16 @@ def _question(args: Namespace) -> str:
 def _require_one_question(args: Namespace) -> None:
     record = [args.topic, args.partition, args.offset]
     version, file = [args.table, args.version], [args.row_file]
-    asked = [question for question in (record, version, file) if any(part is not None for part in question)]
+    run = [args.run_id, args.dag_id] if args.dag_id is not None else [args.run_id]
+    asked = [question for question in (run, record, version, file) if any(part is not None for part in question)]
     if len(asked) != 1 or None in asked[0]:
         raise Refused(
-            "The command needs either --topic, --partition and --offset, or --table and --version, or --row-file.",
+            "The command needs either --run-id, or --topic, --partition and --offset, or --table and --version, or "
+            "--row-file.",
             code=codes.COMMAND_OPTIONS,
-            remedy="Type `airflow epochs find --topic orders --partition 0 --offset 1234`, or `airflow epochs find "
-            "--table /lake/orders --version 12`, with your names.",
+            remedy="Type `airflow epochs find --run-id manual__2026-01-31T00:00:00+00:00`, or `airflow epochs find "
+            "--topic orders --partition 0 --offset 1234`, or `airflow epochs find --table /lake/orders --version 12`, "
+            "with your names.",
         )
 
 
@@ -91,10 +102,26 @@ def _of_connection(conn_id: str, args: Namespace, *, thoroughly: bool = False) -
     hook = EpochsHook(conn_id)
     for name in hook.pipelines():
         ledger = hook.ledger(name)
+        if args.run_id is not None:
+            yield from ({"pipeline": name, **row} for row in _of_run(ledger, args, conn_id))
+            continue
         if args.topic is not None and (view := unfinished_that_reads(ledger, *_record(args))):
             yield {"pipeline": name, **_unfinished(view, conn_id)}
         for sink, record in _found(ledger, args, thoroughly):
             yield {"pipeline": name, **_complete(ledger, sink, record, conn_id)}
+
+
+def _of_run(ledger: Ledger, args: Namespace, conn_id: str) -> Iterator[dict[str, object]]:
+    """A row for each epoch of the run, with the runs that opened its attempts, and the one that completed it."""
+    identity = ledger.identity()
+    dags = [args.dag_id] if args.dag_id else ledger.owners(identity) if identity else ()
+    for number in sorted({epoch for dag in dags for epoch in series.epochs_of(ledger, Run(dag, args.run_id))}):
+        view = ledger.view(number)
+        done = view.complete
+        row = _complete(ledger, None, done, conn_id) if done else _unfinished(view, conn_id)
+        runs = [run.run_id for run in run_ids.runs_of_attempts(ledger, view)]
+        by = run_ids.airflow_run(ledger, done.completed_by).run_id if done else None
+        yield {**row, "attempts_by": runs, "completed_by": by}
 
 
 def _complete(ledger: Ledger, sink: str | None, record: CompleteRecord, conn_id: str) -> dict[str, object]:

@@ -9,10 +9,16 @@ itself, the index after its last one names the same epoch once more: a run that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.ledger.records import last_of
-from airflow_epochs.ledger.run_ids import nth
+from airflow_epochs.ledger.run_ids import nth, read_again, runs_of_attempts
 from airflow_epochs.model import Run
+
+_LOOKED_AT = 20
+"""Attempts of an epoch, for one of a run without an index: an epoch that keeps failing may have hundreds."""
 
 
 def newest(ledger: Ledger, run: Run) -> int:
@@ -32,3 +38,22 @@ def has_ended(ledger: Ledger, run: Run, number: int) -> bool:
 def put_end(ledger: Ledger, run: Run, number: int, epoch: int) -> None:
     """Put on record that the n-th epoch, with this number, is the run's last one. Idempotent."""
     ledger.put_run(nth(run, number + 1), epoch)
+
+
+def epochs_of(ledger: Ledger, run: Run) -> list[int]:
+    """The epochs that a run of Airflow has worked on, oldest first.
+
+    A run that died before it wrote its first index is found by its attempt, if that is among the newest of one of the
+    two newest epochs.
+    """
+    indexed = {epoch for known in _ids_of(ledger, run) if (epoch := ledger.epoch_of(known)) is not None}
+    if indexed:
+        return sorted(indexed)
+    views = newest_epochs(ledger, 2)
+    return sorted(view.number for view in views if run in runs_of_attempts(ledger, view, newest=_LOOKED_AT))
+
+
+def _ids_of(ledger: Ledger, run: Run) -> Iterator[Run]:
+    """A run of Airflow by each id that the ledger may know it by."""
+    for each in (run, *read_again(ledger, run)):
+        yield from (nth(each, number) for number in range(1, newest(ledger, each) + 1))

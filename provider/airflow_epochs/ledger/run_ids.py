@@ -58,6 +58,17 @@ def airflow_run(ledger: Ledger, run: Run) -> Run:
     return airflow_run(ledger, bare)
 
 
+def runs_of_attempts(ledger: Ledger, view: EpochView, *, newest: int | None = None) -> list[Run]:
+    """The runs that opened the epoch's attempts, oldest first, as Airflow knows them. Without pruned attempts.
+
+    ``newest``: of so many attempts, the newest ones; else of all.
+    """
+    last = (view.complete or view.opened).txn.attempt
+    first = 1 if newest is None else max(1, last - newest + 1)
+    attempts = (ledger.open_record(view.number, number) for number in range(first, last + 1))
+    return [airflow_run(ledger, each.run) for each in attempts if each and not each.command]
+
+
 def moves_since(ledger: Ledger, epoch: int) -> Iterator[tuple[int, list[Command]]]:
     """The epochs after ``epoch`` whose input was moved, newest first, each with its commands."""
     view = ledger.view_of_next()

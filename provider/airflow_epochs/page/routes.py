@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -65,22 +65,11 @@ def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) 
     for each in its:
         if each not in unreadable:
             ledger = ledger_for(user, each.conn_id, each.row.name)
-            found += [(each, epoch) for epoch in _epochs_of(ledger, run)]
+            found += [(each, epoch) for epoch in series.epochs_of(ledger, run)]
     if len(found) == 1:
         ((each, epoch),) = found
         return RedirectResponse(f"{path_of(request, each.conn_id, each.row.name)}/epochs/{epoch}")
     return page(request, "run.html", found=found, run=run, unreadable=unreadable, unreachable=unreachable)
-
-
-def _epochs_of(ledger: Ledger, run: Run) -> list[int]:
-    epochs = (ledger.epoch_of(known) for known in _ids_of(ledger, run))
-    return sorted({epoch for epoch in epochs if epoch is not None})
-
-
-def _ids_of(ledger: Ledger, run: Run) -> Iterator[Run]:
-    """A run of Airflow by each id that the ledger may know it by."""
-    for each in (run, *run_ids.read_again(ledger, run)):
-        yield from (run_ids.nth(each, number) for number in range(1, series.newest(ledger, each) + 1))
 
 
 @router.get("/pipelines/{conn_id}/{pipeline}")
