@@ -860,6 +860,9 @@ class KnownByMarker(Protocol):
 
         None if it is still where it committed ``own``, which it sees without a connection in nearly every epoch, or if
         no other sink was there.
+
+        Raises:
+            Corrupt: It is in another place now, and nobody has chosen that.
         """
         ...
 

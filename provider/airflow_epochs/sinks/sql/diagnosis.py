@@ -16,7 +16,7 @@ from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compar
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
 from airflow_epochs.sinks.sql.sink import stored_name
-from airflow_epochs.sinks.sql.table import SqlTable
+from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.sink import SqlSink
@@ -27,6 +27,8 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     found, recorded = marker.look(), seen.receipt.detail if seen.receipt else {}
     if _is_elsewhere(recorded, session):
         return _elsewhere(sink, recorded, session)
+    if error := astray(sink, recorded, session):
+        return error
     if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
         return None
     if found is not None:
@@ -74,6 +76,38 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
         "dump and restore, restore the marker table there too. See docs/sql.md, 'The connection leads to another "
         "database'.",
     )
+
+
+def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
+    """The error for a search path that leads to another table than it did; None if it does not, or does not matter.
+
+    ``then``: which table the sink found, as ``place_of`` or a receipt says. In another database, the table may be in
+    another schema.
+    """
+    schema, name = sink.table_name
+    if schema is not None or not then.get("table_id") or _is_elsewhere(then, session):
+        return None
+    table = session.table(None, name)
+    here = table.schema if table else session.schema_of(None, name)
+    if here == then["schema"] or (table and table.id == then["table_id"]):
+        return None
+    now = f"schema {here}, where the table has id {table.id}" if table else "no such table"
+    return Corrupt(
+        f"`table` of the sink is {sink.table}, without a schema. The search path of connection {sink.conn_id!r} leads "
+        f"to {now}, but the table with the sink's rows is in schema {then['schema']}, with id {then['table_id']}. "
+        "Nothing was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy=f"Let the search path begin with schema {quoted(then['schema'])} again: set it in `options` of the "
+        "connection's extra, for the role, or for the database. Then clear the failed task. If no epoch is in doubt, "
+        f"you may name the schema in the DAG instead: table='{quoted(then['schema'])}.{sink.table.strip()}'. If you "
+        "moved table and marker to another schema on purpose, name that one. See docs/sql.md, 'The connection leads "
+        "to another database'.",
+    )
+
+
+def place_of(sink: SqlSink, table: SqlTable) -> JsonDict:
+    """Which table it is, for ``astray``; empty if the DAG names its schema, or the database has no ids of tables."""
+    return {} if table.id is None or sink.table_name[0] else {"schema": table.schema, "table_id": table.id}
 
 
 def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:

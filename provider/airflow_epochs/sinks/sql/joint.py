@@ -14,7 +14,7 @@ from functools import partial
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import NotApplied, Refused, RowsGone, located
-from airflow_epochs.model import STORED, Receipt, Staged, StagedClaim, Vote, VoteKind, attempt_fields
+from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind, attempt_fields
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
 from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.marker import MarkerRow
@@ -93,9 +93,8 @@ def _rehearsed(
                 with part_of(session), voter.located():
                     said = voter.of.rehearse(session, voter.attempt, staging, staged)
                 rehearsed[voter.name] = said
-                detail = {STORED: list(said.stored)} if said.stored else {}
                 votes[voter.name] = Vote(
-                    vote=VoteKind.VOTE_COMMIT, staged=replace(staged, detail=staged.detail | detail)
+                    vote=VoteKind.VOTE_COMMIT, staged=replace(staged, detail=staged.detail | said.detail)
                 )
             except (Refused, RowsGone) as refused:  # as every sink; another Corrupt is for a person to look at
                 votes[voter.name] = _against(refused, missing)

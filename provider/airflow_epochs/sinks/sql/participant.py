@@ -74,12 +74,13 @@ class Rehearsed:
     Attributes:
         draw: The rows for which the commit will draw numbers.
         takes_columns: Whether the table of markers is of an earlier version, without all columns, and can get them.
-        stored: The columns that the commit will store, if the sink may leave out some; else empty.
+        detail: What else the vote saw, as in ``Staged``: the columns that the commit will store, if the sink may leave
+            out some; the table, if only the search path leads to it.
     """
 
     draw: Draw
     takes_columns: bool
-    stored: tuple[str, ...]
+    detail: JsonDict
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,9 @@ class SqlParticipant:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)
         marker.write(attempt, staged.rows, table.name)
-        stored = tuple(field["name"] for field in load.fields) if self.sink.delete_when else ()
-        return Rehearsed(Draw(table, load.columns, staged.rows), marker.takes_columns, stored)
+        stored = {STORED: [field["name"] for field in load.fields]} if self.sink.delete_when else {}
+        seen = stored | diagnosis.place_of(self.sink, table)
+        return Rehearsed(Draw(table, load.columns, staged.rows), marker.takes_columns, seen)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
@@ -280,8 +282,11 @@ class SqlParticipant:
         """The marker if it is this transaction's; None if it is the sink's turn.
 
         Raises:
-            Corrupt: The sink shows neither the previous epoch nor this one, or nobody can say.
+            Corrupt: The sink shows neither the previous epoch nor this one, or nobody can say. Or it is another table
+                than the vote found.
         """
+        if error := diagnosis.astray(self.sink, staged.detail, session):
+            raise error
         marker = self.marker(session, attempt.txn.pipeline)
         with self.promised(attempt.txn):
             found = marker.lock() if self.sink.reserves or attempt.previous else marker.make()
@@ -345,6 +350,13 @@ class SqlParticipant:
             "table_id": table.id if table else None,
             "database": session.identity(),
         }
+
+    def require_own_table(self, own: Receipt) -> None:
+        """Raise Corrupt if the search path does not lead to the table that got the rows of ``own``."""
+        pipeline = TransactionId.parse(own.txn_id).pipeline
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            if error := diagnosis.astray(self.sink, own.detail, session):
+                raise error
 
     def place_now(self, txn_id: str) -> JsonDict:
         """As ``detail``, in a session of its own. ``txn_id``: the sink's last transaction."""

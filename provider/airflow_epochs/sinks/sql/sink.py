@@ -255,8 +255,13 @@ class SqlSink:
         """The one whose table, of the same database, this sink has now and did not have before.
 
         A table's id tells, which stays if somebody renames the table. SQLite has no ids: there, the names tell.
+
+        Raises:
+            Corrupt: The DAG names no schema, and the connection's search path leads to another table now.
         """
         then = own.detail
+        if then.get("table_id") and self.table_name[0] is None:
+            self._participant(env).require_own_table(own)
         if then.get("table") == self.table or then.get("database") is None:
             return None
         there = [other for other in others if other.detail.get("database") == then["database"]]
