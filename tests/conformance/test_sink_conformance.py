@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,11 @@ def staged(plan: JsonDict, ids: Sequence[int], **columns: Sequence[int]) -> Stag
     return stage_with_deltalake(plan, pa.table({**numbers, **labels}))
 
 
+def staged_labelled(plan: JsonDict, rows: Sequence[tuple[int, str]]) -> StagedClaim:
+    ids, labels = zip(*rows, strict=True)
+    return stage_with_deltalake(plan, pa.table({"id": pa.array(ids, pa.int64()), "label": pa.array(labels)}))
+
+
 # -- in memory ---------------------------------------------------------------------------------------------------
 
 
@@ -74,10 +79,22 @@ class TestMemorySink(SinkConformance):
 
 
 class OfOneRowPerKey(InMemory):
-    """Its vote lets equal keys of one epoch pass, and the destination keeps the last row of each key."""
+    """Its vote lets equal keys of one epoch pass, and the destination keeps the first row of each key."""
 
     def visible(self) -> list[int]:
         return [*dict.fromkeys(super().visible())]
+
+
+class WithLabels(OfOneRowPerKey):
+    """It stages the label in place of the value."""
+
+    def stage_labelled(self, plan: JsonDict, rows: Sequence[tuple[int, str]]) -> StagedClaim:
+        self.world.stage(plan["place"], Place(plan["txn_id"], tuple(Row("t", 0, n, label) for n, label in rows)))
+        return StagedClaim(place=plan["place"])
+
+    def labelled(self) -> list[tuple[int, str]]:
+        rows = {row.offset: str(row.value) for row in reversed(self.world.table("orders").visible)}
+        return list(rows.items())
 
 
 class Upserting(SinkConformance):
@@ -90,6 +107,21 @@ def test_a_sink_that_promises_several_rows_of_a_key_and_shows_one_does_not_pass(
         AssertionError, match=r"promised 3 rows and shows 2: .* vote against rows that share their keys"
     ):
         Upserting().test_equal_rows_of_an_epoch_are_all_shown_unless_the_sink_refuses_them(OfOneRowPerKey())
+
+
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        (Upserting.test_a_row_of_a_later_epoch_takes_the_place_of_the_one_with_its_key, "'old'.* == .*'new'"),
+        (Upserting.test_different_rows_of_one_key_in_one_epoch_are_not_promised, "promised two different rows of one"),
+    ],
+)
+def test_a_sink_that_upserts_and_mixes_up_the_rows_of_a_key_does_not_pass(
+    test: Callable[[SinkConformance, Subject], None], found: str
+) -> None:
+    with pytest.raises(AssertionError, match=found):
+        test(Upserting(), WithLabels())
+    test(SinkConformance(), WithLabels())  # of a sink that appends, nothing is asked
 
 
 # -- Delta -------------------------------------------------------------------------------------------------------
@@ -273,6 +305,9 @@ class OnSql:
 
     def stage(self, plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
         return staged(plan, ids)
+
+    def stage_labelled(self, plan: JsonDict, rows: Sequence[tuple[int, str]]) -> StagedClaim:
+        return staged_labelled(plan, rows)
 
     def visible(self) -> list[int]:
         return self.world.ids()

@@ -84,6 +84,15 @@ class Labelled(Protocol):
         ...
 
 
+@runtime_checkable
+class Relabelling(Subject, Labelled, Protocol):
+    """A subject that also stages other labels, so that two rows of one key may differ. For a sink that upserts."""
+
+    def stage_labelled(self, plan: JsonDict, rows: Sequence[tuple[int, str]]) -> StagedClaim:
+        """As ``stage``: one row per id and label. Ids may repeat, with different labels."""
+        ...
+
+
 class SinkConformance:
     """The suite. Override the attributes and ``shows`` where your sink differs."""
 
@@ -169,6 +178,35 @@ class SinkConformance:
             shown.append(ids)
             assert (subject.visible(), _marker(subject)) == (self.after(*shown), Marker.of(previous))
         _require_position(subject, previous)
+
+    # -- rows that share their key -----------------------------------------------------------------------------------
+
+    def test_a_row_of_a_later_epoch_takes_the_place_of_the_one_with_its_key(self, subject: Subject) -> None:
+        """Asked of a sink that upserts, if its subject is ``Relabelling``."""
+        if self._upserts and isinstance(subject, Relabelling):
+            previous = None
+            for epoch, rows in enumerate(([(1, "old"), (2, "old")], [(2, "new"), (3, "new")]), 1):
+                attempt = _attempt(epoch, previous)
+                vote = subject.sink().vote(attempt, _relabelled(subject, attempt, rows), subject.env)
+                assert vote.staged is not None, vote.reason
+                _rebuilt(subject).commit(attempt, vote.staged, subject.env)
+                previous = attempt.txn
+            assert sorted(subject.labelled()) == [(1, "old"), (2, "new"), (3, "new")]
+
+    def test_different_rows_of_one_key_in_one_epoch_are_not_promised(self, subject: Subject) -> None:
+        """As above. Nobody could say which one counts: the rows may come in another order when they are staged again.
+
+        Override it if your sink has an order of its own, and say there which row counts.
+        """
+        if self._upserts and isinstance(subject, Relabelling):
+            attempt = _attempt(2, _epoch(subject, 1, None, [3]))
+            with _untouched(subject):
+                claim = _relabelled(subject, attempt, [(1, "one"), (2, "one"), (1, "another")])
+                assert _vote_against(subject, attempt, claim), "the sink promised two different rows of one key"
+
+    @property
+    def _upserts(self) -> bool:
+        return sorted(self.shows([1, 2], [2, 3])) == [1, 2, 3]
 
     # -- repeats -----------------------------------------------------------------------------------------------------
 
@@ -385,6 +423,10 @@ def _rebuilt(subject: Subject) -> Sink:
 
 def _claim(subject: Subject, attempt: SinkAttempt, ids: Sequence[int]) -> StagedClaim:
     return subject.stage(subject.sink().plan_stage(attempt, uuid.uuid4().hex, subject.env), ids)
+
+
+def _relabelled(subject: Relabelling, attempt: SinkAttempt, rows: Sequence[tuple[int, str]]) -> StagedClaim:
+    return subject.stage_labelled(subject.sink().plan_stage(attempt, uuid.uuid4().hex, subject.env), rows)
 
 
 def _staged(subject: Subject, attempt: SinkAttempt, ids: Sequence[int]) -> Staged:
