@@ -110,16 +110,31 @@ def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_another_type(sqli
 
 
 @pytest.mark.parametrize("again", ["deletes", "only upserts"])
-def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_other_capitals(sqlite: SqlWorld, again: str) -> None:
+@pytest.mark.parametrize(
+    ("was", "now"), [("members", "Members"), (LONG, LONG.upper()), (LONG.upper(), LONG)], ids=["short", "up", "down"]
+)
+def test_notes_count_in_a_sqlite_table_that_was_made_anew_with_other_capitals(
+    sqlite: SqlWorld, was: str, now: str, again: str
+) -> None:
     """SQLite takes such names as the same: tables are made anew, because no column can get another type."""
-    sqlite.db.run(MEMBERS)
-    delete(sqlite, "members", id="a")
-    sqlite.db.run("DROP TABLE members", 'CREATE TABLE "Members" (ID varchar(20) PRIMARY KEY, Name text, LSN bigint)')
+    sqlite.db.run(MEMBERS.replace("members", was))
+    delete(sqlite, was, id="a")
+    sqlite.db.run(f"DROP TABLE {was}", f'CREATE TABLE "{now}" (ID varchar(20) PRIMARY KEY, Name text, LSN bigint)')
     other = attempt_of(transaction(1, pipeline="other"))
     if again == "deletes":
-        sink = sqlite.sink("members", keys=["id"], **CHANGES)
+        sink = sqlite.sink(now, keys=["id"], **CHANGES)
         sink.commit(other, sqlite.staged(sink, other, change(None, 20, id="b")), sqlite.env)
-    assert not comes_back(sqlite, "members", id="a")
+    assert not comes_back(sqlite, now, id="a")
+
+
+def test_notes_whose_name_has_the_digest_of_a_name_with_capitals_count_in_sqlite(sqlite: SqlWorld) -> None:
+    """As the provider named them for some time after version 0.1."""
+    table = LONG.upper()
+    sqlite.db.run(MEMBERS.replace("members", table))
+    delete(sqlite, table, id="a")
+    [(name,)] = sqlite.db.run("SELECT name FROM sqlite_master WHERE name LIKE '%_deleted_________'")
+    sqlite.db.run(f'ALTER TABLE "{name}" RENAME TO "{table[:37]}_{digest(table)}_deleted_{name[-8:]}"')
+    assert not comes_back(sqlite, table, id="a")
 
 
 @pytest.mark.parametrize("deletes_another", [False, True])

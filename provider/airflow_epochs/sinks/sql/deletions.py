@@ -37,9 +37,12 @@ def _cut(name: str, size: int) -> str:
     return name.encode()[:size].decode(errors="ignore")
 
 
-def _stem(target: str) -> str:
-    """docs/sql.md says how to compute it: if the target is renamed, the notes must be renamed too."""
-    return target if _older_stem(target) == target else f"{_cut(target, _CUT_BYTES)}_{_digest(target)}"
+def _stem(target: str, folded: str) -> str:
+    """docs/sql.md says how to compute it: if the target is renamed, the notes must be renamed too.
+
+    ``folded``: as ``Session.folded`` has the target's name, so that all spellings of one table lead to the same notes.
+    """
+    return target if _older_stem(target) == target else f"{_cut(target, _CUT_BYTES)}_{_digest(folded)}"
 
 
 def _older_stem(target: str) -> str:
@@ -60,7 +63,7 @@ class Deletions:
     def name(self) -> str:
         """The name of the table that the sink writes its notes into."""
         older = self._of_stem(_older_stem(self.table.name))
-        name = older if self.session.exists(self.table.schema, older) else self._of_stem(_stem(self.table.name))
+        name = older if self.session.exists(self.table.schema, older) else self._of_stem(self._stem)
         return name if self._compares_alike(name) else self._other_than(name)
 
     def _compares_alike(self, name: str) -> bool:
@@ -73,7 +76,11 @@ class Deletions:
         return None if index is None else sorted((key, compared.collation) for key, compared in index.items())
 
     def _other_than(self, name: str) -> str:
-        return f"{_stem(self.table.name)}_deleted_{_digest(json.dumps([name, self._collations(self.table)]))}"
+        return f"{self._stem}_deleted_{_digest(json.dumps([name, self._collations(self.table)]))}"
+
+    @property
+    def _stem(self) -> str:
+        return _stem(self.table.name, self.session.folded(self.table.name))
 
     def _of_stem(self, stem: str) -> str:
         return f"{stem}_deleted_{self._digits(self.table, self.table, self._columns)}"
@@ -183,7 +190,8 @@ class Deletions:
 
     def _tables(self) -> Iterator[SqlTable]:
         """All tables of notes with these columns."""
-        stems = dict.fromkeys((_stem(self.table.name), _older_stem(self.table.name)))
+        target = self.table.name
+        stems = dict.fromkeys((self._stem, _stem(target, target), _older_stem(target)))
         for name in (each for stem in stems for each in self.session.names(self.table.schema, f"{stem}_deleted_")):
             found = self.session.table(self.table.schema, name)
             if found and (name == self.name or self._is_alike(found)):
@@ -207,7 +215,7 @@ class Deletions:
         if self._fits(self.table, found):
             return True
         others = self._namesakes()
-        if _stem(self.table.name) == self.table.name:
+        if self._stem == self.table.name:
             return not any(self._fits(other, found) for other in others)
         return not others
 
@@ -253,7 +261,7 @@ class Deletions:
         """A name by which the sinks find the notes, although their types are not those that their digits tell."""
         if not self.exist:
             return self.name
-        return f"{_stem(self.table.name)}_deleted_{notes.name[-8:]}"
+        return f"{self._stem}_deleted_{notes.name[-8:]}"
 
     def _create(self) -> None:
         target = self._names.spelled(self.table.schema, self.table.name)
