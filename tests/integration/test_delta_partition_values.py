@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs import codes
+from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
-from tests.support.delta_modes_world import Epochs, create, shown, shown_by_others, values, vote_on
+from tests.support.delta_modes_world import Epochs, create, empty, shown, shown_by_others, values, vote_on
 from tests.support.delta_world import attempt_of, log_of, promised, stage_with_spark, transaction
 from tests.support.environment import Environment
 from tests.support.spark_world import settings
@@ -31,9 +34,9 @@ def hour(session: Any, id_: int, second: int) -> Any:
 def hours_seen(table: str) -> list[tuple[int, int]]:
     """Ids and hours as DuckDB sees them, which must be as deltalake does."""
     with duck() as database:
-        found = database.execute("SELECT id, epoch(hour)::BIGINT FROM delta_scan(?) ORDER BY id", [table]).fetchall()
-    arrow = DeltaTable(table).to_pyarrow_table().sort_by("id").to_pylist()
-    assert found == [(row["id"], int(row["hour"].timestamp())) for row in arrow]
+        found = database.execute("SELECT id, epoch(hour)::BIGINT FROM delta_scan(?) ORDER BY ALL", [table]).fetchall()
+    arrow = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert found == sorted((row["id"], int(row["hour"].timestamp())) for row in arrow)
     return found
 
 
@@ -81,6 +84,198 @@ def test_instants_in_partition_columns_are_in_utc_in_the_log_whatever_the_server
     told = [action["add"]["partitionValues"] for entry in log_of(table) for action in entry if "add" in action]
     assert told == [{"hour": "2026-10-25T00:00:00.000000Z"}]
     assert hours_seen(table) == [(1, FIRST)]
+
+
+def fill(session: Any, table: str, properties: str = "") -> None:
+    """A table with a row of the first hour and two of the second, each hour in one file."""
+    with settings(session, UTC):
+        create(session, table, "id BIGINT, hour TIMESTAMP, v BIGINT", f"PARTITIONED BY (hour) {properties}")
+        hours = ", ".join(
+            f"({id_}L, timestamp_seconds({hour}), 0L)" for id_, hour in enumerate((FIRST, SECOND, SECOND))
+        )
+        query = f"SELECT /*+ COALESCE(1) */ * FROM VALUES {hours}"
+        session.sql(f"INSERT INTO delta.`file://{table}` {query}").collect()
+
+
+FILLED = [(0, FIRST), (1, SECOND), (2, SECOND)]
+BY_ID: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
+ADD: dict[str, Any] = {"mode": "merge", "keys": ["id"], "merge": "WHEN MATCHED THEN UPDATE SET t.v = t.v + s.v"}
+AGE: dict[str, Any] = {
+    "mode": "merge",
+    "keys": ["id"],
+    "merge": "WHEN NOT MATCHED BY SOURCE AND t.id = 2 THEN UPDATE SET t.v = t.v + 1",
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "id_"), [(BY_ID, 1), pytest.param(ADD, 1, marks=pytest.mark.long), (AGE, 0)], ids=["upsert", "add", "age"]
+)
+def test_a_merge_moves_no_row_of_the_table_out_of_an_hour_that_comes_twice_in_the_sessions_zone(
+    session: Any, world: Environment, table: str, how: dict[str, Any], id_: int
+) -> None:
+    fill(session, table)
+    sink, rows = DeltaSink("silver", table, **how), values(session, "id, v", f"({id_}L, 5L)")
+    with settings(session, BERLIN):
+        vote = vote_on(sink, attempt_of(transaction(1)), rows, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "column hour is ambiguous in the session's time zone" in (vote.reason or "")
+    assert "Set spark.sql.session.timeZone=UTC" in (vote.reason or "")
+    with settings(session, UTC):
+        Epochs(sink, world).run(rows)
+    assert hours_seen(table) == FILLED
+
+
+def test_a_merge_of_other_rows_beside_an_hour_that_comes_twice_is_committed_in_any_zone(
+    session: Any, world: Environment, table: str
+) -> None:
+    fill(session, table)
+    insert: dict[str, Any] = {
+        "mode": "merge",
+        "keys": ["id"],
+        "merge": "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)",
+    }
+    with settings(session, BERLIN):
+        Epochs(DeltaSink("silver", table, **BY_ID), world).run(values(session, "id, v", "(0L, 5L)", "(3L, 5L)"))
+        Epochs(DeltaSink("gold", table, **insert), world).run(values(session, "id, v", "(1L, 5L)"))
+        Epochs(DeltaSink("aged", table, **AGE), world).run(empty(session, "id BIGINT, v BIGINT"))
+    with duck() as database:
+        found = database.execute("SELECT id, epoch(hour)::BIGINT, v FROM delta_scan(?) ORDER BY id", [table]).fetchall()
+    assert found == [(0, FIRST, 5), (1, SECOND, 0), (2, SECOND, 0), (3, None, 5)]
+
+
+@pytest.mark.parametrize("how", [BY_ID, pytest.param(ADD, marks=pytest.mark.long)], ids=["upsert", "add"])
+def test_a_merge_that_would_move_rows_only_at_its_commit_stops_until_the_zone_is_utc(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    fill(session, table)
+    sink, attempt = DeltaSink("silver", table, **how), attempt_of(transaction(1))
+    with settings(session, UTC):
+        staged = promised(vote_on(sink, attempt, values(session, "id, v", "(1L, 5L)"), world))
+    with settings(session, BERLIN), pytest.raises(Corrupt) as refused:
+        sink.commit(attempt, staged, world)
+    assert refused.value.code is codes.DELTA_COMMIT_REFUSED
+    assert "column hour is ambiguous in the session's time zone" in refused.value.what
+    assert refused.value.remedy.startswith("Set spark.sql.session.timeZone=UTC")
+    assert hours_seen(table) == FILLED
+    with settings(session, UTC):
+        sink.commit(attempt, staged, world)
+    assert hours_seen(table) == FILLED
+
+
+COMMITS: list[Any] = [
+    {"commit": "spark"},
+    {"mode": "overwrite_partitions"},
+    pytest.param({"mode": "overwrite"}, marks=pytest.mark.long),
+    pytest.param(BY_ID, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("how", COMMITS, ids=str)
+def test_rows_staged_in_utc_are_not_committed_in_a_zone_that_has_their_hour_twice(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    sink, attempt = DeltaSink("bronze", table, partition_by=["hour"], **how), attempt_of(transaction(1))
+    with settings(session, UTC):
+        staged = promised(vote_on(sink, attempt, hour(session, 2, SECOND), world))
+    with settings(session, BERLIN), pytest.raises(Corrupt) as refused:
+        sink.commit(attempt, staged, world)
+    assert "column hour" in refused.value.what and "ambiguous in the session's time zone" in refused.value.what
+    assert refused.value.remedy.startswith("Set spark.sql.session.timeZone=UTC")
+    with settings(session, UTC):
+        sink.commit(attempt, staged, world)
+    assert hours_seen(table) == [(2, SECOND)]
+
+
+def test_rows_of_an_hour_that_comes_twice_are_not_committed_to_a_table_that_is_partitioned_by_it_since_the_vote(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "id BIGINT, hour TIMESTAMP")
+    sink, attempt = DeltaSink("bronze", table, commit="spark"), attempt_of(transaction(1))
+    with settings(session, BERLIN):
+        staged = promised(vote_on(sink, attempt, hour(session, 2, SECOND), world))
+        again = session.read.format("delta").load(f"file://{table}").write.format("delta").mode("overwrite")
+        again.option("overwriteSchema", "true").partitionBy("hour").save(f"file://{table}")
+        with pytest.raises(Corrupt, match=r"column hour .* is ambiguous in the session's time zone"):
+            sink.commit(attempt, staged, world)
+    with settings(session, UTC):
+        sink.commit(attempt, staged, world)
+    assert hours_seen(table) == [(2, SECOND)]
+
+
+def test_an_overwrite_of_the_first_of_two_hours_of_one_name_leaves_the_second(
+    session: Any, world: Environment, table: str
+) -> None:
+    fill(session, table)
+    rows = values(session, "id, hour, v", f"(9L, timestamp_seconds({FIRST}), 9L)")
+    with settings(session, BERLIN):
+        Epochs(DeltaSink("days", table, mode="overwrite_partitions"), world).run(rows)
+    assert hours_seen(table) == [(1, SECOND), (2, SECOND), (9, FIRST)]
+
+
+def test_a_compaction_by_spark_leaves_an_hour_that_comes_twice_as_it_is(
+    session: Any, world: Environment, table: str
+) -> None:
+    fill(session, table)
+    fresh = values(session, "id, hour, v", f"(3L, timestamp_seconds({FIRST}), 0L)")
+    with settings(session, UTC):
+        session.sql(f"INSERT INTO delta.`file://{table}` VALUES (4L, timestamp_seconds({SECOND}), 0L)").collect()
+        sink = DeltaSink("bronze", table, commit="spark", compact_every=1)
+    with settings(session, BERLIN):
+        Epochs(sink, world).run(fresh)
+        assert sink.maintain("orders", 1, world) == {"files_added": 1, "files_removed": 2}
+    assert hours_seen(table) == [*FILLED, (3, FIRST), (4, SECOND)]
+    with settings(session, UTC):
+        assert sink.maintain("orders", 1, world) == {"files_added": 1, "files_removed": 2}
+    assert hours_seen(table) == [*FILLED, (3, FIRST), (4, SECOND)]
+
+
+@pytest.mark.long
+def test_an_hour_that_comes_twice_stays_as_it_is_in_a_table_of_a_catalog(
+    session: Any, world: Environment, table: str
+) -> None:
+    fill(session, table)
+    name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
+    session.sql(f"CREATE TABLE {name} USING delta LOCATION 'file://{table}'").collect()
+    try:
+        with settings(session, UTC):
+            session.sql(f"INSERT INTO {name} VALUES (4L, timestamp_seconds({SECOND}), 0L)").collect()
+        sink = DeltaSink("silver", name, compact_every=1, **BY_ID)
+        with settings(session, BERLIN):
+            vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v", "(1L, 5L)"), world)
+            Epochs(sink, world).run(values(session, "id, v", "(0L, 5L)"))
+            assert sink.maintain("orders", 1, world)["files_removed"] == 0
+    finally:
+        session.sql(f"DROP TABLE {name}").collect()
+    assert "column hour is ambiguous in the session's time zone" in (vote.reason or "")
+    assert hours_seen(table) == [*FILLED, (4, SECOND)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"commit": "spark"},
+        {"mode": "upsert", "keys": ["hour"], "sequence_by": "id", "delete_when": "v < 0"},
+        {"mode": "upsert", "keys": ["id"], "sequence_by": "hour", "delete_when": "v < 0"},
+    ],
+    ids=["append", "key", "sequence"],
+)
+def test_instants_in_other_columns_stay_apart_although_their_hour_comes_twice_in_the_sessions_zone(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    def rows(*given: tuple[int, int, int]) -> Any:
+        told = (f"({id_}L, timestamp_seconds({second}), {v}L)" for id_, second, v in given)
+        return values(session, "id, hour, v", *told)
+
+    epochs = Epochs(DeltaSink("silver", table, **how), world)
+    with settings(session, BERLIN):
+        epochs.run(rows((5, FIRST, -1), (5, SECOND, 1)))
+        epochs.run(rows((4, FIRST, 3), (6, SECOND, 4)))
+    expected = {
+        None: [(4, FIRST), (5, FIRST), (5, SECOND), (6, SECOND)],
+        "id": [(6, SECOND)],  # the key FIRST was deleted as of 5, so 4 comes too late
+        "hour": [(4, FIRST), (5, SECOND), (6, SECOND)],
+    }
+    assert hours_seen(table) == expected[how.get("sequence_by")]
 
 
 MODES: list[Any] = [

@@ -287,6 +287,7 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
         table = before.about.table
+        partitions.require_unambiguous(spark, plan, table)
         options = signature(plan) | NO_NEW_COLUMNS
         write_staged_for(table, spark, plan, lambda rows: append(plan, rows, new=table is None, options=options))
     return committed(spark, plan, before)
@@ -369,10 +370,12 @@ def _epoch(number: int | None) -> str:
 
 
 def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:
-    """Compact small files. Conflicts with nobody's appends."""
+    """Compact small files, but those of partitions that would become others. Conflicts with nobody's appends."""
     table = _described(spark, plan.target).table
     session.prepare_compaction(spark, plan.layout.of(table.properties if table else {}))
-    metrics = spark.sql(f"OPTIMIZE {identifier(plan.target)}").select("metrics.*").collect()[0]
+    stay = partitions.that_stay(table) if table else None
+    statement = f"OPTIMIZE {identifier(plan.target)}{f' WHERE {stay}' if stay else ''}"
+    metrics = spark.sql(statement).select("metrics.*").collect()[0]
     return Optimized(files_added=metrics["numFilesAdded"], files_removed=metrics["numFilesRemoved"])
 
 

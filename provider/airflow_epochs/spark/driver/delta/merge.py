@@ -7,6 +7,7 @@ before it and after it, and tells whose transaction it found (as ``jobs.delta_co
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -49,6 +50,10 @@ _OVERWRITES_PARTITIONS = "spark.databricks.delta.dynamicPartitionOverwrite.enabl
 """A server may have it off: then Delta refuses to replace partitions, and a decided epoch could not be committed."""
 _NOT_PLANNED = "Error occurred during query planning"
 """What EXPLAIN says, followed by a colon and the reason; it raises for nothing but the syntax."""
+
+_TAKES_MATCHED = re.compile(r"\bwhen\s+matched\b", re.IGNORECASE)
+_TAKES_ALL = re.compile(r"\bwhen\s+not\s+matched\s+by\s+source\b", re.IGNORECASE)
+"""Clauses by which a MERGE writes files of the table anew. Another one only inserts rows."""
 
 
 # -- stage -------------------------------------------------------------------------------------------------------
@@ -108,16 +113,33 @@ def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | Non
 
 
 def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame) -> str | None:
-    """Why Spark cannot plan the MERGE; None if it can. Without a table, the staged rows stand in for it."""
+    """Why Spark cannot plan the MERGE, or it would move rows; None if neither.
+
+    Without a table, the staged rows stand in for it.
+    """
     target = plan.target if plan.schema is not None else plan.place
     source = delta_keys.newest(rows, plan.how) if plan.how.mode == "upsert" else rows
     with conditions.view(source) as view:
         statement = _statement(plan.how, target, rows.columns, view)
         told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
-    if _NOT_PLANNED not in told:
-        return None
+        if _NOT_PLANNED not in told:
+            instants = partitions.instants(plan.schema, plan.partition_by)
+            moved = _moved(spark, plan.how, target, instants, rows.columns, view)
+            return moved and f"{moved}. {partitions.SET_UTC}."
     why = " ".join(told.split(_NOT_PLANNED, 1)[1].split())
     return _of_padding(plan) or f"The MERGE into {plan.target} is not valid{why[:MESSAGE_LENGTH_MAX]}"
+
+
+def _moved(
+    spark: SparkSession, how: How, target: str, instants: list[str], columns: list[str], view: str
+) -> str | None:
+    """Why the MERGE would move rows of the table into other partitions; None if it would not."""
+    clauses = _clauses(how, columns)
+    if _TAKES_ALL.search(clauses):
+        return partitions.moved(spark, target, instants, f" CROSS JOIN (SELECT 1 FROM {view} LIMIT 1)")
+    if _TAKES_MATCHED.search(clauses):
+        return partitions.moved(spark, target, instants, f" JOIN {view} AS s ON {_condition(how)}")
+    return None
 
 
 def _of_padding(plan: DeltaChangeStaging) -> str | None:
@@ -150,6 +172,7 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
         return Committed(about=before.about, marker=before.marker, refused=refused)
     if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark, layout_for(before, plan))
+        partitions.require_unambiguous(spark, plan, before.about.table)
         try:
             _CHANGES[plan.change.how.mode](spark, plan, before.about.table)
         except deletions.NotComparable as refused:
@@ -228,14 +251,14 @@ def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
         append(plan, rows, new=True, options=_options(plan))
     else:
-        _merge_into(spark, plan, rows, found.columns)
+        _merge_into(spark, plan, rows, found.columns, table)
 
 
 def _merge(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
     rows = staged.table(spark, plan.place)
     if table is None:  # empty and unsigned: the MERGE then finds it as it would find any other table
         append(plan, rows.limit(0), new=True, options={})
-    _merge_into(spark, plan, rows, rows.columns)
+    _merge_into(spark, plan, rows, rows.columns, table)
 
 
 _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = {
@@ -259,10 +282,16 @@ def _options(plan: ChangePlan) -> dict[str, str]:
     return signature(plan) | evolution
 
 
-def _merge_into(spark: SparkSession, plan: ChangePlan, rows: DataFrame, columns: list[str]) -> None:
-    with conditions.view(rows) as view, _signed(spark, plan):
-        statement = _statement(plan.change.how, plan.target, columns, view, no_rows=plan.change.rows == 0)
-        spark.sql(statement).collect()
+def _merge_into(
+    spark: SparkSession, plan: ChangePlan, rows: DataFrame, columns: list[str], table: Table | None
+) -> None:
+    how, no_rows = plan.change.how, plan.change.rows == 0
+    with conditions.view(rows) as view:
+        instants = partitions.instants(table.schema, table.partition_by) if table and not no_rows else []
+        if moved := _moved(spark, how, plan.target, instants, columns, view):
+            raise partitions.refused(moved)
+        with _signed(spark, plan):
+            spark.sql(_statement(how, plan.target, columns, view, no_rows=no_rows)).collect()
 
 
 @contextmanager
@@ -284,12 +313,20 @@ def _signed(spark: SparkSession, plan: ChangePlan) -> Iterator[None]:
 def _statement(how: How, target: str, columns: list[str], view: str, *, no_rows: bool = False) -> str:
     """The MERGE of the rows in ``view`` (``s``), which have ``columns``, into ``target`` (``t``)."""
     evolution = " WITH SCHEMA EVOLUTION" if how.schema_evolution else ""
-    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
-    condition = f"{same_key} AND ({how.on})" if how.on else same_key
-    clauses = _upsert_clauses(how, columns) if how.mode == "upsert" else how.merge
+    clauses = _clauses(how, columns)
     if no_rows and how.mode == "merge":
         clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
-    return f"MERGE{evolution} INTO {identifier(target)} AS t USING {view} AS s ON {condition} {clauses}"
+    return f"MERGE{evolution} INTO {identifier(target)} AS t USING {view} AS s ON {_condition(how)} {clauses}"
+
+
+def _clauses(how: How, columns: list[str]) -> str:
+    return _upsert_clauses(how, columns) if how.mode == "upsert" else how.merge or ""
+
+
+def _condition(how: How) -> str:
+    """Of a row of the table and a staged one that have the same key."""
+    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
+    return f"{same_key} AND ({how.on})" if how.on else same_key
 
 
 def _upsert_clauses(how: How, columns: list[str]) -> str:

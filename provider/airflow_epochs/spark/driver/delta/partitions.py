@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta import table_rules
-from airflow_epochs.spark.driver.delta.plans import DeltaStaging
+from airflow_epochs.spark.driver.delta import staged, table_rules
+from airflow_epochs.spark.driver.delta.plans import CommitPlan, DeltaStaging, Table
+from airflow_epochs.spark.driver.delta.spelling import identifier
+from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms.conditions import is_text, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField
+
+SET_UTC = "Set spark.sql.session.timeZone=UTC, in `session_conf` of SparkConnect or in `conf` of SparkSubmit"
 
 
 def difference(now: Collection[str], staged: Collection[str]) -> str | None:
@@ -38,20 +44,76 @@ def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
 
     Delta's writer makes a local time of it. Where clocks are set back, an hour has its local times twice.
     """
-    for name, instant in [*_given_instants(df, plan), *_generated_instants(df, plan)]:
-        df = table_rules.failing(
-            df,
-            f"({instant}) <=> CAST(CAST(({instant}) AS STRING) AS TIMESTAMP_LTZ)",
-            f"An instant in the partition column {name} of {plan.target} is ambiguous in the session's time zone, "
-            "where clocks are set back. Set spark.sql.session.timeZone=UTC, in `session_conf` of SparkConnect or "
-            "in `conf` of SparkSubmit",
-        )
+    for name, instant in [*_given_instants(df, plan.partition_by), *_generated_instants(df, plan)]:
+        df = table_rules.failing(df, _comes_back(instant), f"{_ambiguous(name, plan.target)}. {SET_UTC}")
     return df
 
 
-def _given_instants(df: DataFrame, plan: DeltaStaging) -> list[tuple[str, str]]:
+def require_unambiguous(spark: SparkSession, plan: CommitPlan, table: Table | None) -> None:
+    """Check the staged rows once more before their commit, which may have another time zone than their staging had.
+
+    The table may also be partitioned by other columns since.
+
+    Raises:
+        Refused: An instant in a partition column would come back as another one.
+    """
+    names = plan.partition_by if table is None else instants(table.schema, table.partition_by)
+    if not names:
+        return
+    rows = staged.rows(spark, plan.place)
+    for name, instant in _given_instants(rows, names):
+        if rows.where(f"NOT ({_comes_back(instant)})").limit(1).collect():
+            raise refused(_ambiguous(name, plan.target))
+
+
+def refused(what: str) -> Refused:
+    """The error for a commit that would change an instant; nothing was written."""
+    return Refused(f"{what}.", code=codes.SPARK_VALUE_INVALID, remedy=f"{SET_UTC}.")
+
+
+def moved(spark: SparkSession, target: str, names: Collection[str], join: str) -> str | None:
+    """Why rows of a table, ``t`` in the ``join``, would get into other partitions if a MERGE wrote them anew.
+
+    It writes the files anew in which it finds a row; a file is of one partition. The first query reads no file unless
+    its partition is such a one.
+    """
+    for name in names:
+        from_table, ambiguous = f"SELECT 1 FROM {identifier(target)} AS t", f"NOT ({_comes_back(f't.{quoted(name)}')})"
+        queries = (f"{from_table}{each} WHERE {ambiguous} LIMIT 1" for each in ("", join))
+        if all(spark.sql(query).collect() for query in queries):
+            return (
+                f"The MERGE would write rows of {target} anew whose instant in the partition column {name} is "
+                "ambiguous in the session's time zone, where clocks are set back: they would get another instant"
+            )
+    return None
+
+
+def that_stay(table: Table) -> str | None:
+    """The condition of partitions that stay what they are if Spark writes their rows anew; None if all do."""
+    return " AND ".join(f"({_comes_back(quoted(name))})" for name in instants(table.schema, table.partition_by)) or None
+
+
+def instants(schema: JsonDict | None, partition_by: Collection[str]) -> list[str]:
+    """The partition columns of a table that are instants."""
+    kinds = {field["name"].lower(): field["type"] for field in (schema or {"fields": []})["fields"]}
+    return [name for name in partition_by if kinds.get(name.lower()) == "timestamp"]
+
+
+def _ambiguous(name: str, target: str) -> str:
+    return (
+        f"An instant in the partition column {name} of {target} is ambiguous in the session's time zone, where clocks "
+        "are set back"
+    )
+
+
+def _comes_back(instant: str) -> str:
+    """The condition that Delta's writer, which makes a local time of an instant, makes the same instant of that."""
+    return f"({instant}) <=> CAST(CAST(({instant}) AS STRING) AS TIMESTAMP_LTZ)"
+
+
+def _given_instants(df: DataFrame, partition_by: Collection[str]) -> list[tuple[str, str]]:
     """The partition columns of the rows that are instants, each with its value in SQL."""
-    fields = _fields(df, plan.partition_by)
+    fields = _fields(df, partition_by)
     return [(field.name, quoted(field.name)) for field in fields if field.dataType.simpleString() == "timestamp"]
 
 
