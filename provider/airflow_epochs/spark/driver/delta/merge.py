@@ -29,7 +29,16 @@ from airflow_epochs.spark.driver.delta.jobs import (
     write_staged,
     write_staged_for,
 )
-from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen, Table
+from airflow_epochs.spark.driver.delta.plans import (
+    ChangePlan,
+    Committed,
+    DeltaChangeStaging,
+    ForgetPlan,
+    Forgotten,
+    How,
+    Seen,
+    Table,
+)
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.transforms.conditions import quoted
@@ -247,6 +256,26 @@ _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = 
 }
 
 
+def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
+    """Delete the rows that an upsert has just brought although another sink had noted a later deletion of their key.
+
+    Notes that Spark cannot cast stop the sink's next commit, if it deletes too.
+    """
+    rows = delta_keys.newest(staged.table(spark, plan.place), plan.how)
+    noted = deletions.noted(rows, replace(plan.how, delete_when=None), plan.notes)
+    older = deletions.older(rows, plan.how, noted.values()) if noted else None
+    if older is None or not older.limit(1).collect():
+        return Forgotten(rows_deleted=0)
+    with conditions.view(older) as view:
+        is_older = f"t.{quoted(plan.how.sequence_by or '')} < s.{deletions.DELETED_AT}"
+        condition = f"{_same_key(plan.how)} AND {is_older}"
+        statement = (
+            f"MERGE INTO {identifier(plan.target)} AS t USING {view} AS s ON {condition} WHEN MATCHED THEN DELETE"
+        )
+        told = spark.sql(statement).collect()[0]
+    return Forgotten(rows_deleted=told["num_deleted_rows"])
+
+
 def _telling(user_metadata: str, **facts: str) -> str:
     """More in the note that the commit leaves, for the epochs after it."""
     note = json.loads(user_metadata)
@@ -284,12 +313,15 @@ def _signed(spark: SparkSession, plan: ChangePlan) -> Iterator[None]:
 def _statement(how: How, target: str, columns: list[str], view: str, *, no_rows: bool = False) -> str:
     """The MERGE of the rows in ``view`` (``s``), which have ``columns``, into ``target`` (``t``)."""
     evolution = " WITH SCHEMA EVOLUTION" if how.schema_evolution else ""
-    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
-    condition = f"{same_key} AND ({how.on})" if how.on else same_key
+    condition = f"{_same_key(how)} AND ({how.on})" if how.on else _same_key(how)
     clauses = _upsert_clauses(how, columns) if how.mode == "upsert" else how.merge
     if no_rows and how.mode == "merge":
         clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
     return f"MERGE{evolution} INTO {identifier(target)} AS t USING {view} AS s ON {condition} {clauses}"
+
+
+def _same_key(how: How) -> str:
+    return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
 
 
 def _upsert_clauses(how: How, columns: list[str]) -> str:
