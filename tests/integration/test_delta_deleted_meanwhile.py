@@ -108,3 +108,13 @@ def test_a_commit_whose_second_look_fails_is_tried_again_and_a_newer_row_stays(
     theirs.run(values(theirs.world.spark.session, "id, v, name", "(1L, 6L, 'again')"))
     sink.commit(attempt, staged, world)
     assert shown(session, table) == shown_by_others(table) == [(1, 6, "again"), (2, 1, "b")]
+
+
+def test_a_table_that_another_sink_creates_during_a_first_commit_has_each_key_once(
+    session: Any, world: Environment, table: str, theirs: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Epochs(DeltaSink("silver", table, **UPSERT), world)
+    given = values(theirs.world.spark.session, "id, v, name", "(1L, 3L, 'older')", "(2L, 3L, 'newer')")
+    before_the_next(monkeypatch, delta_merge, "append", lambda: theirs.run(given))
+    ours.run(values(session, "id, v, name", *LATE))
+    assert shown(session, table) == shown_by_others(table) == [(1, 4, "too late"), (2, 3, "newer")]

@@ -218,8 +218,6 @@ def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
 
 
 def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
-    from pyspark.sql import functions as F
-
     how, found = plan.change.how, staged.table(spark, plan.place)
     rows = delta_keys.newest(found, how)
     if how.sequence_by:  # deletions by other sinks count too
@@ -233,18 +231,24 @@ def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
         if own := [each for each in noted if each.startswith(f"{plan.change.notes}/")]:
             name = own[0].rpartition("/")[2]
             plan = replace(plan, user_metadata=_telling(plan.user_metadata, deletions=name))
-    if table is None:
-        rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
-        append(plan, rows, new=True, options=_options(plan))
-    else:
-        _merge_into(spark, plan, rows, found.columns)
+    _merge_into_table(spark, plan, table, rows, found)
 
 
 def _merge(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
     rows = staged.table(spark, plan.place)
-    if table is None:  # empty and unsigned: the MERGE then finds it as it would find any other table
-        append(plan, rows.limit(0), new=True, options={})
-    _merge_into(spark, plan, rows, rows.columns)
+    _merge_into_table(spark, plan, table, rows, rows)
+
+
+def _merge_into_table(
+    spark: SparkSession, plan: ChangePlan, table: Table | None, rows: DataFrame, found: DataFrame
+) -> None:
+    """Merge ``rows``, which were ``found`` staged; into a new table if there was no ``table``.
+
+    It is created empty and unsigned: another sink may create it at the same time, whose rows are to be merged too.
+    """
+    if table is None:
+        append(plan, found.limit(0), new=True, options={})
+    _merge_into(spark, plan, rows, found.columns)
 
 
 _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = {
