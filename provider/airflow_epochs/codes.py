@@ -1934,7 +1934,8 @@ TOPIC_CHANGED = KAFKA_SINK.code(
 TOPIC_NOT_READY = KAFKA_SINK.code(
     "EPOCHS-TOPIC-NOT-READY",
     NotApplied,
-    "The sink has created the marker topic or added partitions to it, and not all brokers know them yet.",
+    "The marker topic has no partition for the sink yet: not all brokers know the topic or its new partitions, or "
+    "other sinks are being assigned theirs.",
     "Let Airflow retry the task, or clear the failed task. If the error comes again, check that all brokers run.",
 )
 TRANSACTION_OPEN = KAFKA_SINK.code(

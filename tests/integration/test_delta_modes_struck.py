@@ -139,10 +139,11 @@ def test_deleted_keys_stay_deleted_in_a_folder_whose_name_is_like_a_pattern(
     assert shown(session, table) == shown_by_others(table) == []
 
 
+@pytest.mark.parametrize("options", [COUNTER, {"mode": "upsert", "keys": ["id"]}], ids=["merge", "upsert"])
 def test_a_table_that_was_created_for_a_merge_that_was_cut_off_gets_its_rows_once(
-    session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
+    session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    sink, attempt = DeltaSink("silver", table, **COUNTER), attempt_of(transaction(1))
+    sink, attempt = DeltaSink("silver", table, **options), attempt_of(transaction(1))
     staged = promised(vote_on(sink, attempt, values(session, "id, n", "(1L, 1L)"), world))
     cut_off_merge(monkeypatch)
     with pytest.raises(OutcomeUnknown):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from stack.broker import Broker
+from stack.jars import Jars
 from tests.support.cells import fired
 from tests.support.counted import log_entries_read
 from tests.support.kafka_sink_world import (
@@ -42,6 +44,7 @@ from tests.support.kafka_sink_world import (
     visible,
     world_at,
 )
+from tests.support.kafka_tools import run
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -334,6 +337,30 @@ def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again
     feed.commit(attempt, staged)
     assert visible(own_broker.bootstrap, feed.sink.topic) == ["of somebody else", "a"]
     fired("F18", 10, "C")
+
+
+@pytest.mark.parametrize("remedy", ["quota", pytest.param("timeout", marks=pytest.mark.long)])
+def test_an_epoch_that_a_quota_holds_back_for_too_long_is_sent_after_each_remedy_of_its_error(
+    broker: Broker, topic: str, pipeline: str, tmp_path: Path, jars: Jars, remedy: str
+) -> None:
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path, transaction_timeout=4)
+    feed.world = world_at(broker.bootstrap, **{"client.id": pipeline})
+    quota = ["kafka-configs.sh", "--alter", "--entity-type", "clients", "--entity-name", pipeline]
+    run(jars, broker.bootstrap, [*quota, "--add-config", "producer_byte_rate=100000"])
+    attempt = feed.attempt()
+    given = [secrets.token_hex(50_000) for _ in range(20)]
+    staged = feed.staged(attempt, rows(*given))
+    with pytest.raises(NotApplied, match=r"transaction_timeout is 4 s .*A quota of the brokers has held the") as told:
+        feed.commit(attempt, staged)
+    assert told.value.code is codes.KAFKA_SEND_TIMEOUT
+    assert told.value.remedy.startswith("Raise the quota `producer_byte_rate`")
+    assert visible(broker.bootstrap, topic) == []
+    if remedy == "quota":
+        run(jars, broker.bootstrap, [*quota, "--delete-config", "producer_byte_rate"])
+    else:
+        feed.sink.transaction_timeout = 120
+    feed.commit(attempt, staged)
+    assert visible(broker.bootstrap, topic) == given
 
 
 # --- markers --------------------------------------------------------------------------------------------------

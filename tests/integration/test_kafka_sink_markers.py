@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,16 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Marker
+from airflow_epochs.sinks.kafka import marker_partitions
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Assignments
 from stack.broker import Broker
-from tests.support.kafka_sink_world import MARKERS, Feed, a_feed, create, rows, visible, world_at
+from tests.support.kafka_sink_world import MARKERS, Feed, a_feed, create, rows, seen_by_kafka_python, visible, world_at
 
 pytestmark = pytest.mark.jvm
 
@@ -128,6 +131,41 @@ def test_claims_that_are_made_at_once_are_for_different_partitions_and_last(
         assignments(broker, made).find(key) for key in keys
     ]
     assert made_at_once == [assignments(broker, made).find(key) for key in keys]
+
+
+@pytest.mark.parametrize("sinks", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_sinks_that_vote_for_the_first_time_at_once_all_get_a_partition_of_a_new_marker_topic(
+    broker: Broker, topic: str, pipeline: str, tmp_path: Path, sinks: int
+) -> None:
+    made = f"m-{pipeline}"
+    feeds = [a_feed(broker.bootstrap, topic, f"{pipeline}-{n}", tmp_path, marker_topic=made) for n in range(sinks)]
+    with ThreadPoolExecutor(sinks) as pool:
+        list(pool.map(lambda feed: feed.run(rows(feed.pipeline)), feeds))
+    assert sorted(value or "" for value in visible(broker.bootstrap, topic)) == sorted(feed.pipeline for feed in feeds)
+    assigned = {
+        str(key): json.loads(value or "")["partition"] for key, value, _ in seen_by_kafka_python(broker.bootstrap, made)
+    }
+    assert sorted(assigned) == sorted(f"{feed.pipeline}/events" for feed in feeds)
+    assert sorted(assigned.values()) == list(range(1, sinks + 1))
+
+
+def test_a_claim_that_others_overtake_all_the_time_ends_with_an_error_and_succeeds_when_it_is_tried_again(
+    broker: Broker, admin: AdminClient, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create(admin, f"m-{pipeline}", 2, cleanup_policy="compact")
+
+    def overtaken(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._FENCED))
+
+    with monkeypatch.context() as others:
+        others.setattr(marker_partitions, "ASSIGNING_S", 0)
+        others.setattr(Assignments, "_assigned", overtaken)
+        with pytest.raises(
+            NotApplied, match=f"Sink {pipeline}/a got no partition of topic {made} in 0 s: other"
+        ) as told:
+            assignments(broker, made).assign(f"{pipeline}/a")
+    assert told.value.code is codes.TOPIC_NOT_READY
+    assert assignments(broker, made).assign(f"{pipeline}/a").partition == 1
 
 
 def test_a_first_claim_is_not_taken_for_records_of_strangers_by_another_that_is_under_way(

@@ -30,6 +30,8 @@ from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
     CommitPlan,
     Committed,
+    ForgetPlan,
+    Forgotten,
     Optimized,
     OptimizePlan,
     ThinnedNotes,
@@ -77,7 +79,8 @@ class LikeSpark:
         return report(epoch=plan.epoch, txn=json.loads(user_metadata)["airflow_epochs"]["txn"])
 
 
-UPKEEP: dict[str, Optimized | ThinnedNotes] = {
+UPKEEP: dict[str, Forgotten | Optimized | ThinnedNotes] = {
+    ForgetPlan.JOB: Forgotten(rows_deleted=1),
     OptimizePlan.JOB: Optimized(files_added=1, files_removed=2),
     ThinNotesPlan.JOB: ThinnedNotes(notes_removed=0),
 }
@@ -440,6 +443,22 @@ def test_notes_that_nobody_made_are_not_missed(table: Path, world: Environment, 
     first, _ = epoch(sink, world, None, 1)
     epoch(sink, world, first.txn, 2)
     assert ids_in(table) == [1, 2]
+
+
+def test_a_commit_asks_for_rows_to_forget_only_if_another_sink_has_noted_deletions_meanwhile(
+    table: Path, world: Environment, spark: LikeSpark
+) -> None:
+    sink, notes = DeltaSink("silver", str(table), **DELETING), str(table / "_epochs" / "other.gold" / "deleted-2")
+    spark.deletions = "deleted-1"
+    write_deltalake(notes, rows(7, v=pa.array([1])))
+    first, _ = epoch(sink, world, None, 1)
+    assert [job.kind for job in spark.jobs] == ["delta_change"]
+    world.at["delta.commit.after"] = lambda: write_deltalake(notes, rows(8, v=pa.array([1])), mode="append")
+    attempt, staged = epoch(sink, world, first.txn, 2)
+    assert [job.kind for job in spark.jobs] == ["delta_change", "delta_change", "delta_forget"]
+    assert spark.jobs[-1].args["notes"] == [notes]
+    sink.commit(attempt, staged, world)
+    assert [job.kind for job in spark.jobs[3:]] == ["delta_forget"], "an earlier try may have died before it asked"
 
 
 def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: Environment, spark: LikeSpark) -> None:

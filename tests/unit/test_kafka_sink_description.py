@@ -83,7 +83,7 @@ def test_what_a_template_became_is_checked_before_it_is_recorded() -> None:
 def test_durability_and_order_are_not_for_options_to_change() -> None:
     options = producer_options("orders.events", 900, {"linger.ms": 0})
     assert (options["acks"], options["enable.idempotence"], options["linger.ms"]) == ("all", True, 0)
-    assert options["transaction.timeout.ms"] == 900_000
+    assert options["transaction.timeout.ms"] == options["message.timeout.ms"] == 900_000
 
 
 def test_what_the_producer_holds_is_bounded_also_where_a_topic_takes_records_of_any_size() -> None:

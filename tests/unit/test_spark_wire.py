@@ -19,6 +19,8 @@ from airflow_epochs.spark.driver.delta.plans import (
     DeltaStaging,
     Described,
     DescribePlan,
+    ForgetPlan,
+    Forgotten,
     MarkerPlan,
     NewestStaging,
     Optimized,
@@ -95,6 +97,7 @@ PLANS: list[JobPlan] = [
     MarkerPlan(target="/t", app="a"),
     OptimizePlan(target="c.s.t", layout=Layout()),
     ThinNotesPlan(places=("/t/_epochs/1", "/t/_epochs/2")),
+    ForgetPlan(target="/t", place="/t/p", how=UPSERT.how, notes=("/t/_epochs/1",)),
     CheckPlan(transform=TransformFile(path="app.py", function="f"), formats=("delta", "kafka")),
     ReadPlan(read={"subscribe": "t"}),
 ]
@@ -111,6 +114,7 @@ OTHERS: list[Any] = [
     Committed(about=AFTER.about, marker=AFTER.marker, refused="the table is gone"),
     Optimized(files_added=1, files_removed=9),
     ThinnedNotes(notes_removed=0),
+    Forgotten(rows_deleted=2),
     CheckOutcome(spark="4", pyspark="4", python="3", workers=None, flaws={"delta": FLAW}),
     ReadOutcome(records=1),
 ]

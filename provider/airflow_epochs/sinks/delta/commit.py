@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt, waive_command
-from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
+from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation, newest_entry
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.event_time import packed
 from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
 from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
-from airflow_epochs.spark.driver.delta.plans import Change
+from airflow_epochs.spark.driver.delta.plans import Change, ForgetPlan
 from airflow_epochs.staged.promised import require_promised, staging_left
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import is_local
@@ -97,11 +97,36 @@ class Commit:
 
     def _through_spark(self) -> FoundCommit:
         target = self._look()
-        found = target.commit_of(self.attempt.txn) or self._inserted(target)
+        found = target.commit_of(self.attempt.txn)
+        noted: dict[str, list[str]] = {}
+        if found is None:  # else its task may have died before it could look again
+            noted = self._noted_by_others()
+            found = self._inserted(target)
         lost_files.require_there(self.location, found, target.app, self.attempt.txn)
+        forgot = self._forget_deleted(noted)
         if found.version is not None and is_local(self.location.url):
-            flush.flush_commit(self.location.files, found.version)
+            newest = newest_entry(self.location.files) if forgot else found.version
+            for version in range(found.version, newest + 1):
+                flush.flush_commit(self.location.files, version)
         return found
+
+    def _noted_by_others(self) -> dict[str, list[str]]:
+        return self.at.notes_of_others(self.location, self.attempt) if self.at.sink.how.reads_notes else {}
+
+    def _forget_deleted(self, noted: dict[str, list[str]]) -> int:
+        """Remove the rows of this commit that are older than deletions which others have noted beside ``noted``.
+
+        Others note a deletion before they make it. So who notes one after this look finds the rows in the table.
+        """
+        now = self._noted_by_others()
+        places = tuple(place for place, log in now.items() if noted.get(place) != log)
+        if not places or self.staging is None:
+            return 0
+        how = self.at.sink.how.plan()
+        plan = ForgetPlan(target=self.at.sink.target, place=self.staged.place, how=how, notes=places)
+        rows = spark_commit.forget(plan, self.attempt.txn, self.at.sink.name, self.at.env).rows_deleted
+        log.info("%s: removed %s rows whose keys other sinks had deleted meanwhile", self.attempt.txn, rows)
+        return rows
 
     def _event_time(self) -> JsonDict:
         """What a later epoch must know of the watermark, if the ledger is lost. Empty without event time."""

@@ -25,6 +25,8 @@ from airflow_epochs.spark.driver.delta.plans import (
     Committed,
     Described,
     DescribePlan,
+    ForgetPlan,
+    Forgotten,
     FoundMarker,
     MarkerPlan,
     Optimized,
@@ -193,6 +195,25 @@ def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment)
             **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from refused
+
+
+def forget(this: ForgetPlan, txn: TransactionId, sink: str, env: Environment) -> Forgotten:
+    """Delete rows that a commit has brought although another sink had noted a later deletion of their key.
+
+    Raises:
+        OutcomeUnknown: Spark did not do it, or its answer did not arrive. The commit itself has landed.
+    """
+    try:
+        return _asked(env, this, Forgotten, f"forget keys in {this.target} that were deleted during {txn}")
+    except (Refused, NotApplied) as error:
+        raise OutcomeUnknown(
+            f"Spark committed {txn} into {this.target}, and failed when it removed rows whose keys another sink had "
+            f"deleted meanwhile. Nothing is lost. Spark's error: {error.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
+            remedy="Clear the commit task: it finds the commit in the table, and removes these rows.",
+            **attempt_fields(txn),
+            sink=sink,
+        ) from error
 
 
 def describe(target: str, env: Environment) -> Described:

@@ -108,6 +108,12 @@ class Whereabouts:
         own = [folder for folder in folders if folder.endswith(ending)]
         return [f"{location.url}/{folder}/{name}" for folder in own for name in sorted(location.files.names(folder))]
 
+    def notes_of_others(self, location: TableLocation, attempt: SinkAttempt) -> dict[str, list[str]]:
+        """Where other sinks have noted what they deleted -> the log of these notes, which grows with each."""
+        own = f"{location.url}/{self.notes_folder(attempt)}/"
+        others = [place for place in self.notes_in(location, "") if not place.startswith(own)]
+        return {place: sorted(location.files.names(f"{place[len(location.url) + 1 :]}/_delta_log")) for place in others}
+
     def require_notes(self, target: Target, attempt: SinkAttempt) -> None:
         """The notes about deleted keys are there if the sink's last commit says that there are any."""
         if place := self.last_notes(target, attempt):

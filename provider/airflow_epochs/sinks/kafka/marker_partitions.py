@@ -9,6 +9,7 @@ looks which partitions are free.
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.producer import fenced, producer_options, transactional
@@ -26,6 +27,10 @@ DIRECTORY = 0
 """The partition that keeps the assignments."""
 TIMEOUT_S = 10
 """Seconds after which the brokers abort an unfinished assignment."""
+ASSIGNING_S = 120
+"""How long a sink tries while other sinks are assigned partitions, each of which may overtake it."""
+DOUBLED_MAX = 5
+"""How often the time between two tries is doubled: then 32 sinks have room in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +99,37 @@ class Assignments:
         Raises:
             Refused: The topic holds records that are not ours. Nothing was written.
         """
+        deadline = time.monotonic() + ASSIGNING_S
+        for tries in count(1):
+            begun = time.monotonic()
+            assigned = self._unless_overtaken(key, in_ours)
+            now = time.monotonic()
+            if assigned is not None:
+                return assigned
+            if now > deadline:
+                break
+            # A new try would overtake theirs. So it waits, the longer the more others there seem to be.
+            time.sleep(random.uniform(0, min((now - begun) * 2 ** min(tries, DOUBLED_MAX), deadline - now)))
+        raise NotApplied(
+            f"Sink {key} got no partition of topic {self.topic} in {ASSIGNING_S} s: other sinks have been assigned "
+            "theirs at the same time, and overtook it.",
+            code=codes.TOPIC_NOT_READY,
+            remedy="Let Airflow retry the task, or clear the failed task.",
+        )
+
+    def _unless_overtaken(self, key: str, in_ours: bool) -> Assignment | None:
+        """The assignment; None if another process makes one now, and has fenced this one."""
         from confluent_kafka import KafkaError, KafkaException
 
         # UNKNOWN: a commit that Kafka gets while it fences the producer (its log: pending state PREPARE_EPOCH_FENCE).
         overtaken = {*fenced(), KafkaError.UNKNOWN}
-        deadline = time.monotonic() + self.cluster.access.timeout_s
         with self.cluster.asking(f"assign a partition of topic {self.topic}"):
-            while True:
-                try:
-                    return self._assigned(key, in_ours)
-                except KafkaException as error:  # another process makes an assignment now and has fenced this one
-                    if error.args[0].code() not in overtaken or time.monotonic() > deadline:
-                        raise
+            try:
+                return self._assigned(key, in_ours)
+            except KafkaException as error:
+                if error.args[0].code() not in overtaken:
+                    raise
+        return None
 
     def _assigned(self, key: str, in_ours: bool) -> Assignment:
         """The order matters: after the first step, no other process can commit an assignment before this one."""
@@ -137,7 +161,8 @@ class Assignments:
     def _require_empty(self) -> None:
         """Check that a topic without assignments is empty. Otherwise it serves another purpose."""
         facts = self.cluster.topic(self.topic)
-        for partition in range(facts.partitions if facts else 0):
+        ends = self.cluster.ends(self.topic, range(facts.partitions)) if facts else {}
+        for partition in (number for number, end in ends.items() if end):  # to read each takes long, for those who wait
             if next(self._log(partition).records(), None):
                 if self._all():  # made meanwhile, by a process that has fenced this one: the brokers will tell
                     return

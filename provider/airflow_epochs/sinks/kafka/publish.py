@@ -76,28 +76,42 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
         Refused: The brokers say no.
         Corrupt: The marker is neither that of the previous nor of this transaction.
     """
-    failed: list[Failure] = []
-    producer, found = _own_producer(this, env, failed)
+    heard = _Heard()
+    producer, found = _own_producer(this, env, heard)
     stands = compare(found.txn if found else None, this.previous, this.txn)
     if found and stands is Shown.ALREADY:
         return found
     _require_kept(this, found)
     _require_previous(this, found, stands)
-    return _Transaction(this, producer, env, failed).run()
+    return _Transaction(this, producer, env, heard).run()
 
 
-def _own_producer(
-    this: TopicTransaction, env: Environment, failed: list[Failure]
-) -> tuple[Producer, MarkerRecord | None]:
-    """In this order: after the first, no other producer of this id can change the second."""
+@dataclass
+class _Heard:
+    """What the client tells by itself.
 
-    def note(error: KafkaError | None, message: Any) -> None:
+    Attributes:
+        failed: The records that failed.
+        held_back_s: The longest time for which a broker has made the client wait, because of a quota.
+    """
+
+    failed: list[Failure] = field(default_factory=list)
+    held_back_s: float = 0
+
+    def delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            failed.append((f"{message.topic()}[{message.partition()}]", error))
+            self.failed.append((f"{message.topic()}[{message.partition()}]", error))
 
+    def throttled(self, event: Any) -> None:
+        self.held_back_s = max(self.held_back_s, event.throttle_time)
+
+
+def _own_producer(this: TopicTransaction, env: Environment, heard: _Heard) -> tuple[Producer, MarkerRecord | None]:
+    """In this order: after the first, no other producer of this id can change the second."""
     options = within(this.options, *(facts for facts in this.facts if facts))
     with unknown_without_answer(this.sink):
-        producer = transactional(this.cluster, {**options, "on_delivery": note}, this.markers.topic)
+        listening = {"on_delivery": heard.delivered, "throttle_cb": heard.throttled}
+        producer = transactional(this.cluster, {**options, **listening}, this.markers.topic)
         env.reached("kafka.init")
         return producer, this.markers.newest()
 
@@ -155,7 +169,7 @@ class _Transaction:
     this: TopicTransaction
     producer: Producer
     env: Environment
-    failed: list[Failure]
+    heard: _Heard
     begun: float = field(default_factory=time.monotonic)
 
     def run(self) -> MarkerRecord:
@@ -270,8 +284,8 @@ class _Transaction:
         self._require_sound()
 
     def _require_sound(self) -> None:
-        if self.failed:
-            raise self._not_applied(self.failed[0][1])
+        if failed := self.heard.failed:
+            raise self._not_applied(failed[0][1])
 
     def _marker(self, before: Mapping[int, int], after: Mapping[int, int]) -> MarkerRecord:
         rows, marker_topic = self.this.facts
@@ -302,9 +316,10 @@ class _Transaction:
         from confluent_kafka import KafkaError
 
         told = self._named(error)
-        if {told.code(), *(failure.code() for _, failure in self.failed)} & fenced():
+        found = {told.code(), *(failure.code() for _, failure in self.heard.failed)}
+        if found & fenced() or (self.heard.held_back_s and KafkaError._MSG_TIMED_OUT in found):
             return self._ended(told)
-        if KafkaError.MSG_SIZE_TOO_LARGE in (told.code(), *(failure.code() for _, failure in self.failed)):
+        if KafkaError.MSG_SIZE_TOO_LARGE in found:
             return NotApplied(
                 f"A record of this epoch is larger than topic {self.this.topic} takes now: {told.str()}. It took the "
                 "record at the vote. No row is visible.",
@@ -312,8 +327,8 @@ class _Transaction:
                 remedy=f"Set `max.message.bytes` of topic {self.this.topic} to what it was at the vote, or to more. "
                 "Then clear the commit task.",
             )
-        if self.failed:
-            partition, failure = self.failed[0]
+        if self.heard.failed:
+            partition, failure = self.heard.failed[0]
             return NotApplied(
                 f"Kafka did not accept rows of this epoch for {partition}: {failure.str()}. No row is visible.",
                 code=codes.KAFKA_SEND_FAILED,
@@ -335,13 +350,27 @@ class _Transaction:
         if self._is_late():
             return NotApplied(
                 f"The brokers ended the transaction: the sink has sent this epoch for {self._seconds():.0f} s, and "
-                f"transaction_timeout is {self._timeout_s():.0f} s ({told.str()}).",
+                f"transaction_timeout is {self._timeout_s():.0f} s ({told.str()}).{self._held_back()}",
                 code=codes.KAFKA_SEND_TIMEOUT,
+                remedy=self._more_time(),
             )
         return NotApplied(
             f"Another process has taken over the sink's transactional id, or the brokers ended the transaction "
             f"({told.str()}).",
             code=codes.KAFKA_SEND_FENCED,
+        )
+
+    def _held_back(self) -> str:
+        seconds = self.heard.held_back_s
+        return f" A quota of the brokers has held the sink back, for up to {seconds:.0f} s at once." if seconds else ""
+
+    def _more_time(self) -> str:
+        if not self.heard.held_back_s:
+            return codes.KAFKA_SEND_TIMEOUT.remedy
+        return (
+            "Raise the quota `producer_byte_rate` of the connection's user or client.id. Or raise "
+            "`transaction_timeout` of the sink in the DAG, and transaction.max.timeout.ms of the brokers if it is "
+            "lower. Then clear the commit task."
         )
 
     def _is_late(self) -> bool:
@@ -384,9 +413,9 @@ class _Transaction:
             return OutcomeUnknown(
                 f"The sink does not know whether the brokers committed this epoch to topic {self.this.topic}: it has "
                 f"sent the epoch for {self._seconds():.0f} s, and transaction_timeout is {self._timeout_s():.0f} s "
-                f"({last.str()}).",
+                f"({last.str()}).{self._held_back()}",
                 code=codes.KAFKA_COMMIT_UNKNOWN,
-                remedy=codes.KAFKA_SEND_TIMEOUT.remedy,
+                remedy=self._more_time(),
             )
         return OutcomeUnknown(
             f"The sink does not know whether the brokers committed this epoch to topic {self.this.topic}: "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-_DELETED_AT = "__epochs_at"
+DELETED_AT = "__epochs_at"
 _GOES = "__epochs_goes"
 _NEEDS_MAPPING = " ,;{}()\n\t="
 """In a column's name: Parquet takes these under a mapping of names only."""
@@ -133,15 +133,29 @@ def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> Da
     """The ``newest`` rows but those that are older than a deletion of their key that one of the ``notes`` tells."""
     from pyspark.sql import functions as F
 
+    is_newer = column(_columns(how)[-1]) >= F.col(DELETED_AT)
+    return _with_deletions(rows, how, notes).where(F.col(DELETED_AT).isNull() | is_newer).drop(DELETED_AT)
+
+
+def older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
+    """The keys of those others, each with the sequence of its deletion as ``DELETED_AT``."""
+    from pyspark.sql import functions as F
+
+    is_older = column(_columns(how)[-1]) < F.col(DELETED_AT)
+    return _with_deletions(rows, how, notes).where(is_older).select(*map(column, how.keys), DELETED_AT)
+
+
+def _with_deletions(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
+    """The rows, with the greatest sequence of a deletion of their key as ``DELETED_AT``; NULL if there is none."""
+    from pyspark.sql import functions as F
+
     *_, sequence = _columns(how)
     per_key = reduce(lambda one, other: one.union(other), notes)
-    per_key = per_key.groupBy(*map(column, how.keys)).agg(F.max(column(sequence)).alias(_DELETED_AT))
+    per_key = per_key.groupBy(*map(column, how.keys)).agg(F.max(column(sequence)).alias(DELETED_AT))
     of_note = [f"__epochs_key_{number}" for number in range(len(how.keys))]
-    per_key = per_key.toDF(*of_note, _DELETED_AT)
+    per_key = per_key.toDF(*of_note, DELETED_AT)
     same_key = [column(key) == F.col(other) for key, other in zip(how.keys, of_note, strict=True)]
-    joined = rows.join(per_key, same_key, "left")
-    current = F.col(_DELETED_AT).isNull() | (column(sequence) >= F.col(_DELETED_AT))
-    return joined.where(current).drop(*of_note, _DELETED_AT)
+    return rows.join(per_key, same_key, "left").drop(*of_note)
 
 
 def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:

@@ -30,7 +30,16 @@ from airflow_epochs.spark.driver.delta.jobs import (
     write_staged,
     write_staged_for,
 )
-from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen, Table
+from airflow_epochs.spark.driver.delta.plans import (
+    ChangePlan,
+    Committed,
+    DeltaChangeStaging,
+    ForgetPlan,
+    Forgotten,
+    How,
+    Seen,
+    Table,
+)
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.transforms.conditions import quoted
@@ -232,8 +241,6 @@ def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
 
 
 def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
-    from pyspark.sql import functions as F
-
     how, found = plan.change.how, staged.table(spark, plan.place)
     rows = delta_keys.newest(found, how)
     if how.sequence_by:  # deletions by other sinks count too
@@ -247,18 +254,24 @@ def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
         if own := [each for each in noted if each.startswith(f"{plan.change.notes}/")]:
             name = own[0].rpartition("/")[2]
             plan = replace(plan, user_metadata=_telling(plan.user_metadata, deletions=name))
-    if table is None:
-        rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
-        append(plan, rows, new=True, options=_options(plan))
-    else:
-        _merge_into(spark, plan, rows, found.columns, table)
+    _merge_into_table(spark, plan, table, rows, found)
 
 
 def _merge(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
     rows = staged.table(spark, plan.place)
-    if table is None:  # empty and unsigned: the MERGE then finds it as it would find any other table
-        append(plan, rows.limit(0), new=True, options={})
-    _merge_into(spark, plan, rows, rows.columns, table)
+    _merge_into_table(spark, plan, table, rows, rows)
+
+
+def _merge_into_table(
+    spark: SparkSession, plan: ChangePlan, table: Table | None, rows: DataFrame, found: DataFrame
+) -> None:
+    """Merge ``rows``, which were ``found`` staged; into a new table if there was no ``table``.
+
+    It is created empty and unsigned: another sink may create it at the same time, whose rows are to be merged too.
+    """
+    if table is None:
+        append(plan, found.limit(0), new=True, options={})
+    _merge_into(spark, plan, rows, found.columns, table)
 
 
 _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = {
@@ -268,6 +281,26 @@ _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = 
     "upsert": _upsert,
     "merge": _merge,
 }
+
+
+def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
+    """Delete the rows that an upsert has just brought although another sink had noted a later deletion of their key.
+
+    Notes that Spark cannot cast stop the sink's next commit, if it deletes too.
+    """
+    rows = delta_keys.newest(staged.table(spark, plan.place), plan.how)
+    noted = deletions.noted(rows, replace(plan.how, delete_when=None), plan.notes)
+    older = deletions.older(rows, plan.how, noted.values()) if noted else None
+    if older is None or not older.limit(1).collect():
+        return Forgotten(rows_deleted=0)
+    with conditions.view(older) as view:
+        is_older = f"t.{quoted(plan.how.sequence_by or '')} < s.{deletions.DELETED_AT}"
+        condition = f"{_same_key(plan.how)} AND {is_older}"
+        statement = (
+            f"MERGE INTO {identifier(plan.target)} AS t USING {view} AS s ON {condition} WHEN MATCHED THEN DELETE"
+        )
+        told = spark.sql(statement).collect()[0]
+    return Forgotten(rows_deleted=told["num_deleted_rows"])
 
 
 def _telling(user_metadata: str, **facts: str) -> str:
@@ -325,8 +358,11 @@ def _clauses(how: How, columns: list[str]) -> str:
 
 def _condition(how: How) -> str:
     """Of a row of the table and a staged one that have the same key."""
-    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
-    return f"{same_key} AND ({how.on})" if how.on else same_key
+    return f"{_same_key(how)} AND ({how.on})" if how.on else _same_key(how)
+
+
+def _same_key(how: How) -> str:
+    return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
 
 
 def _upsert_clauses(how: How, columns: list[str]) -> str:

@@ -170,6 +170,25 @@ class ChangePlan(CommitPlan):
         return cls(**vars(append), change=change)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ForgetPlan(JobPlan):
+    """Delete from ``target`` rows that an upsert has brought, and that are older than a deletion by another sink.
+
+    Attributes:
+        target: The table.
+        place: Where the rows were staged.
+        how: The upsert.
+        notes: Where the other sinks have noted their deletions.
+    """
+
+    JOB = "delta_forget"
+
+    target: str
+    place: str
+    how: How
+    notes: tuple[str, ...]
+
+
 # -- look, and keep up -------------------------------------------------------------------------------------------
 
 
@@ -281,6 +300,13 @@ class Committed(Seen):
     """What was seen after a commit; or before it if it was ``refused``, which says why. Nothing was written then."""
 
     refused: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgotten:
+    """How many rows are gone."""
+
+    rows_deleted: int
 
 
 @dataclass(frozen=True, kw_only=True)
