@@ -9,6 +9,7 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 
+from airflow_epochs import KafkaSource, records_waiting
 from tests.support.airflow_harness import Harness
 from tests.support.layout_lab import Lab
 
@@ -82,3 +83,35 @@ def test_a_name_that_another_dag_gives_to_another_asset_does_not_stop_an_epoch(
     assert lab.run("r1").state == "success"
     assert [event["sink"] for event in lab.harness.asset_events("r1")] == ["audit"]
     assert f"no active asset with the URI '{lab.uri}'" in caplog.text
+
+
+def waiting_for(pipeline: str, region: str, ledger_conn_id: str) -> Asset:
+    source = KafkaSource(topics=[f"{pipeline}_{region}"], max_wait=0)
+    return records_waiting(pipeline, source, ledger_conn_id=ledger_conn_id)
+
+
+def watched(pipeline: str) -> set[str]:
+    """The ledgers of the pipelines of this name that Airflow's triggerer would watch."""
+    from airflow.models.asset import AssetWatcherModel
+    from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        ids = session.query(AssetWatcherModel.trigger_id)
+        found = [trigger.kwargs for trigger in session.query(Trigger).filter(Trigger.id.in_(ids))]
+        return {kwargs["ledger_conn_id"] for kwargs in found if kwargs.get("pipeline") == pipeline}
+
+
+def test_two_pipelines_of_one_name_with_different_ledgers_are_both_watched() -> None:
+    """Of assets with one name, Airflow would watch one."""
+    for region, ledger_conn_id in (("eu", "epochs_default"), ("us", "ledger_us"), ("eu", "epochs_default")):
+        asset = waiting_for("watched", region, ledger_conn_id)
+        with DAG(f"watched_{region}", schedule=[asset], is_paused_upon_creation=False) as dag:
+            EmptyOperator(task_id="run")
+        Harness(dag)
+    assert watched("watched") == {"epochs_default", "ledger_us"}
+
+
+def test_the_asset_of_waiting_records_names_the_ledger_unless_it_is_the_default() -> None:
+    assert waiting_for("orders", "eu", "epochs_default").name == "orders-records-waiting"
+    assert waiting_for("orders", "eu", "ledger_eu").name == "orders-records-waiting@ledger_eu"
