@@ -26,7 +26,8 @@ class Named(Lab):
 
     def renamed(self, **layout: Any) -> None:
         self.uri = f"memory://{self.world.name}/orders"
-        asset = Asset(**{key: text.format(uri=self.uri) for key, text in self.reader.items()})
+        named: dict[str, Any] = {key: text.format(uri=self.uri) for key, text in self.reader.items()}
+        asset = Asset(**named)
         with DAG(f"reader_{self.world.name}", schedule=[asset], is_paused_upon_creation=False) as dag:
             EmptyOperator(task_id="read")
         self.consumer = Harness(dag)

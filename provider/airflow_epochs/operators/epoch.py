@@ -228,7 +228,7 @@ class VoteEpochOperator(UndecidedStep):
         """Collect the votes and decide, on the newest stage report in ``checkpoint``."""
         from airflow_epochs.operators import phases
 
-        staged = [checkpoint.stage for checkpoint in self._checkpoints() if checkpoint.stage]
+        staged = [checkpoint.stage for checkpoint in self._checkpoints if checkpoint.stage]
         limits = phases.limits_again(context["params"])
         return coordinator.vote(run, staged[-1] if staged else None, limits)
 
