@@ -164,9 +164,9 @@ class EpochOperator(BaseOperator):
 
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
-        """Called by Airflow. The DAG in its database tells of each task which pipeline it is of."""
+        """Called by Airflow. The DAG in its database has these of each task, which `retry` reads."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # of Airflow
-        return fields | {"pipeline"}
+        return fields | {"pipeline", "on_failed_epoch"}
 
     def _require_no_wait_for_last_run(self) -> None:
         if self.depends_on_past or self.wait_for_downstream:
