@@ -109,6 +109,8 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         checkpoint = self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
         first = ledger.epoch_of(run) or checkpoint.epoch  # also after an earlier try, which has emitted no event
         ended = series.has_ended(ledger, run, number)
+        if ended:
+            log.info("%s had epoch %s already, and takes no new data: the next run does", run, checkpoint.epoch)
         while not ended and not self._stopping:
             number += 1
             following = self._following(number, run, bounds, context)
