@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -12,6 +13,13 @@ from airflow.sdk import DAG
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.model import WaivedRecord
+from airflow_epochs.operators.epoch import (
+    CommitSinkOperator,
+    CompleteEpochOperator,
+    OpenEpochOperator,
+    StageEpochOperator,
+    VoteEpochOperator,
+)
 from airflow_epochs.page import run_notes
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.testing import MemorySink, MemorySource
@@ -50,6 +58,62 @@ def test_every_task_returns_the_checkpoint_record_as_xcom(lab: Lab) -> None:
     assert {vote["vote"] for vote in xcoms["vote"]["votes"].values()} == {"VOTE_COMMIT"}
     assert set(final["seconds"]) == SUCCESS
     assert final["metrics"]["rows_in"] == 2
+
+
+@pytest.mark.parametrize("value", ["s3://bucket/xcom/123", {"epoch": 1}, [[5]]], ids=["text", "object", "list"])
+def test_an_xcom_that_is_no_checkpoint_stops_no_decided_epoch(
+    lab: Lab, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has changed it, or an XCom backend of the user's own gives something else."""
+    lab.produce("a")
+    with broken_commit("audit"):
+        lab.run("r1")
+    lab.harness.set_xcom("r1", "orders.vote", value)
+    outcome = lab.clear("r1", only_failed=True)
+    assert outcome.state == "success"
+    assert set(outcome.xcoms["complete"]["seconds"]) >= {"commit.orders", "commit.audit", "complete"}
+    assert (lab.shown(), lab.ledger.newest_complete()) == ([["a"], ["a"]], 1)
+    assert "an XCom of a task before is no checkpoint" in caplog.text
+
+
+def test_vote_says_what_to_clear_if_the_xcom_of_stage_is_no_checkpoint(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.produce("a")
+    told = StageEpochOperator._told
+    with monkeypatch.context() as patched:
+        patched.setattr(StageEpochOperator, "_told", lambda *args: told(*args) and "s3://bucket/xcom/123")
+        assert in_state(lab.run("r1"), "failed") == {"vote", "abort"}
+    decision = lab.ledger.view_of_next().decision
+    assert decision and "EPOCHS-NOTHING-STAGED" in decision.reason
+    behind = set(lab.harness.dag.task_ids) - {"orders.open"}
+    assert lab.harness.clear("r1", *behind).state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_mapped_commit_tasks_pass_their_measurements_on(lab: Lab, listed: bool) -> None:
+    """Airflow gives the XComs of a mapped task as a lazy sequence."""
+    lab.produce("a")
+    shared: dict[str, Any] = {
+        "pipeline": "orders",
+        "source": MemorySource(world=lab.world.name, topics=("orders",)),
+        "transform": lab.transform,
+        "sinks": [MemorySink(name=name, world=lab.world.name) for name in ("orders", "audit")],
+        "spark": lab.spark,
+        "retries": 0,
+    }
+    with DAG(f"mapped_{listed}", schedule=None, max_active_runs=1) as dag:
+        opened = OpenEpochOperator(task_id="open", **shared)
+        staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
+        voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
+        commits = CommitSinkOperator.partial(task_id="commit", checkpoint=voted.output, **shared)
+        given = commits.expand(sink=["orders", "audit"]).output
+        CompleteEpochOperator(task_id="complete", checkpoint=[given] if listed else given, **shared)
+    outcome = Harness(dag).run("r1")
+    assert outcome.state == "success"
+    assert set(outcome.xcoms["complete"]["seconds"]) == SUCCESS
+    assert lab.shown() == [["a"], ["a"]]
 
 
 def test_a_run_without_new_data_is_green_and_everything_is_skipped(lab: Lab) -> None:

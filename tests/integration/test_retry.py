@@ -385,6 +385,26 @@ def test_a_new_run_is_started_if_no_epoch_is_unfinished_and_if_airflow_has_forgo
     assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
 
 
+def test_a_retry_says_so_if_no_other_run_may_finish_an_epoch_whose_run_airflow_has_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block")
+    in_doubt(lab)
+    assert "It is rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    lab.harness.forget()
+    said = Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    assert "another run fails, and leaves the epoch as it is" in said
+    assert "rolled forward" not in said
+    retried(lab)
+    assert short(lab.harness.drive(fresh(lab).retries()[0].run_id)).state == "failed"
+    assert 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green' in said
+    lab.laid_out(on_failed_epoch="take_over")
+    assert "It is rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    retried(lab)
+    assert short(lab.harness.drive(fresh(lab).retries()[1].run_id)).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
 @BOTH_LAYOUTS
 def test_a_run_that_failed_behind_its_complete_epoch_is_said_to_take_no_new_data_and_takes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]

@@ -92,6 +92,24 @@ def opened_by(lab: Lab) -> list[str]:
     return [record.opened_by.run_id for record in records if record]
 
 
+def test_a_run_whose_id_was_used_before_says_that_it_takes_no_new_data(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The DAG was deleted and made again."""
+    lab.produce("a")
+    lab.run("scheduled")
+    lab.harness.forget()
+    lab.produce("b")
+    caplog.clear()
+    caplog.set_level("INFO", "airflow_epochs")
+    assert lab.run("scheduled").state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+    run = Run(lab.harness.dag.dag_id, "scheduled")
+    assert f"{run} had epoch 1 already, and takes no new data: the next run does" in caplog.messages
+    assert lab.run("next").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
 def test_one_task_works_on_one_epoch_after_another_until_it_has_caught_up(lab: Lab) -> None:
     lab.produce("a", "b", "c")
     outcome = lab.run("r1", ONE_BY_ONE)

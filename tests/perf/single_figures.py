@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG, Asset, Context
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.operators.single import EpochsOperator
@@ -119,8 +119,8 @@ def _running(run: str, lake: Path, conf: Mapping[str, object]) -> Iterator[None]
 class _Anything:
     """What an asset event would be told."""
 
-    def __getitem__(self, asset: object) -> SimpleNamespace:
-        return SimpleNamespace(extra={})
+    def __getitem__(self, asset: Any) -> SimpleNamespace:
+        return SimpleNamespace(extra={}, key=Asset(asset.uri))
 
 
 @contextmanager

@@ -144,6 +144,12 @@ class Harness:
             run = session.query(DagRun).filter_by(dag_id=self.dag.dag_id, run_id=run_id).one()
             patch_dag_run_note(dag_run=run, note=note, user=SimpleAuthManagerUser(username="ada", role="ADMIN"))
 
+    def set_xcom(self, run_id: str, task_id: str, value: object) -> None:
+        """Put something else in place of what a task has returned."""
+        from airflow.models.xcom import XComModel
+
+        XComModel.set(key="return_value", value=value, dag_id=self.dag.dag_id, task_id=task_id, run_id=run_id)
+
     def partition_keys(self, run_id: str) -> list[str | None]:
         """The partition key of every asset event of a run."""
         from airflow.models.asset import AssetEvent

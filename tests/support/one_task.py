@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG, Asset, Context
 
 from airflow_epochs import KafkaSource, SparkConnect
 from airflow_epochs.contracts import Sink
@@ -22,7 +22,7 @@ class Told:
         self.events: dict[str, SimpleNamespace] = {}
 
     def __getitem__(self, asset: Any) -> SimpleNamespace:
-        return self.events.setdefault(asset.uri, SimpleNamespace(extra={}))
+        return self.events.setdefault(asset.uri, SimpleNamespace(extra={}, key=Asset(asset.uri)))
 
 
 def run_in_one_task(

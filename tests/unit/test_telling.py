@@ -53,6 +53,10 @@ def test_an_epoch_that_was_complete_before_is_told_so_by_each_step(steps: dict[s
         assert told(step, steps["complete"], 0.0).startswith("epoch 1: complete, with 1,200 rows for")
 
 
+def test_open_says_of_an_epoch_that_is_complete_that_the_run_takes_no_new_data(steps: dict[str, Checkpoint]) -> None:
+    assert told("open", steps["complete"], 0.2).endswith("users; so this run takes no new data, in 0.2 s")
+
+
 def test_a_run_is_told_in_brief_by_its_rows_and_where_each_sink_stands(steps: dict[str, Checkpoint]) -> None:
     done = steps["complete"]
     assert in_brief(done) == "epoch 1: 2,400 rows, audit@0, users@0"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
+from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import ByInterval, Interval
 from airflow_epochs.coordinator import admin, pausing, rereading, series
 from airflow_epochs.coordinator.admin import Account
@@ -19,7 +20,7 @@ from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks
+from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
 from airflow_epochs.ledger.run_ids import airflow_run, nth, read_again
@@ -35,6 +36,8 @@ ACTIVE = (RUNNING, "queued")
 FAILED = "failed"
 NOT_GREEN = ("failed", "upstream_failed", "skipped")
 _MARKED = "that somebody marked as success though they are not done"
+_TAKE_OVER = 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green.'
+_ANOTHER_RUN = "Start another run for the same data interval, such as a backfill: it finishes the epoch."
 _BECOMES = {
     State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
     State.ABORTED: "The same offsets are taken again.",
@@ -108,6 +111,8 @@ class Retry:
         run = Run(self.dag_id, self.run_id)
         if view is None and self.run_id and (epoch := _epoch_passed_on(ledger, run)):
             return f"Epoch {epoch} of {run} is complete: the run takes no new data. For that, trigger the DAG."
+        if view is not None and (why := _left_alone(ledger, self.pipeline, view, run)):
+            return f"{in_words(view)} {why}"
         return _unfinished_in_words(view)
 
     def do(self, ledger: Ledger, by: Account) -> str:
@@ -194,6 +199,22 @@ def _unfinished_in_words(view: EpochView | None) -> str:
     if view is None:
         return "No epoch is unfinished: the run takes the next one."
     return in_words(view) if view.opened.command else f"{in_words(view)} {_BECOMES[view.state]}"
+
+
+def _left_alone(ledger: Ledger, pipeline: str, view: EpochView, run: Run) -> str:
+    """Why the run fails and leaves the unfinished epoch as it is; empty if it finishes it."""
+    owner = airflow_run(ledger, view.opened.run)
+    if view.opened.command or owner == run or view.opened.dag_id != run.dag_id:
+        return ""
+    source = source_in(view.opened.source)
+    by_interval = isinstance(source, ByInterval) and source.by_interval()
+    chosen = {task.get("on_failed_epoch") for task in stored_tasks(run.dag_id) if task.get("pipeline") == pipeline}
+    if not (BLOCK in chosen or (by_interval and None in chosen)):
+        return ""
+    return (
+        f'Airflow no longer has {owner}, and the pipeline has `on_failed_epoch="block"`: another run fails, and leaves '
+        f"the epoch as it is. {_ANOTHER_RUN if by_interval else _TAKE_OVER} See docs/intervals.md#when-a-run-fails."
+    )
 
 
 def _paused_dag(dag_id: str) -> str:

@@ -89,8 +89,9 @@ class EpochOperator(BaseOperator):
         on_failed_epoch: What ``open`` does with an epoch that another run has opened and not completed. "take_over": it
             finishes that epoch, with the same input, in place of one of its own. "block": it fails, and names the run
             to clear. None: "block" if the source reads data intervals, else "take_over".
-        checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
-            ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
+        checkpoint: The previous step's XCom (``previous.output``, also of a mapped task), or a list of them. It carries
+            measurements and, for ``vote``, what was staged. If it disagrees with the ledger, the ledger wins. What is
+            no checkpoint is left out, with a warning.
     """
 
     template_fields: Sequence[str] = ("source", "transform", "sinks", "spark", "ledger_conn_id", "checkpoint")
@@ -163,9 +164,9 @@ class EpochOperator(BaseOperator):
 
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
-        """Called by Airflow. The DAG in its database tells of each task which pipeline it is of."""
+        """Called by Airflow. The DAG in its database has these of each task, which `retry` reads."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # of Airflow
-        return fields | {"pipeline"}
+        return fields | {"pipeline", "on_failed_epoch"}
 
     def _require_no_wait_for_last_run(self) -> None:
         if self.depends_on_past or self.wait_for_downstream:
@@ -238,7 +239,7 @@ class EpochOperator(BaseOperator):
     def _require_shared(self, ledger: Ledger) -> None:
         """Raise Refused if a task before has worked on an epoch that the ledger does not have, and never had."""
         following = ledger.view_of_next().number
-        if unknown := [checkpoint for checkpoint in self._checkpoints() if checkpoint.epoch >= following]:
+        if unknown := [checkpoint for checkpoint in self._checkpoints if checkpoint.epoch >= following]:
             epoch, txn = unknown[-1].epoch, unknown[-1].txn_id
             raise Refused(
                 f"A task before this one has worked on epoch {epoch} ({txn}). The ledger at "
@@ -373,11 +374,12 @@ class EpochOperator(BaseOperator):
         """The transform by its name alone. Steps that run the file or record its digest override this."""
         return Transform.parse(self.transform)
 
+    @cached_property
     def _checkpoints(self) -> list[Checkpoint]:
-        from airflow_epochs.operators.xcom import from_xcom
+        """Of the tasks before. Asked for after Airflow has rendered ``checkpoint``."""
+        from airflow_epochs.operators.xcom import checkpoints_in
 
-        values = self.checkpoint if isinstance(self.checkpoint, (list, tuple)) else [self.checkpoint]
-        return [from_xcom(value) for value in values if value]
+        return list(checkpoints_in(self.checkpoint))
 
     def _measured(self, checkpoint: Checkpoint, seconds: float) -> Checkpoint:
         """``checkpoint`` with the measurements of this step and of the steps before.
@@ -399,7 +401,7 @@ class EpochOperator(BaseOperator):
         """Seconds per step, and Spark's metrics, from the checkpoints of the steps before."""
         seconds: dict[str, float] = {}
         metrics: JsonDict = {}
-        for checkpoint in self._checkpoints():
+        for checkpoint in self._checkpoints:
             seconds |= checkpoint.seconds
             metrics |= checkpoint.metrics
         return seconds, metrics

@@ -14,6 +14,7 @@ from airflow.sdk import Asset, TriggerRule
 
 from airflow_epochs.config import Transform
 from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.operators.announcing import AnnouncesSinks
 from airflow_epochs.operators.base import EpochOperator, NeedsTransform
 from airflow_epochs.operators.deferral import (
     GRACE_S,
@@ -227,7 +228,7 @@ class VoteEpochOperator(UndecidedStep):
         """Collect the votes and decide, on the newest stage report in ``checkpoint``."""
         from airflow_epochs.operators import phases
 
-        staged = [checkpoint.stage for checkpoint in self._checkpoints() if checkpoint.stage]
+        staged = [checkpoint.stage for checkpoint in self._checkpoints if checkpoint.stage]
         limits = phases.limits_again(context["params"])
         return coordinator.vote(run, staged[-1] if staged else None, limits)
 
@@ -268,7 +269,7 @@ class CommitSinkOperator(ReportsLineage, NeedsTransform):
             return Transform.parse(self.transform)
 
 
-class CompleteEpochOperator(EpochOperator):
+class CompleteEpochOperator(AnnouncesSinks):
     """Closes the epoch and emits one asset event per sink. Pass all commit operators' outputs as ``checkpoint``."""
 
     step = "complete"
@@ -286,7 +287,7 @@ class CompleteEpochOperator(EpochOperator):
         seconds, metrics = self._measurements()  # from XCom, which may be stale: only measurements, no facts
         checkpoint = coordinator.complete(run, {**metrics, "seconds": seconds})
         phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
-        phases.tell_of_newest(coordinator, self.assets, context, checkpoint)
+        self.announce(coordinator, context, checkpoint)
         return checkpoint
 
 

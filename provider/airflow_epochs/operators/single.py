@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, NotApplied, tolerated
+from airflow_epochs.operators.announcing import AnnouncesSinks
 from airflow_epochs.operators.base import NeedsTransform, run_of, try_number
 from airflow_epochs.operators.epoch import CommitSinkOperator, OpenEpochOperator, assets_of
 from airflow_epochs.operators.lineage import ReportsLineage
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 
-class EpochsOperator(ReportsLineage, NeedsTransform):
+class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
     """Opens, stages, votes on, commits and completes one epoch after another, until it has caught up.
 
     It calls what the operators of the single steps call, and the ledger has the same records. It ends when the source
@@ -108,6 +109,8 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
         checkpoint = self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
         first = ledger.epoch_of(run) or checkpoint.epoch  # also after an earlier try, which has emitted no event
         ended = series.has_ended(ledger, run, number)
+        if ended:
+            log.info("%s had epoch %s already, and takes no new data: the next run does", run, checkpoint.epoch)
         while not ended and not self._stopping:
             number += 1
             following = self._following(number, run, bounds, context)
@@ -118,7 +121,7 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
                 ended = True
         if ended:
             phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
-        phases.tell_of_newest(coordinator, self.assets, context, checkpoint, first)
+        self.announce(coordinator, context, checkpoint, first)
         log.info("this run has worked on epochs %s to %s", first, checkpoint.epoch)
         return checkpoint
 

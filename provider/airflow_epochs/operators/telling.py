@@ -53,7 +53,8 @@ def _work(step: str, done: Checkpoint) -> str:
     sink = step.removeprefix("commit.")
     if sink != step and sink in done.receipts:
         return f"{_shown(done.receipts[sink])} shown"
-    return f"complete, with {_rows({sink: receipt.rows for sink, receipt in done.receipts.items()})},"
+    no_more = "; so this run takes no new data" if step == "open" else ""
+    return f"complete, with {_rows({sink: receipt.rows for sink, receipt in done.receipts.items()})}{no_more},"
 
 
 def _offsets(done: Checkpoint) -> str:

@@ -7,12 +7,15 @@ event times of ``stage`` stay, some 26 bytes for each partition: the vote puts t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
+from airflow_epochs import secrecy
 from airflow_epochs.model import Checkpoint, JsonDict, Receipt
+
+log = secrecy.logger(__name__)
 
 BYTES_MAX = 47 * 1024
 """Of the JSON with blanks, as Airflow writes it. The rest of the 48 KB is for what Airflow adds."""
@@ -38,6 +41,21 @@ def from_xcom(value: object) -> Checkpoint:
         case {"stage": {"nonce": try_id, **stage}, **others}:
             value = {**others, "stage": {**stage, "try_id": try_id}}
     return msgspec.convert(value, Checkpoint, strict=False)
+
+
+def checkpoints_in(value: object) -> Iterator[Checkpoint]:
+    """The checkpoints of the tasks before: of one, of several, or of a mapped one, whose XComs are a lazy sequence.
+
+    What is no checkpoint is left out, with a warning: the facts are in the ledger.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        for each in value:
+            yield from checkpoints_in(each)
+    elif value:
+        try:
+            yield from_xcom(value)
+        except msgspec.ValidationError as error:
+            log.warning("an XCom of a task before is no checkpoint (%s): its measurements are left out", error)
 
 
 def fitted(checkpoint: Checkpoint) -> Checkpoint:

@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument
+from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.names import is_template
 from airflow_epochs.sources.kafka.config import read_config
 from airflow_epochs.sources.kafka.starting import bad, parse_starting, starting_json
@@ -31,7 +32,7 @@ LOOK_S = 1.0
 
 
 def records_waiting(
-    pipeline: str, source: KafkaSource, *, ledger_conn_id: str = "epochs_default", again: float = AGAIN_S
+    pipeline: str, source: KafkaSource, *, ledger_conn_id: str = EpochsHook.default_conn_name, again: float = AGAIN_S
 ) -> Asset:
     """An asset for the ``schedule`` of a pipeline's DAG: a run starts when the source's next epoch may begin.
 
@@ -65,8 +66,14 @@ def records_waiting(
         ledger_conn_id=ledger_conn_id,
         again_s=float(again),
     )
-    name = f"{pipeline}-records-waiting"
+    name = _name_of(pipeline, ledger_conn_id)
     return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
+def _name_of(pipeline: str, ledger_conn_id: str) -> str:
+    """Another one for each ledger: two pipelines may have one name, and Airflow watches one asset of a name."""
+    name = f"{pipeline}-records-waiting"
+    return name if ledger_conn_id == EpochsHook.default_conn_name else f"{name}@{ledger_conn_id}"
 
 
 def _require_topics(source: object) -> None:

@@ -1,0 +1,118 @@
+"""Other DAGs name the asset of a sink as they like: an epoch is completed, and Airflow tells those that it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset
+
+from airflow_epochs import KafkaSource, records_waiting
+from tests.support.airflow_harness import Harness
+from tests.support.layout_lab import Lab
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+
+
+class Named(Lab):
+    """A pipeline whose first sink has an asset that another DAG, which Airflow has read before, names otherwise."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, reader: dict[str, str], **layout: Any) -> None:
+        self.reader = reader
+        super().__init__(folder, monkeypatch, **layout)
+
+    def renamed(self, **layout: Any) -> None:
+        self.uri = f"memory://{self.world.name}/orders"
+        named: dict[str, Any] = {key: text.format(uri=self.uri) for key, text in self.reader.items()}
+        asset = Asset(**named)
+        with DAG(f"reader_{self.world.name}", schedule=[asset], is_paused_upon_creation=False) as dag:
+            EmptyOperator(task_id="read")
+        self.consumer = Harness(dag)
+        super().renamed(**layout)
+
+    def dag(self, dag_id: str, **layout: Any) -> DAG:
+        """With one more asset, which the user names as what the tasks read."""
+        dag = super().dag(dag_id, **layout)
+        dag.get_task(f"orders.{self.behind}").inlets = [Asset(f"input of {self.uri}")]
+        return dag
+
+    def waiting(self) -> int:
+        """How many of the reader's assets have had an event since its last run."""
+        from airflow.models.asset import AssetDagRunQueue
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            return session.query(AssetDagRunQueue).filter_by(target_dag_id=self.consumer.dag.dag_id).count()
+
+
+OTHER_NAMES = {
+    "a name of its own": {"name": "silver {uri}", "uri": "{uri}"},
+    "a slash at the end": {"uri": "{uri}/"},
+}
+
+
+@pytest.mark.parametrize("reader", OTHER_NAMES.values(), ids=OTHER_NAMES.keys())
+@pytest.mark.parametrize("layout", ["tasks", pytest.param("single", marks=pytest.mark.long)])
+def test_an_epoch_is_completed_and_told_to_a_dag_that_gives_the_asset_another_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: dict[str, str],
+    layout: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lab = Named(tmp_path, monkeypatch, reader, layout=layout)
+    lab.produce(1, 2)
+    assert lab.run("r1").state == "success"
+    assert lab.ledger.newest_complete() == 1
+    events = {event["sink"]: event for event in lab.harness.asset_events("r1")}
+    assert {sink: (event["epoch"], event["rows"]) for sink, event in events.items()} == {
+        "orders": (1, 2),
+        "audit": (1, 2),
+    }
+    assert lab.waiting() == 1
+    assert f"`Asset({lab.uri!r})`, without a name" in caplog.text
+
+
+def test_a_name_that_another_dag_gives_to_another_asset_does_not_stop_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = Named(tmp_path, monkeypatch, {"name": "{uri}", "uri": "x-other:{uri}"})
+    lab.produce(1, 2)
+    assert lab.run("r1").state == "success"
+    assert [event["sink"] for event in lab.harness.asset_events("r1")] == ["audit"]
+    assert f"no active asset with the URI '{lab.uri}'" in caplog.text
+
+
+def waiting_for(pipeline: str, region: str, ledger_conn_id: str) -> Asset:
+    source = KafkaSource(topics=[f"{pipeline}_{region}"], max_wait=0)
+    return records_waiting(pipeline, source, ledger_conn_id=ledger_conn_id)
+
+
+def watched(pipeline: str) -> set[str]:
+    """The ledgers of the pipelines of this name that Airflow's triggerer would watch."""
+    from airflow.models.asset import AssetWatcherModel
+    from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        ids = session.query(AssetWatcherModel.trigger_id)
+        found = [trigger.kwargs for trigger in session.query(Trigger).filter(Trigger.id.in_(ids))]
+        return {kwargs["ledger_conn_id"] for kwargs in found if kwargs.get("pipeline") == pipeline}
+
+
+def test_two_pipelines_of_one_name_with_different_ledgers_are_both_watched() -> None:
+    """Of assets with one name, Airflow would watch one."""
+    for region, ledger_conn_id in (("eu", "epochs_default"), ("us", "ledger_us"), ("eu", "epochs_default")):
+        asset = waiting_for("watched", region, ledger_conn_id)
+        with DAG(f"watched_{region}", schedule=[asset], is_paused_upon_creation=False) as dag:
+            EmptyOperator(task_id="run")
+        Harness(dag)
+    assert watched("watched") == {"epochs_default", "ledger_us"}
+
+
+def test_the_asset_of_waiting_records_names_the_ledger_unless_it_is_the_default() -> None:
+    assert waiting_for("orders", "eu", "epochs_default").name == "orders-records-waiting"
+    assert waiting_for("orders", "eu", "ledger_eu").name == "orders-records-waiting@ledger_eu"
