@@ -259,16 +259,17 @@ class EpochOperator(BaseOperator):
 
         Airflow begins the next run as soon as this one has ended, so skipped runs would follow each other without end.
         """
-        from airflow_epochs.operators.backing_off import is_continuous
+        from airflow_epochs.operators.backing_off import is_continuous, within_run
 
         if self._rested or not is_continuous(context):
             return
         from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
+        rest_s = within_run(context, REST_S)
         self.defer(
-            trigger=DateTimeTrigger(datetime.now(timezone.utc) + timedelta(seconds=REST_S)),
+            trigger=DateTimeTrigger(datetime.now(timezone.utc) + timedelta(seconds=rest_s)),
             method_name=self.after_rest.__name__,
-            timeout=timedelta(seconds=REST_S + GRACE_S),
+            timeout=timedelta(seconds=rest_s + GRACE_S),
         )
 
     def after_rest(self, context: Context, event: object = None) -> JsonDict:
