@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -12,6 +13,14 @@ from airflow.sdk import DAG
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.model import WaivedRecord
+from airflow_epochs.operators.epoch import (
+    CommitSinkOperator,
+    CompleteEpochOperator,
+    OpenEpochOperator,
+    StageEpochOperator,
+    VoteEpochOperator,
+)
+from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.page import run_notes
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.testing import MemorySink, MemorySource
@@ -353,3 +362,52 @@ def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
     assert outcome.state == "failed"
     assert outcome.tasks["open"] == "failed"
     assert lab.shown() == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda commits: commits.output, lambda commits: [commits.output]], ids=["one", "list"]
+)
+def test_commits_that_a_dag_maps_by_their_sinks_show_the_epoch_and_complete_reads_their_outputs(
+    lab: Lab, outputs: Callable[[Any], Any]
+) -> None:
+    names = ["mapped_orders", "mapped_audit"]
+    shared: dict[str, Any] = {
+        "pipeline": "orders",
+        "source": MemorySource(world=lab.world.name, topics=("orders",)),
+        "transform": lab.transform,
+        "sinks": [MemorySink(name=name, world=lab.world.name) for name in names],
+        "spark": lab.spark,
+        "retries": 0,
+    }
+    with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
+        opened = OpenEpochOperator(task_id="open", **shared)
+        staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
+        voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
+        commits = CommitSinkOperator.partial(task_id="commit", checkpoint=voted.output, **shared).expand(sink=names)
+        CompleteEpochOperator(task_id="complete", checkpoint=outputs(commits), **shared)
+    lab.produce(1, 2)
+    outcome = Harness(dag).run("r1")
+    assert outcome.state == "success"
+    assert [lab.world.table(name).values() for name in names] == [[1, 2], [1, 2]]
+    assert {*outcome.xcoms["complete"]["receipts"]} == {*names}
+
+
+def test_mapped_instances_with_pipelines_of_their_own_show_all_that_each_of_them_reads(lab: Lab) -> None:
+    rows = [
+        {
+            "pipeline": f"mapped_{name}",
+            "source": MemorySource(world=lab.world.name, topics=(name,)),
+            "sinks": [MemorySink(name=f"mapped_{name}", world=lab.world.name)],
+        }
+        for name in ("eu", "us")
+    ]
+    shared: dict[str, Any] = {"transform": lab.transform, "spark": lab.spark, "retries": 0, "wait_for_others": 0}
+    with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
+        EpochsOperator.partial(task_id="epochs", **shared).expand_kwargs(rows)
+    harness = Harness(dag)
+    for number in (1, 2):
+        lab.world.produce("eu", 0, [f"eu {number}"])
+        lab.world.produce("us", 0, [f"us {number}"])
+        assert harness.run(f"r{number}").state == "success"
+    assert lab.world.table("mapped_eu").values() == ["eu 1", "eu 2"]
+    assert lab.world.table("mapped_us").values() == ["us 1", "us 2"]

@@ -37,9 +37,11 @@ from airflow_epochs.operators import documentation
 from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
+from airflow_epochs.operators.mapped import Partial, of_pipelines
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_epochs.ballot import VoteFunction
     from airflow_epochs.contracts import Sink, Source
@@ -160,6 +162,11 @@ class EpochOperator(BaseOperator):
         self.on_failed_epoch = on_failed_epoch
         self.checkpoint = checkpoint
         self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:  # type: ignore[override]  # a variable there, for this purpose
+        """Called by DAG files that map the operator, which ``operators.mapped`` checks."""
+        return Partial.of(super().partial(**kwargs))
 
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
@@ -377,8 +384,7 @@ class EpochOperator(BaseOperator):
     def _checkpoints(self) -> list[Checkpoint]:
         from airflow_epochs.operators.xcom import from_xcom
 
-        values = self.checkpoint if isinstance(self.checkpoint, (list, tuple)) else [self.checkpoint]
-        return [from_xcom(value) for value in values if value]
+        return [from_xcom(value) for value in _each(self.checkpoint) if value]
 
     def _measured(self, checkpoint: Checkpoint, seconds: float) -> Checkpoint:
         """``checkpoint`` with the measurements of this step and of the steps before.
@@ -416,6 +422,15 @@ class NeedsTransform(EpochOperator):
         return find_transform(self.transform, [beside_dag, beside_dag.parent, dags, dags.parent])
 
 
+def _each(checkpoint: object) -> Iterator[object]:
+    """One checkpoint or many: a list of outputs, and the output of a mapped task, which is a sequence."""
+    if isinstance(checkpoint, Sequence) and not isinstance(checkpoint, str):
+        for each in checkpoint:
+            yield from _each(each)
+    else:
+        yield checkpoint
+
+
 def _alone(failure: BaseException) -> BaseException:
     """``failure``, if it is ours, without its causes and the frames so far: Airflow would print them all.
 
@@ -444,7 +459,7 @@ def require_name_of_its_own(dag: DAG, pipeline: str) -> None:
 
     The same pipeline may be there twice, as in the branches of a DAG: the second one finds the epoch of the first.
     """
-    openers = [task for task in dag.tasks if isinstance(task, EpochOperator) and task.step in _OPENING]
+    openers = [task for task in of_pipelines(dag) if task.step in _OPENING]
     mine = [task for task in openers if task.pipeline == pipeline]
     if len({(task.ledger_conn_id, task.told_apart_by) for task in mine}) > len({task.ledger_conn_id for task in mine}):
         raise BadArgument(
