@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -411,3 +412,29 @@ def test_mapped_instances_with_pipelines_of_their_own_show_all_that_each_of_them
         assert harness.run(f"r{number}").state == "success"
     assert lab.world.table("mapped_eu").values() == ["eu 1", "eu 2"]
     assert lab.world.table("mapped_us").values() == ["us 1", "us 2"]
+
+
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+def test_a_ledger_whose_connection_id_is_a_number_is_found_where_templates_render_to_native_objects(
+    lab: Lab, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_123", os.environ["AIRFLOW_CONN_EPOCHS_DEFAULT"])
+    with DAG(
+        f"{lab.harness.dag.dag_id}_native",
+        schedule=None,
+        max_active_runs=1,
+        render_template_as_native_obj=True,
+        params={"ledger": "123"},
+    ) as dag:
+        EpochPipeline(
+            "orders",
+            source=MemorySource(world=lab.world.name, topics=("orders",)),
+            transform=lab.transform,
+            sinks=[MemorySink(name="orders", world=lab.world.name)],
+            spark=lab.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+            ledger_conn_id="{{ params.ledger }}",
+            layout=layout,
+        )
+    lab.produce(1, 2)
+    assert Harness(dag).run("r1").state == "success"
+    assert lab.world.table("orders").values() == [1, 2]

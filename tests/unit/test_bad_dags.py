@@ -238,6 +238,7 @@ def test_operators_used_one_by_one_refuse_what_the_pipeline_would_have_refused_w
             )
         opening.transform = cast(str, transform)
         this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs, tasks=dag.tasks)
+        this.render_template_as_native_obj = False
         with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file") as failed:
             opening.execute(cast(Context, {"dag": this}))
         assert str(failed.value).count("EPOCHS-") == 1

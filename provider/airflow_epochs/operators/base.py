@@ -38,6 +38,7 @@ from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
 from airflow_epochs.operators.mapped import Partial, of_pipelines
+from airflow_epochs.operators.rendered import require_texts
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -348,6 +349,8 @@ class EpochOperator(BaseOperator):
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
             require_name_of_its_own(dag, self.pipeline)
+            if dag.render_template_as_native_obj:
+                require_texts([self, self.source, *self.sinks, self.spark])
             require_keep_epochs(self.keep_epochs)
             return Pipeline(
                 name=self.pipeline,
