@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_epochs import DeltaSource
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.model import WaivedRecord
@@ -438,3 +439,20 @@ def test_a_ledger_whose_connection_id_is_a_number_is_found_where_templates_rende
     lab.produce(1, 2)
     assert Harness(dag).run("r1").state == "success"
     assert lab.world.table("orders").values() == [1, 2]
+
+
+def test_a_run_with_a_param_that_its_form_does_not_offer_is_red_and_says_so(
+    lab: Lab, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with DAG(f"{lab.harness.dag.dag_id}_delta", schedule=None, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders",
+            source=DeltaSource(str(tmp_path / "bronze")),
+            transform=lab.transform,
+            sinks=[MemorySink(name="orders", world=lab.world.name)],
+            spark=lab.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+            operator_args={"retries": 0},
+        )
+    outcome = Harness(dag).run("r1", {"max_records": 5})
+    assert outcome.tasks["orders.open"] == "failed"
+    assert "the param max_records, which a DeltaSource does not have" in capsys.readouterr().out
