@@ -25,6 +25,7 @@ from airflow_epochs.operators.epoch import (
 from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.page import run_notes
 from airflow_epochs.pipeline import EpochPipeline
+from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemorySource
 from tests.support.airflow_harness import Harness
 from tests.support.lanes import long_but
@@ -456,3 +457,61 @@ def test_a_run_with_a_param_that_its_form_does_not_offer_is_red_and_says_so(
     outcome = Harness(dag).run("r1", {"max_records": 5})
     assert outcome.tasks["orders.open"] == "failed"
     assert "the param max_records, which a DeltaSource does not have" in capsys.readouterr().out
+
+
+def tested(lab: Lab, task: str) -> None:
+    """What ``airflow tasks test`` does."""
+    from airflow.cli import cli_parser
+    from airflow.cli.commands.task_command import task_test
+
+    dag = lab.harness.dag
+    task_test(cli_parser.get_parser().parse_args(["tasks", "test", dag.dag_id, f"orders.{task}"]), dag=dag)
+
+
+def known_runs(lab: Lab) -> list[str]:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return [run.run_id for run in session.query(DagRun).filter_by(dag_id=lab.harness.dag.dag_id)]
+
+
+def test_airflow_tasks_test_opens_an_attempt_whose_records_the_next_run_takes(lab: Lab) -> None:
+    lab.produce(1)
+    tested(lab, "open")
+    assert (lab.ledger.view_of_next().state, known_runs(lab), lab.shown()) == (State.OPEN, [], [[], []])
+    lab.produce(2)
+    assert lab.run("r1").state == "success"
+    assert lab.shown() == [[1], [1]]
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [[1, 2], [1, 2]]
+
+
+def test_after_airflow_tasks_test_the_next_run_fails_if_runs_are_not_to_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block")
+    lab.produce(1)
+    tested(lab, "open")
+    assert lab.run("r1").tasks["open"] == "failed"
+    lab.laid_out(on_failed_epoch="take_over")  # as docs/intervals.md says
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [[1], [1]]
+
+
+def test_airflow_tasks_test_publishes_epochs_in_the_single_task_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, layout="single")
+    lab.produce(1)
+    tested(lab, "epochs")
+    assert (lab.shown(), known_runs(lab)) == ([[1], [1]], [])
+
+
+def test_airflow_dags_test_makes_a_run_that_stays_and_publishes_an_epoch(lab: Lab) -> None:
+    lab.produce(1)
+    run = lab.harness.dag.test()
+    assert (run.state, known_runs(lab), lab.shown(), lab.after) == ("success", [run.run_id], [[1], [1]], [1])
+    lab.produce(2)
+    assert lab.run("r1").state == "success"
+    assert lab.shown() == [[1, 2], [1, 2]]
