@@ -116,12 +116,17 @@ class Lacking(Protocol):
     """A source that cannot do everything. Here for the same reason as ``Overlapping``."""
 
     lacks: Mapping[str, str]
-    """Option of the pipeline -> why the source does not allow it."""
+    """Option of the pipeline, or param of a run -> why the source does not allow it."""
+
+
+def lacks_of(source: Source) -> Mapping[str, str]:
+    """What the source does not allow, with the reasons."""
+    return source.lacks if isinstance(source, Lacking) else {}
 
 
 def require_allowed(source: Source, **options: object) -> None:
     """Raise BadArgument if the source does not allow an option of the pipeline that is set."""
-    lacks = source.lacks if isinstance(source, Lacking) else {}
+    lacks = lacks_of(source)
     for option, value in options.items():
         if value and option in lacks:
             raise BadArgument(

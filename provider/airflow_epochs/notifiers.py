@@ -16,6 +16,7 @@ from airflow.sdk import BaseNotifier
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.operators.rendered import require_texts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,6 +50,7 @@ class _LedgerNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Ask, and pass on. Airflow logs an error that this raises."""
+        require_texts([self])
         alert = self._alert(EpochsHook(self.ledger_conn_id).ledger(self.pipeline))
         if alert:
             self.log.warning("%s", alert)

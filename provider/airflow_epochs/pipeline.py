@@ -14,6 +14,7 @@ from airflow_epochs.config import (
     TASKS,
     WAIT_FOR_OTHERS_S,
     WARN,
+    lacks_of,
     possible_groups,
     require_allowed,
     require_backfill,
@@ -124,7 +125,8 @@ class EpochPipeline(TaskGroup):
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
     the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
-    ``savepoint`` to the DAG, unless the DAG defines them; the tag ``epochs``; and a ``doc_md``, unless the DAG has one.
+    ``savepoint`` to the DAG, except those that the DAG defines, and those that the source does not take. It also adds
+    the tag ``epochs``, and a ``doc_md`` if the DAG has none.
 
     With ``layout="single"`` the group is one task, ``epochs``, which runs all these phases for one epoch after another:
     see ``EpochsOperator``. The group then adds the params ``for_seconds`` and ``max_epochs``, too.
@@ -209,7 +211,7 @@ class EpochPipeline(TaskGroup):
         super().__init__(group_id=name, **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         document(self.dag, name, ledger_conn_id, parts_of(source, transform, sinks, spark))
-        _add_params(self.dag, {**_PARAMS, **(_PARAMS_OF_SINGLE if layout == SINGLE else {})})
+        _add_params(self.dag, _params_of(source, layout))
         shared = {
             **(operator_args or {}),
             "pipeline": name,
@@ -271,6 +273,13 @@ def _start_of_continuous(dag: DAG) -> dict[str, datetime]:
     has_one = dag.start_date or dag.default_args.get("start_date")
     continuous = type(dag.timetable).__name__ == "ContinuousTimetable"
     return {"start_date": datetime(2020, 1, 1, tzinfo=timezone.utc)} if continuous and not has_one else {}
+
+
+def _params_of(source: Source, layout: str) -> dict[str, Param]:
+    """The params that a run of the pipeline can obey: what a source refuses, Airflow's form need not offer."""
+    lacks = lacks_of(source)
+    taken = {name: param for name, param in _PARAMS.items() if name not in lacks}
+    return {**taken, **_PARAMS_OF_SINGLE} if layout == SINGLE else taken
 
 
 def _add_params(dag: DAG, params: Mapping[str, Param]) -> None:

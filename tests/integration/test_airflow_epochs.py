@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
+from airflow_epochs import DeltaSource
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.model import WaivedRecord
@@ -20,8 +22,10 @@ from airflow_epochs.operators.epoch import (
     StageEpochOperator,
     VoteEpochOperator,
 )
+from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.page import run_notes
 from airflow_epochs.pipeline import EpochPipeline
+from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemorySource
 from tests.support.airflow_harness import Harness
 from tests.support.lanes import long_but
@@ -417,3 +421,153 @@ def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
     assert outcome.state == "failed"
     assert outcome.tasks["open"] == "failed"
     assert lab.shown() == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda commits: commits.output, lambda commits: [commits.output]], ids=["one", "list"]
+)
+def test_commits_that_a_dag_maps_by_their_sinks_show_the_epoch_and_complete_reads_their_outputs(
+    lab: Lab, outputs: Callable[[Any], Any]
+) -> None:
+    names = ["mapped_orders", "mapped_audit"]
+    shared: dict[str, Any] = {
+        "pipeline": "orders",
+        "source": MemorySource(world=lab.world.name, topics=("orders",)),
+        "transform": lab.transform,
+        "sinks": [MemorySink(name=name, world=lab.world.name) for name in names],
+        "spark": lab.spark,
+        "retries": 0,
+    }
+    with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
+        opened = OpenEpochOperator(task_id="open", **shared)
+        staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
+        voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
+        commits = CommitSinkOperator.partial(task_id="commit", checkpoint=voted.output, **shared).expand(sink=names)
+        CompleteEpochOperator(task_id="complete", checkpoint=outputs(commits), **shared)
+    lab.produce(1, 2)
+    outcome = Harness(dag).run("r1")
+    assert outcome.state == "success"
+    assert [lab.world.table(name).values() for name in names] == [[1, 2], [1, 2]]
+    assert {*outcome.xcoms["complete"]["receipts"]} == {*names}
+
+
+def test_mapped_instances_with_pipelines_of_their_own_show_all_that_each_of_them_reads(lab: Lab) -> None:
+    rows = [
+        {
+            "pipeline": f"mapped_{name}",
+            "source": MemorySource(world=lab.world.name, topics=(name,)),
+            "sinks": [MemorySink(name=f"mapped_{name}", world=lab.world.name)],
+        }
+        for name in ("eu", "us")
+    ]
+    shared: dict[str, Any] = {"transform": lab.transform, "spark": lab.spark, "retries": 0, "wait_for_others": 0}
+    with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
+        EpochsOperator.partial(task_id="epochs", **shared).expand_kwargs(rows)
+    harness = Harness(dag)
+    for number in (1, 2):
+        lab.world.produce("eu", 0, [f"eu {number}"])
+        lab.world.produce("us", 0, [f"us {number}"])
+        assert harness.run(f"r{number}").state == "success"
+    assert lab.world.table("mapped_eu").values() == ["eu 1", "eu 2"]
+    assert lab.world.table("mapped_us").values() == ["us 1", "us 2"]
+
+
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+def test_a_ledger_whose_connection_id_is_a_number_is_found_where_templates_render_to_native_objects(
+    lab: Lab, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_123", os.environ["AIRFLOW_CONN_EPOCHS_DEFAULT"])
+    with DAG(
+        f"{lab.harness.dag.dag_id}_native",
+        schedule=None,
+        max_active_runs=1,
+        render_template_as_native_obj=True,
+        params={"ledger": "123"},
+    ) as dag:
+        EpochPipeline(
+            "orders",
+            source=MemorySource(world=lab.world.name, topics=("orders",)),
+            transform=lab.transform,
+            sinks=[MemorySink(name="orders", world=lab.world.name)],
+            spark=lab.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+            ledger_conn_id="{{ params.ledger }}",
+            layout=layout,
+        )
+    lab.produce(1, 2)
+    assert Harness(dag).run("r1").state == "success"
+    assert lab.world.table("orders").values() == [1, 2]
+
+
+def test_a_run_with_a_param_that_its_form_does_not_offer_is_red_and_says_so(
+    lab: Lab, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with DAG(f"{lab.harness.dag.dag_id}_delta", schedule=None, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders",
+            source=DeltaSource(str(tmp_path / "bronze")),
+            transform=lab.transform,
+            sinks=[MemorySink(name="orders", world=lab.world.name)],
+            spark=lab.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+            operator_args={"retries": 0},
+        )
+    outcome = Harness(dag).run("r1", {"max_records": 5})
+    assert outcome.tasks["orders.open"] == "failed"
+    assert "the param max_records, which a DeltaSource does not have" in capsys.readouterr().out
+
+
+def tested(lab: Lab, task: str) -> None:
+    """What ``airflow tasks test`` does."""
+    from airflow.cli import cli_parser
+    from airflow.cli.commands.task_command import task_test
+
+    dag = lab.harness.dag
+    task_test(cli_parser.get_parser().parse_args(["tasks", "test", dag.dag_id, f"orders.{task}"]), dag=dag)
+
+
+def known_runs(lab: Lab) -> list[str]:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return [run.run_id for run in session.query(DagRun).filter_by(dag_id=lab.harness.dag.dag_id)]
+
+
+def test_airflow_tasks_test_opens_an_attempt_whose_records_the_next_run_takes(lab: Lab) -> None:
+    lab.produce(1)
+    tested(lab, "open")
+    assert (lab.ledger.view_of_next().state, known_runs(lab), lab.shown()) == (State.OPEN, [], [[], []])
+    lab.produce(2)
+    assert lab.run("r1").state == "success"
+    assert lab.shown() == [[1], [1]]
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [[1, 2], [1, 2]]
+
+
+def test_after_airflow_tasks_test_the_next_run_fails_if_runs_are_not_to_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block")
+    lab.produce(1)
+    tested(lab, "open")
+    assert lab.run("r1").tasks["open"] == "failed"
+    lab.laid_out(on_failed_epoch="take_over")  # as docs/intervals.md says
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [[1], [1]]
+
+
+def test_airflow_tasks_test_publishes_epochs_in_the_single_task_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, layout="single")
+    lab.produce(1)
+    tested(lab, "epochs")
+    assert (lab.shown(), known_runs(lab)) == ([[1], [1]], [])
+
+
+def test_airflow_dags_test_makes_a_run_that_stays_and_publishes_an_epoch(lab: Lab) -> None:
+    lab.produce(1)
+    run = lab.harness.dag.test()
+    assert (run.state, known_runs(lab), lab.shown(), lab.after) == ("success", [run.run_id], [[1], [1]], [1])
+    lab.produce(2)
+    assert lab.run("r1").state == "success"
+    assert lab.shown() == [[1, 2], [1, 2]]

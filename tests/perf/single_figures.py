@@ -107,7 +107,9 @@ def _running(run: str, lake: Path, conf: Mapping[str, object]) -> Iterator[None]
             max_epochs=WARM_UP + EPOCHS,
             for_seconds=EPOCH_S * EPOCHS,
         )
-    dag = SimpleNamespace(dag_id="bench", fileloc=__file__, max_active_runs=1, tasks=[])
+    dag = SimpleNamespace(
+        dag_id="bench", fileloc=__file__, max_active_runs=1, tasks=[], render_template_as_native_obj=False
+    )
     context: dict[str, Any] = {"dag": dag, "run_id": run, "params": {}, "outlet_events": _Anything()}
     task = Thread(target=operator.execute, args=(cast(Context, context),), daemon=True)
     task.start()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_epochs.operators.backing_off import pause_after, pause_of
+from airflow_epochs.operators.epoch import OpenEpochOperator
+from airflow_epochs.operators.single import EpochsOperator
+from tests.unit.test_operator_errors import operator
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -30,10 +35,19 @@ class TaskInstance:
         return next(state for _, name, state in self.runs if name == run_id)
 
 
-def context_of(ti: Any, schedule: str = "@continuous", run_type: str = "scheduled", at: datetime | None = NOW) -> Any:
-    with DAG("d", schedule=schedule, max_active_runs=1) as dag:
-        run = SimpleNamespace(run_type=run_type, logical_date=at)
-    return {"dag": dag, "dag_run": run, "ti": ti, "logical_date": at}
+def context_of(
+    ti: Any,
+    schedule: str = "@continuous",
+    run_type: str = "scheduled",
+    at: datetime | None = NOW,
+    *,
+    timeout: timedelta | None = None,
+    since: timedelta = timedelta(0),
+) -> Any:
+    """What Airflow gives the task of a run that has begun ``since`` ago, and may last for ``timeout``."""
+    with DAG("d", schedule=schedule, max_active_runs=1, dagrun_timeout=timeout) as dag:
+        run = SimpleNamespace(run_type=run_type, logical_date=at, start_date=datetime.now(timezone.utc) - since)
+    return {"dag": dag, "dag_run": run, "ti": ti, "logical_date": at, "params": {}}
 
 
 def test_the_pause_doubles_and_has_a_bound() -> None:
@@ -71,6 +85,39 @@ def test_no_more_runs_are_asked_for_than_the_longest_pause_needs(caplog: pytest.
 def test_the_log_says_how_many_runs_failed(failed: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
     pause_of(context_of(TaskInstance(["failed"] * failed)))
     assert words in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "since", "most_s"), [(10, 0, 60), (30, 20, 60), (10, 11, 0), (1, 0, 6), (600, 0, 300)], ids=str
+)
+def test_the_pause_takes_a_tenth_of_what_is_left_of_the_dagrun_timeout_at_most(
+    minutes: int, since: int, most_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = {"timeout": timedelta(minutes=minutes), "since": timedelta(minutes=since)}
+    pause_s = pause_of(context_of(TaskInstance(["failed"] * 8), **times))
+    assert most_s * 0.8 <= pause_s <= most_s
+    assert (f"This run waits {pause_s} s" in caplog.text) == bool(pause_s)
+    assert ("dagrun_timeout" in caplog.text) == (0 < most_s < 300)
+
+
+@pytest.mark.parametrize("timeout", [timedelta(minutes=4), None], ids=str)
+@pytest.mark.parametrize("kind", [OpenEpochOperator, EpochsOperator])
+def test_a_run_has_begun_its_work_long_before_its_dagrun_timeout_ends_it(
+    kind: Any, timeout: timedelta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    step = operator(kind)
+    monkeypatch.setattr(step, "_told", lambda context: {"at work after": sum(waited)})
+    worked = step.execute(context_of(TaskInstance(["failed"] * 8), timeout=timeout))
+    assert worked["at work after"] <= (24 if timeout else 300) and waited
+
+
+def test_the_triggerer_wakes_a_run_long_before_its_dagrun_timeout_ends_it() -> None:
+    step = operator(OpenEpochOperator, deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        step.execute(context_of(TaskInstance(["failed"] * 8), timeout=timedelta(minutes=4)))
+    assert cast(Any, deferred.value.trigger).moment - datetime.now(timezone.utc) <= timedelta(seconds=24)
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airflow.sdk import DAG, Context, TaskGroup, task_group
+from airflow.sdk import DAG, Context, TaskGroup, task, task_group
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, expect
 from airflow_epochs.config import Transform, require_distinct
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.operators.epoch import OpenEpochOperator
+from airflow_epochs.operators.epoch import (
+    AbortEpochOperator,
+    CompleteEpochOperator,
+    EpochOperator,
+    OpenEpochOperator,
+    StageEpochOperator,
+    VoteEpochOperator,
+)
+from airflow_epochs.operators.mapped import of_pipelines
+from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.testing import MemorySink
 
 
@@ -229,6 +238,7 @@ def test_operators_used_one_by_one_refuse_what_the_pipeline_would_have_refused_w
             )
         opening.transform = cast(str, transform)
         this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs, tasks=dag.tasks)
+        this.render_template_as_native_obj = False
         with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file") as failed:
             opening.execute(cast(Context, {"dag": this}))
         assert str(failed.value).count("EPOCHS-") == 1
@@ -419,3 +429,84 @@ def test_a_pipeline_in_a_mapped_task_group_is_refused() -> None:
     with DAG("good", schedule=None, max_active_runs=1) as dag:
         each(number=1)
     assert "each.orders.open" in dag.task_ids
+
+
+TWO: list[Any] = [KafkaSource(topics=[topic]) for topic in ("a", "b")]
+
+
+@task
+def told() -> list[Any]:
+    """What another task returns is not known when the file is read."""
+    return []
+
+
+def mapped(kind: type[EpochOperator], how: Callable[[Any], object], **arguments: Any) -> DAG:
+    """A DAG with a mapped operator, whose ``partial`` is handed to ``how``."""
+    with DAG("mapped", schedule=None, max_active_runs=1) as dag:
+        shared = {"transform": "orders.py:orders", "sinks": [ONE], "spark": SparkConnect(), **arguments}
+        how(kind.partial(task_id="step", **shared))
+    return dag
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [OpenEpochOperator, StageEpochOperator, VoteEpochOperator, CompleteEpochOperator, AbortEpochOperator,
+     EpochsOperator],
+)  # fmt: skip
+def test_a_mapped_operator_whose_instances_share_the_epochs_of_a_pipeline_is_refused(kind: Any) -> None:
+    """The rows of the second source would not be read while the first has data, and runs would be green."""
+    with pytest.raises(BadArgument, match="'step' would share the epochs") as refused:
+        mapped(kind, lambda partial: partial.expand(source=TWO), pipeline="m")
+    assert f"{kind.__name__}.partial(…).expand_kwargs" in str(refused.value)
+
+
+ROWS = [{"pipeline": name, "source": source} for name, source in zip("ab", TWO, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "how, fixed",
+    [
+        (lambda partial: partial.expand_kwargs([{"source": source} for source in TWO]), {"pipeline": "m"}),
+        (lambda partial: partial.expand(pipeline=["m", "n"], source=TWO), {}),
+        (lambda partial: partial.expand(pipeline=["m", "m"]), {"source": TWO[0]}),
+        (lambda partial: partial.expand_kwargs([*ROWS, ROWS[0]]), {}),
+        (lambda partial: partial.expand(source=told()), {"pipeline": "m"}),
+        (lambda partial: partial.expand_kwargs(told()), {"pipeline": "m"}),
+    ],
+    ids=["rows of one name", "all combinations", "a name twice", "a row twice", "told by a task", "rows of a task"],
+)
+def test_instances_that_may_have_one_name_and_ledger_are_refused_however_they_are_mapped(
+    how: Callable[[Any], object], fixed: dict[str, Any]
+) -> None:
+    with pytest.raises(BadArgument, match="would share the epochs"):
+        mapped(EpochsOperator, how, **fixed)
+
+
+@pytest.mark.parametrize(
+    "how, fixed, names",
+    [
+        (lambda partial: partial.expand_kwargs(ROWS), {}, ["a", "b"]),
+        (lambda partial: partial.expand(pipeline=["a", "b"]), {"source": TWO[0]}, ["a", "b"]),
+        (lambda partial: partial.expand(ledger_conn_id=["x", "y"]), {"source": TWO[0], "pipeline": "m"}, ["m", "m"]),
+        (lambda partial: partial.expand(source=TWO[:1]), {"pipeline": "m"}, ["m"]),
+        (lambda partial: partial.expand(pipeline=told()), {"source": TWO[0]}, []),
+        (lambda partial: partial.expand_kwargs(told()), {}, []),
+    ],
+    ids=["rows", "names", "ledgers", "only one", "names that a task tells", "rows that a task tells"],
+)
+def test_instances_with_pipelines_of_their_own_are_allowed_and_found(
+    how: Callable[[Any], object], fixed: dict[str, Any], names: list[str]
+) -> None:
+    dag = mapped(EpochsOperator, how, **fixed)
+    assert [operator.pipeline for operator in of_pipelines(dag)] == names
+
+
+def test_a_mapped_operator_and_another_pipeline_of_its_name_are_refused() -> None:
+    dag = mapped(EpochsOperator, lambda partial: partial.expand_kwargs(ROWS))
+    with dag, pytest.raises(BadArgument, match="2 pipelines 'b' with the same ledger"):
+        EpochPipeline("b", source=TWO[0], transform="orders.py:orders", sinks=[ONE], spark=SparkConnect())
+
+
+def test_what_is_wrong_with_an_instance_is_said_when_the_file_is_read() -> None:
+    with pytest.raises(BadArgument, match="not a pipeline"):
+        mapped(EpochsOperator, lambda partial: partial.expand(source=["not a pipeline's source"]), pipeline="m")

@@ -11,6 +11,7 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, 
 from airflow_epochs.errors import Refused
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.definitions import find, in_dag
+from airflow_epochs.operators.single import EpochsOperator
 
 
 @pytest.fixture
@@ -62,3 +63,23 @@ def test_of_two_pipelines_of_one_name_none_is_taken_for_another_ledger(ledger: s
 @pytest.mark.usefixtures("regions")
 def test_both_pipelines_of_one_name_in_a_dag_are_checked() -> None:
     assert [each.sinks[0].name for each in in_dag("regions")] == ["orders_eu", "orders_us"]
+
+
+def test_a_pipeline_whose_operator_is_mapped_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = tmp_path / "orders.py"
+    transform.write_text("def orders(records):\n    return {}\n")
+    with DAG("regions", schedule=None, max_active_runs=1) as dag:
+        EpochsOperator.partial(task_id="epochs", transform=f"{transform}:orders", spark=SparkConnect()).expand_kwargs(
+            [
+                {
+                    "pipeline": region,
+                    "source": KafkaSource(topics=[f"orders_{region}"]),
+                    "sinks": [DeltaSink(f"orders_{region}", str(tmp_path / region))],
+                }
+                for region in ("eu", "us")
+            ]
+        )
+    monkeypatch.setattr(definitions, "_bags", lambda: iter([SimpleBag({"regions": dag})]))
+    assert [each.pipeline for each in in_dag("regions")] == ["eu", "us"]
+    found = find("us").pipeline
+    assert (found.source.spec()["topics"], found.sinks[0].name) == (["orders_us"], "orders_us")

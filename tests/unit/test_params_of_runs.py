@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import DAG, Context
+from airflow.sdk.definitions.param import ParamsDict
 
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs.errors import Refused
 from airflow_epochs.operators.base import EpochOperator
-from airflow_epochs.operators.phases import warn_of_misspelled
+from airflow_epochs.operators.phases import asked_limits, warn_of_misspelled
+from airflow_epochs.testing import MemorySource
 
 
 def context_of(conf: dict[str, Any] | None, layout: str = "tasks") -> Context:
@@ -69,3 +73,62 @@ def test_the_first_task_of_each_layout_warns(
     assert isinstance(first, EpochOperator)
     first.execute(context)
     assert f"Is '{key}s' meant?" in caplog.text
+
+
+SIZES = {"max_records", "max_bytes", "min_records", "max_delay", "target_duration"}
+EVER = {"starting", "savepoint"}
+BY_INTERVAL = KafkaSource(topics=["t"], bounds="data_interval", starting="2026-01-01T00:00:00Z")
+
+
+def dag_of(*sources: Any, params: dict[str, Any] | None = None, layout: str = "tasks") -> DAG:
+    """A DAG with a pipeline for each of the sources."""
+    with DAG("d", schedule=None, max_active_runs=1, params=params or {}) as dag:
+        for number, source in enumerate(sources):
+            EpochPipeline(
+                f"orders_{number}",
+                source=source,
+                transform="a.py:f",
+                sinks=[DeltaSink("gold", f"/lake/gold_{number}")],
+                spark=SparkConnect(),
+                layout=layout,
+            )
+    return dag
+
+
+@pytest.mark.parametrize(
+    ("sources", "offered"),
+    [
+        ([KafkaSource(topics=["t"])], SIZES | EVER),
+        ([KafkaSource(topics=["t"], bounds="{{ params.bounds }}")], SIZES | EVER),
+        ([BY_INTERVAL], EVER),
+        ([DeltaSource("/lake/bronze")], {"max_bytes"} | EVER),
+        ([DeltaSource("/lake/bronze"), BY_INTERVAL], {"max_bytes"} | EVER),
+        ([DeltaSource("/lake/bronze"), KafkaSource(topics=["t"])], SIZES | EVER),
+        ([MemorySource(world="w", topics=("t",))], SIZES | EVER),
+    ],
+    ids=["kafka", "template", "intervals", "delta", "delta and intervals", "delta and kafka", "a source of one's own"],
+)
+def test_the_form_of_a_run_offers_what_a_source_of_the_dag_takes(sources: list[Any], offered: set[str]) -> None:
+    assert dag_of(*sources).params.keys() == offered
+    assert dag_of(*sources, layout="single").params.keys() == offered | {"for_seconds", "max_epochs"}
+
+
+def test_a_param_that_the_author_of_the_dag_declared_stays_whatever_the_source_takes() -> None:
+    dag = dag_of(DeltaSource("/lake/bronze"), params={"max_records": 5})
+    assert dag.params["max_records"] == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "told"),
+    [
+        (DeltaSource("/lake/bronze"), "min_records", "the param min_records, which a DeltaSource does not have"),
+        (BY_INTERVAL, "max_records", "`max_records` is 5, and `bounds` is 'data_interval'"),
+    ],
+    ids=["delta", "intervals"],
+)
+def test_a_run_whose_conf_has_a_param_that_the_form_does_not_offer_is_told_why_it_cannot_be(
+    source: Any, key: str, told: str
+) -> None:
+    params = ParamsDict({**dag_of(source).params.dump(), key: 5})  # as Airflow merges the conf of a run
+    with pytest.raises(Refused, match=re.escape(told)):
+        source._config(asked_limits(params))

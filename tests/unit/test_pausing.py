@@ -274,6 +274,15 @@ def test_a_run_of_a_paused_continuous_dag_rests_in_the_triggerer_and_is_then_ski
         step.resume_execution(deferred.value.method_name, {"event": None}, context)
 
 
+@pytest.mark.parametrize("kind", [OpenEpochOperator, EpochsOperator])
+def test_a_rest_is_over_long_before_the_dagrun_timeout_would_make_the_run_red(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        meets_pause(monkeypatch, kind).execute(context_of(TaskInstance([]), timeout=timedelta(seconds=50)))
+    assert cast(Any, deferred.value.trigger).moment - datetime.now(timezone.utc) <= timedelta(seconds=5)
+
+
 def test_a_rest_that_nothing_ended_is_over_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     step = meets_pause(monkeypatch, EpochsOperator)
     with pytest.raises(AirflowSkipException):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import tolerated
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
@@ -18,6 +17,9 @@ log = secrecy.logger(__name__)
 FIRST_S, MOST_S = 5, 300
 _RUNS_MAX = 8
 """So many runs are looked at. After so many failures, the pause does not grow any more."""
+
+_PART = 0.1
+"""No wait takes more of a run's time than this part: the rest is for the work."""
 
 
 def pause_after(failed: int) -> int:
@@ -29,18 +31,36 @@ def pause_of(context: Context) -> int:
     """Seconds that this run is to wait before it begins, told in the log; 0 if it need not.
 
     Only runs of an ``@continuous`` schedule wait, and only before their first try: who triggers a run or clears a task
-    wants to see at once whether the cause is cured. If Airflow cannot be asked, the run does not wait.
+    wants to see at once whether the cause is cured. If Airflow cannot be asked, the run does not wait. A pause never
+    takes more than a tenth of the time that ``dagrun_timeout`` leaves: Airflow would end the run before its work.
     """
     if not _is_first_try_of_continuous(context):
         return 0
     failed = 0
     with tolerated("counting the runs that failed before this one"):
         failed = _failed_in_a_row(context["ti"], context["logical_date"])
-    if pause := pause_after(failed):
+    wanted = pause_after(failed)
+    if pause := int(within_run(context, wanted)):
         log.warning(
-            "%s. This run waits %s s before it begins. To begin at once, clear this task.", _in_words(failed), pause
+            "%s. This run waits %s s before it begins%s. To begin at once, clear this task.",
+            _in_words(failed),
+            pause,
+            ", a tenth of what is left of the DAG's dagrun_timeout" if pause < wanted else "",
         )
     return pause
+
+
+def within_run(context: Context, wait_s: float) -> float:
+    """``wait_s``, or a part of the time that is left until the DAG's ``dagrun_timeout`` ends the run, if that is less.
+
+    The runs that Airflow ends are failed ones. If one could end in its pause, the pauses of the next ones would not get
+    shorter, and the DAG would stay red after the cause is cured.
+    """
+    run, timeout = context.get("dag_run"), context["dag"].dagrun_timeout
+    if timeout is None or run is None or run.start_date is None:
+        return wait_s
+    left = run.start_date + timeout - datetime.now(timezone.utc)
+    return max(0.0, min(wait_s, left.total_seconds() * _PART))
 
 
 def _in_words(failed: int) -> str:

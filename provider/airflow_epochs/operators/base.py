@@ -37,9 +37,12 @@ from airflow_epochs.operators import documentation
 from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
+from airflow_epochs.operators.mapped import Partial, of_pipelines
+from airflow_epochs.operators.rendered import require_texts
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_epochs.ballot import VoteFunction
     from airflow_epochs.contracts import Sink, Source
@@ -163,6 +166,11 @@ class EpochOperator(BaseOperator):
         self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
 
     @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:  # type: ignore[override]  # a variable there, for this purpose
+        """Called by DAG files that map the operator, which ``operators.mapped`` checks."""
+        return Partial.of(super().partial(**kwargs))
+
+    @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
         """Called by Airflow. The DAG in its database has these of each task, which `retry` reads."""
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # of Airflow
@@ -260,16 +268,17 @@ class EpochOperator(BaseOperator):
 
         Airflow begins the next run as soon as this one has ended, so skipped runs would follow each other without end.
         """
-        from airflow_epochs.operators.backing_off import is_continuous
+        from airflow_epochs.operators.backing_off import is_continuous, within_run
 
         if self._rested or not is_continuous(context):
             return
         from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
+        rest_s = within_run(context, REST_S)
         self.defer(
-            trigger=DateTimeTrigger(datetime.now(timezone.utc) + timedelta(seconds=REST_S)),
+            trigger=DateTimeTrigger(datetime.now(timezone.utc) + timedelta(seconds=rest_s)),
             method_name=self.after_rest.__name__,
-            timeout=timedelta(seconds=REST_S + GRACE_S),
+            timeout=timedelta(seconds=rest_s + GRACE_S),
         )
 
     def after_rest(self, context: Context, event: object = None) -> JsonDict:
@@ -341,6 +350,8 @@ class EpochOperator(BaseOperator):
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
             require_name_of_its_own(dag, self.pipeline)
+            if dag.render_template_as_native_obj:
+                require_texts([self, self.source, *self.sinks, self.spark])
             require_keep_epochs(self.keep_epochs)
             return Pipeline(
                 name=self.pipeline,
@@ -445,7 +456,7 @@ def require_name_of_its_own(dag: DAG, pipeline: str) -> None:
 
     The same pipeline may be there twice, as in the branches of a DAG: the second one finds the epoch of the first.
     """
-    openers = [task for task in dag.tasks if isinstance(task, EpochOperator) and task.step in _OPENING]
+    openers = [task for task in of_pipelines(dag) if task.step in _OPENING]
     mine = [task for task in openers if task.pipeline == pipeline]
     if len({(task.ledger_conn_id, task.told_apart_by) for task in mine}) > len({task.ledger_conn_id for task in mine}):
         raise BadArgument(

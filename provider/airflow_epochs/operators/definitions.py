@@ -14,7 +14,7 @@ from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
-from airflow_epochs.operators.base import EpochOperator
+from airflow_epochs.operators.mapped import of_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from airflow_epochs.config import Pipeline
+    from airflow_epochs.operators.base import EpochOperator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +86,10 @@ def in_dag(dag_id: str) -> list[EpochOperator]:
 
 def _one_of_each(dag: DAG) -> list[EpochOperator]:
     found: dict[tuple[str, str], EpochOperator] = {}
-    for task in dag.tasks:
-        if isinstance(task, EpochOperator):
-            pipeline = task.pipeline, task.ledger_conn_id
-            if pipeline not in found or task.step == "open":
-                found[pipeline] = task
+    for task in of_pipelines(dag):
+        pipeline = task.pipeline, task.ledger_conn_id
+        if pipeline not in found or task.step == "open":
+            found[pipeline] = task
     return list(found.values())
 
 
@@ -133,7 +133,7 @@ def _bags() -> Iterator[BundleDagBag]:
 
 
 def _operators(dag: DAG, pipeline: str) -> Iterable[EpochOperator]:
-    return (task for task in dag.tasks if isinstance(task, EpochOperator) and task.pipeline == pipeline)
+    return (task for task in of_pipelines(dag) if task.pipeline == pipeline)
 
 
 def _not_one(pipeline: str, dag_id: str | None, found: list[str]) -> Refused:

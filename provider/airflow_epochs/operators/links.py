@@ -64,7 +64,7 @@ def _known(operator: BaseOperator) -> EpochOperator:
 
 def _pipeline(operator: EpochOperator) -> str:
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    return base + page_of(operator.pipeline, operator.ledger_conn_id, operator.dag_id)
+    return base + page_of(operator.pipeline, str(operator.ledger_conn_id), operator.dag_id)
 
 
 def _epoch(operator: EpochOperator) -> str:

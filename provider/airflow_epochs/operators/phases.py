@@ -131,8 +131,8 @@ def tell_of_newest(
 
 def _run_note(pipeline: str, context: Context, done: Checkpoint, first: int | None) -> str:
     """What the run has done, for its note. Where a DAG has several pipelines, each has a line with its name."""
-    from airflow_epochs.operators.base import EpochOperator
+    from airflow_epochs.operators.mapped import of_pipelines
 
     line = in_brief(done, first)
-    pipelines = {task.pipeline for task in context["dag"].tasks if isinstance(task, EpochOperator)}
+    pipelines = {task.pipeline for task in of_pipelines(context["dag"])}
     return f"{pipeline}: {line}" if len(pipelines) > 1 else line

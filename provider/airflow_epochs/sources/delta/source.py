@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sources.delta.reader import DeltaReader
 
 KIND = "delta"
+_NO_RECORDS = "it counts versions, not records"
 
 
 @dataclass
@@ -68,6 +69,7 @@ class DeltaSource:
     lacks: ClassVar[Mapping[str, str]] = {
         "event_time": "its rows have no partitions, whose newest event times a watermark needs",
         "deferrable": "nothing watches a table in the triggerer; schedule the DAG on the table's asset instead",
+        **dict.fromkeys(("max_records", "min_records", "max_delay", "target_duration"), _NO_RECORDS),
     }
 
     def __post_init__(self) -> None:
@@ -199,7 +201,7 @@ def _own(limits: Limits) -> dict[str, Any]:
     given = {name: value for name, value in vars(limits).items() if value is not None and name not in _OF_THE_TASK}
     if strange := sorted(given.keys() - DEFAULTS.keys()):
         raise Refused(
-            f"The run has the param {strange[0]}, which a DeltaSource does not have: it counts versions, not records.",
+            f"The run has the param {strange[0]}, which a DeltaSource does not have: {_NO_RECORDS}.",
             code=codes.SOURCE_MISCONFIGURED,
             remedy="Start a run without it. `max_versions`, `max_files` and `max_bytes` of the DeltaSource say how "
             "large an epoch is.",

@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 AVAILABLE, DATA_INTERVAL = "available", "data_interval"
 READ, REFUSE = "read", "refuse"
-_SIZES = ("max_records", "max_bytes", "min_records", "max_delay", "target_duration")
+SIZES = ("max_records", "max_bytes", "min_records", "max_delay", "target_duration")
 """What says how many records an epoch has, so that the interval cannot."""
 
 # In lower case: Spark ignores the case of option names. A user may not set these, since the ranges and the guarantee
@@ -117,7 +117,7 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
 
 
 def _require_bounds_alone(given: Mapping[str, Any], starting: Starting) -> None:
-    for name in _SIZES:
+    for name in SIZES:
         if str(given[name]).strip() not in (str(DEFAULTS[name]), "", "None"):
             raise bad(
                 f"`{name}` is {given[name]!r}, and `bounds` is 'data_interval'. Leave one of them out: the interval "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused, without_code
 from airflow_epochs.names import is_template
-from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_config
+from airflow_epochs.sources.kafka.config import DATA_INTERVAL, DEFAULTS, SIZES, KafkaConfig, read_config
 from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
@@ -143,6 +143,12 @@ class KafkaSource:
     def by_interval(self) -> bool:
         """Whether epochs belong to the data intervals of their runs."""
         return read_config(self._raw_given()).by_interval
+
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        """The params that no run has by intervals."""
+        reason = "the interval says which records an epoch has"
+        return dict.fromkeys(SIZES, reason) if self.bounds == DATA_INTERVAL else {}
 
     def is_of(self, state: JsonDict, interval: Interval) -> bool:
         """Whether an epoch with this state was planned for this interval."""

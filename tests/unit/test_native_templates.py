@@ -1,0 +1,63 @@
+"""DAGs with ``render_template_as_native_obj=True``: Airflow makes the number 123 of the text "123"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_epochs import DeltaSink, KafkaSource, SparkConnect, codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.operators.epoch import OpenEpochOperator
+
+
+def rendered(folder: Path, params: dict[str, Any], *, native: bool = True) -> OpenEpochOperator:
+    """An operator whose options are all templates, rendered."""
+    (folder / "a.py").write_text("def f(records):\n    return {}\n")
+    with DAG("dag", schedule=None, max_active_runs=1, render_template_as_native_obj=native):
+        step = OpenEpochOperator(
+            task_id="open",
+            pipeline="orders",
+            source=KafkaSource(topics=["{{ topic }}", "clicks"], conn_id="{{ conn }}", group_id="{{ group }}"),
+            transform=f"{folder}/a.py:f",
+            sinks=[DeltaSink("gold", "{{ table }}", partition_by=["{{ column }}"], storage_conn_id="{{ storage }}")],
+            spark=SparkConnect("{{ conn }}"),
+            ledger_conn_id="{{ conn }}",
+        )
+    context: Any = {"table": "/lake/gold", "conn": "c", "group": None, "topic": "t", "column": "day", "storage": "s"}
+    step.render_template_fields({**context, **params}, step.get_template_env())
+    return step
+
+
+def test_ids_and_topics_that_are_whole_numbers_are_taken_as_their_texts(tmp_path: Path) -> None:
+    step = rendered(tmp_path, {"conn": "123", "topic": "2026", "column": "7"})
+    pipeline = step.definition(step.dag)
+    source = pipeline.source.spec()
+    assert (step.ledger_conn_id, step.spark.conn_id, source["conn_id"]) == ("123", "123", "123")
+    assert (source["topics"], source["group_id"]) == (["2026", "clicks"], None)
+    assert pipeline.sinks[0].spec()["partition_by"] == ["7"]
+
+
+@pytest.mark.parametrize(
+    "params, told",
+    [
+        ({"table": "{'a': 1}"}, "`table` of DeltaSink 'gold' has rendered to a value of type dict"),
+        ({"table": "None"}, "`table` of DeltaSink 'gold' has rendered to a value of type NoneType"),
+        ({"conn": "1.5"}, "`ledger_conn_id` of OpenEpochOperator has rendered to a value of type float"),
+        ({"topic": "True"}, "`topics` of KafkaSource has rendered to a value of type bool"),
+        ({"storage": "['a']"}, "`storage_conn_id` of DeltaSink 'gold' has rendered to a value of type list"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_is_no_text_is_refused_with_its_field_and_type_and_is_right_without_the_dags_argument(
+    tmp_path: Path, params: dict[str, Any], told: str
+) -> None:
+    step = rendered(tmp_path, params)
+    with pytest.raises(Refused) as refused:
+        step.definition(step.dag)
+    assert refused.value.code is codes.PIPELINE_MISCONFIGURED
+    assert told in str(refused.value) and "leave that argument of the DAG out" in str(refused.value)
+    step = rendered(tmp_path, {**params, "table": "/lake/gold"}, native=False)
+    assert step.definition(step.dag).name == "orders"
