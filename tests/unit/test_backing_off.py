@@ -93,8 +93,8 @@ def test_the_log_says_how_many_runs_failed(failed: int, words: str, caplog: pyte
 def test_the_pause_takes_a_tenth_of_what_is_left_of_the_dagrun_timeout_at_most(
     minutes: int, since: int, most_s: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    times = {"timeout": timedelta(minutes=minutes), "since": timedelta(minutes=since)}
-    pause_s = pause_of(context_of(TaskInstance(["failed"] * 8), **times))
+    timeout, begun = timedelta(minutes=minutes), timedelta(minutes=since)
+    pause_s = pause_of(context_of(TaskInstance(["failed"] * 8), timeout=timeout, since=begun))
     assert most_s * 0.8 <= pause_s <= most_s
     assert (f"This run waits {pause_s} s" in caplog.text) == bool(pause_s)
     assert ("dagrun_timeout" in caplog.text) == (0 < most_s < 300)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Context
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect, codes
 from airflow_epochs.errors import Refused
@@ -26,8 +26,8 @@ def rendered(folder: Path, params: dict[str, Any], *, native: bool = True) -> Op
             spark=SparkConnect("{{ conn }}"),
             ledger_conn_id="{{ conn }}",
         )
-    context: Any = {"table": "/lake/gold", "conn": "c", "group": None, "topic": "t", "column": "day", "storage": "s"}
-    step.render_template_fields({**context, **params}, step.get_template_env())
+    given = {"table": "/lake/gold", "conn": "c", "group": None, "topic": "t", "column": "day", "storage": "s", **params}
+    step.render_template_fields(cast(Context, given), step.get_template_env())
     return step
 
 

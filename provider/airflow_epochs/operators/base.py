@@ -166,7 +166,7 @@ class EpochOperator(BaseOperator):
         self.told_apart_by = self._told_apart_by() if self.step in _OPENING else ""
 
     @classmethod
-    def partial(cls, **kwargs: Any) -> OperatorPartial:  # type: ignore[override]  # a variable there, for this purpose
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Called by DAG files that map the operator, which ``operators.mapped`` checks."""
         return Partial.of(super().partial(**kwargs))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from airflow_epochs import codes
@@ -46,12 +45,12 @@ def _as_text(owner: object, field: str, value: object, kind: str) -> object:
     )
 
 
-@cache
 def _annotated(kind: type) -> dict[str, str]:
     """The types of the arguments that objects of this class are made with, as they are written."""
     made_with: dict[str, str] = {}
     for each in reversed(kind.__mro__):
-        for name, parameter in inspect.signature(each.__init__).parameters.items():
+        made_by = vars(each).get("__init__")
+        for name, parameter in inspect.signature(made_by).parameters.items() if inspect.isfunction(made_by) else ():
             written: object = parameter.annotation
             made_with[name] = written.__name__ if isinstance(written, type) else str(written)
     return made_with
