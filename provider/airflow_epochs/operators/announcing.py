@@ -74,7 +74,7 @@ def _active(asset: Asset, context: Context) -> Asset:
         asset.name,
         asset.uri,
     )
-    return Asset(name=found.name, uri=found.uri)
+    return Asset(name=found.name, uri=asset.uri)
 
 
 def _warn_of_none(asset: Asset, error: Exception) -> None:
