@@ -10,6 +10,8 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 
 from airflow_epochs import KafkaSource, records_waiting
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.hooks.retrying import Retry
 from tests.support.airflow_harness import Harness
 from tests.support.layout_lab import Lab
 
@@ -22,6 +24,7 @@ class Named(Lab):
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, reader: dict[str, str], **layout: Any) -> None:
         self.reader = reader
+        self.mine: list[Asset] = []
         super().__init__(folder, monkeypatch, **layout)
 
     def renamed(self, **layout: Any) -> None:
@@ -34,8 +37,10 @@ class Named(Lab):
         super().renamed(**layout)
 
     def dag(self, dag_id: str, **layout: Any) -> DAG:
-        """With one more asset, which the user names as what the tasks read."""
+        """With more assets, which the user names: what the last task reads, and what all tasks write."""
         dag = super().dag(dag_id, **layout)
+        for task in dag.tasks:
+            task.outlets = [*self.mine, *task.outlets]
         dag.get_task(f"orders.{self.behind}").inlets = [Asset(f"input of {self.uri}")]
         return dag
 
@@ -84,6 +89,25 @@ def test_a_name_that_another_dag_gives_to_another_asset_does_not_stop_an_epoch(
     assert lab.run("r1").state == "success"
     assert [event["sink"] for event in lab.harness.asset_events("r1")] == ["audit"]
     assert f"no active asset with the URI '{lab.uri}'" in caplog.text
+
+
+def test_an_asset_of_the_users_own_stops_a_task_until_it_is_named_as_the_other_dag_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What docs/operations.md says of it."""
+    reader: dict[str, Any] = {"name": f"silver {tmp_path.name}", "uri": f"x-mine:{tmp_path.name}"}
+    lab = Named(tmp_path, monkeypatch, reader)
+    lab.produce(1)
+    assert lab.run("r1").state == "success"
+    lab.mine = [Asset(uri=reader["uri"])]
+    lab.laid_out()
+    lab.produce(2)
+    assert lab.run("r2").tasks["open"] == "failed"
+    lab.mine = [Asset(**reader)]
+    lab.laid_out()
+    Retry.of(lab.ledger, "orders").do(lab.ledger, Account(who="ana", why="the asset has its name"))
+    assert lab.harness.drive("r2").state == "success"
+    assert lab.shown() == [[1, 2], [1, 2]]
 
 
 def waiting_for(pipeline: str, region: str, ledger_conn_id: str) -> Asset:
