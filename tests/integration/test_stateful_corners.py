@@ -298,6 +298,20 @@ def test_a_large_number_is_kept_beside_a_null_in_the_rows_and_in_the_state(world
     assert [row["n"] for row in found["changes"]] == [big, big]
 
 
+def test_a_function_of_rows_and_of_a_state_without_a_bigint_is_called(world: World) -> None:
+    def last(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame({"k": [key[0]], "known": [len(state)]}), pd.DataFrame({"last": [rows["ts"].max()]})
+
+    rows = world.rows(row(5), row(7), row(6, k="b")).select("k", "ts")
+    state = world.state({"k": "string", "last": "timestamp"}, ("a", 3))
+    result = world.stateful(rows, state, func=last, out="k string, known int")
+    found = collected(out=result.out, changes=result.changes)
+    assert sorted((row["k"], row["known"]) for row in found["out"]) == [("a", 1), ("b", 0)]
+    assert sorted((row["k"], row["last"]) for row in found["changes"]) == [("a", 7), ("b", 6)]
+
+
 def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(world: World) -> None:
     def doubled(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
         import pandas as pd

@@ -112,7 +112,8 @@ def _bigints(frame: DataFrame, keys: list[str]) -> list[str]:
 def _as_decimals(frame: DataFrame, bigints: list[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return frame.withColumns({name: F.col(quoted(name)).cast(_DECIMAL) for name in bigints})
+    decimals = {name: F.col(quoted(name)).cast(_DECIMAL) for name in bigints}
+    return frame.withColumns(decimals) if decimals else frame  # Spark Connect takes no empty dict
 
 
 def _both(rows: DataFrame, out: str | StructType, state: DataFrame) -> StructType:
