@@ -74,10 +74,11 @@ def stateful(
     _check(rows, state, keys, times, order)
     counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False))
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
-    called = state.join(counting.select(*keys).unionByName(due.select(*keys)), keys, "left_semi")
+    named = [*map(quoted, keys)]
+    called = state.join(counting.select(*named).unionByName(due.select(*named)), keys, "left_semi")
     call = _caller(func, tuple(keys), tuple(state.columns), (*times, *order), marks.now)
     in_rows, in_state = _bigints(counting, keys), _bigints(called, keys)
-    left, right = (_as_decimals(*each).groupBy(*keys) for each in ((counting, in_rows), (called, in_state)))
+    left, right = (_as_decimals(*each).groupBy(*named) for each in ((counting, in_rows), (called, in_state)))
     both = left.cogroup(right).applyInPandas(_of_decimals(call, in_rows, in_state), _both(rows, out, state))
     changed = both.where(F.col(_STATE).isNotNull()).select(f"{_STATE}.*", DELETED)
     return Result(both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*"), changed, told_late(late))

@@ -76,7 +76,8 @@ def _state(spark: SparkSession, read: StateRead) -> DataFrame:
     since = [file for file, (_, last) in told.items() if last > read.folded_in]
     later = newest(changes(spark, read, declared, since).where(f"{EPOCH} > {read.folded_in}"), read.keys)
     base = changes(spark, read, declared, folded).where(f"{EPOCH} <= {read.folded_in}")
-    unchanged = base.join(later.select(*map(quoted, read.keys)), list(read.keys), "left_anti").select(*base.columns)
+    anew = later.select(*map(quoted, read.keys))
+    unchanged = base.join(anew, list(read.keys), "left_anti").select(*map(quoted, base.columns))
     return unchanged.unionByName(later).where(f"not {DELETED}").drop(EPOCH, DELETED)
 
 
