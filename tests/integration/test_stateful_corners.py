@@ -312,6 +312,48 @@ def test_a_function_of_rows_and_of_a_state_without_a_bigint_is_called(world: Wor
     assert sorted((row["k"], row["last"]) for row in found["changes"]) == [("a", 7), ("b", 6)]
 
 
+@pytest.mark.parametrize("kind", ["double", pytest.param("float", marks=pytest.mark.long)])
+def test_zeros_of_both_signs_are_one_key_of_a_function_and_nan_is_a_key_too(world: World, kind: str) -> None:
+    def first(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        seen = pd.DataFrame({"key": [str(key[0])], "rows": [len(rows)], "known": [len(state)]})
+        return seen, None if len(state) else pd.DataFrame({"n": [len(rows)]})
+
+    def keyed(*keys: float) -> Any:
+        return world.session.createDataFrame([(key, 3) for key in keys], f"k {kind}, n long")
+
+    nan = float("nan")
+    for known in ([], [0.0, nan], [-0.0, nan, 7.0]):
+        rows = keyed(-0.0, 0.0, -0.0, 1.5, nan, nan)
+        result = world.stateful(rows, keyed(*known), func=first, out="key string, rows int, known int")
+        found = collected(out=result.out, changes=result.changes)
+        is_known = int(bool(known))
+        assert sorted(map(str, found["out"])) == [
+            f"{{'key': '0.0', 'rows': 3, 'known': {is_known}}}",
+            "{'key': '1.5', 'rows': 1, 'known': 0}",
+            f"{{'key': 'nan', 'rows': 2, 'known': {is_known}}}",
+        ]
+        changed = {str(row["k"]): (row["n"], row["__deleted"]) for row in found["changes"]}
+        both = {"0.0": (3, True), "NaN": (3, True)} if known else {"0.0": (3, False), "NaN": (2, False)}
+        assert changed == {"1.5": (1, False), **both}
+
+
+def test_a_number_that_is_nan_is_null_once_a_function_has_had_it(world: World) -> None:
+    def same(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return rows[["o", "x"]], pd.DataFrame({"n": [float("nan")]})
+
+    rows = world.rows(row(1, o=1), row(1, o=2), row(1, o=3))
+    value = F.when(F.col("o") == 1, F.lit("NaN").cast("double")).when(F.col("o") == 2, F.lit(2.5))
+    state = world.state({"k": "string", "n": "double"})
+    result = world.stateful(rows.withColumn("x", value), state, func=same, out="o long, x double", order=["o"])
+    found = collected(out=result.out, changes=result.changes)
+    assert [row["x"] for row in found["out"]] == [None, 2.5, None]
+    assert [row["n"] for row in found["changes"]] == [None]
+
+
 def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(world: World) -> None:
     def doubled(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
         import pandas as pd
