@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,9 +13,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import determinism
 from airflow_epochs.spark.driver.delta.state import frames as states
+from airflow_epochs.spark.driver.delta.state import understood
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.spark.driver.user_files import _unchanged_path
 from airflow_epochs.transforms import Result, dedupe, interval_join, sessionize, stateful, windowed
@@ -425,6 +428,36 @@ def test_a_mistake_is_refused_with_the_operator_the_place_and_what_to_do(world: 
     assert refused.value.remedy.endswith("Then clear the failed task.")
 
 
+UNFIT: dict[str, tuple[str, str]] = {
+    "a collation": ("k string, t string COLLATE UTF8_LCASE", r"a collation, and t has one\.[\s\S]*without COLLATE"),
+    "a collation inside": ("k string, t array<struct<x: string COLLATE UNICODE>>", "a collation, and t has one"),
+    "char": ("k char(5), n bigint", r"char or varchar: k is char\(5\)\.[\s\S]*Write string"),
+    "varchar inside": ("k string, t array<varchar(5)>", r"t is array<varchar\(5\)>"),
+    "no type": ("k string, n nosuch", "by Spark: .*UNSUPPORTED_DATATYPE.*NOSUCH"),
+    "no schema": ("k string,, n", "by Spark: .*PARSE_SYNTAX_ERROR"),
+}
+
+
+@pytest.mark.parametrize("flaw", UNFIT)
+def test_a_schema_that_no_state_can_have_is_refused_with_the_column_and_the_reason(session: Any, flaw: str) -> None:
+    schema, said = UNFIT[flaw]
+    with pytest.raises(Refused, match=said) as refused:
+        understood(session, {"it": stored(schema, ("k",))})
+    assert refused.value.code is codes.STATE_SCHEMA
+
+
+def test_texts_with_a_collation_fit_a_state_once_they_are_returned_as_the_refusal_says(session: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        understood(session, {"it": stored("k string COLLATE UTF8_LCASE", ("k",))})
+    made = re.search(r"F\.collate\(column, '(\w+)'\)", refused.value.remedy)
+    assert made and "F.lower() of that" in refused.value.remedy
+    texts = session.sql("select 'Ab' collate utf8_lcase k").select(F.collate("k", made[1]).alias("k"))
+    state = states(session, {"it": stored("k string", ("k",))})["it"]
+    lower = texts.select(F.lower("k").alias("k"))
+    assert texts.dtypes == lower.dtypes == state.dtypes
+    assert (texts.collect(), lower.collect()) == ([("Ab",)], [("ab",)])
+
+
 def test_a_function_of_local_times_is_refused(world: World, session: Any) -> None:
     with settings(session, {"spark.sql.session.timeZone": "Europe/Berlin"}):
         with pytest.raises(Refused, match="time zone is Europe/Berlin") as refused:
@@ -453,11 +486,14 @@ def read_by_the_driver(session: Any) -> Any:
 
     def frame(columns: dict[str, str]) -> Any:
         schema = ", ".join(f"{name} {kind.replace('long', 'bigint')}" for name, kind in columns.items())
-        keys = tuple(columns)[:1]
-        read = StateRead(location="/", files=None, stored=None, schema=schema, keys=keys, expires=None, hidden_to=None)
-        return states(session, {"it": read})["it"]
+        return states(session, {"it": stored(schema, tuple(columns)[:1])})["it"]
 
     return frame
+
+
+def stored(schema: str, keys: tuple[str, ...]) -> StateRead:
+    """A state with nothing in it."""
+    return StateRead(location="/", files=None, stored=None, schema=schema, keys=keys, expires=None, hidden_to=None)
 
 
 def warnings_of(session: Any, frames: dict[str, Any]) -> list[str]:
