@@ -17,6 +17,7 @@ from airflow_epochs.model import Run
 from airflow_epochs.read import state as read_state
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
 from airflow_epochs.testing import Crash
+from orders_demo.duck import duck
 from tests.support.faults_world import crash
 from tests.support.spark_world import APPS
 from tests.support.state_clicks import EPOCH, some_clicks
@@ -248,3 +249,24 @@ def dotted(lab: Lab) -> Coordinator:
     )
     sinks = (*lab.outputs("over", "counted"), *states)
     return lab.task("dotted", "visits", sinks, EventTime("10 s", max_ahead=ALWAYS), app=APPS / "dotted.py")
+
+
+@pytest.mark.long
+def test_nan_and_zero_are_keys_of_a_state_like_other_numbers(lab: Lab) -> None:
+    for clicks in (
+        [(0, "NaN", 1, 10), (1, "0.0", 2, 20), (0, "1.5", 3, 50)],
+        [(0, "-0.0", 4, 100), (1, "NaN", 5, 61), (1, "0.0", 5, 61)],
+        [(0, "NaN", 4, 110)],
+    ):
+        lab.produce(*clicks)
+        lab.run(float_keys(lab))
+    found = read_state("floats", "counts", ledger_root=lab.ledger_root)
+    with duck() as db:
+        db.execute(found.view_duckdb())
+        assert sorted(db.execute("SELECT x::text, n FROM counts").fetchall()) == [("0.0", 3), ("1.5", 1), ("nan", 3)]
+
+
+def float_keys(lab: Lab) -> Coordinator:
+    counts = StateTable("counts", lab.at("counts"), schema="x double, n bigint", keys=["x"])
+    times = EventTime("0 s", max_ahead=ALWAYS, tick=False)
+    return lab.task("floats", "counted", (*lab.outputs("shown"), counts), times, app=APPS / "float_keys.py")
