@@ -231,6 +231,15 @@ def test_a_key_with_blanks_in_its_name_can_be_deleted(session: Any, world: Envir
     assert shown(session, table) == [(2, 2)]
 
 
+def test_a_table_of_nothing_but_a_key_and_its_sequence_has_its_keys_deleted(
+    session: Any, world: Environment, table: str
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="v = 5"), world)
+    epochs.run(values(session, "id, v", "(1L, 4L)", "(2L, 4L)"))
+    epochs.run(values(session, "id, v", "(1L, 5L)", "(1L, 5L)"))
+    assert shown(session, table) == shown_by_others(table) == [(2, 4)]
+
+
 def test_notes_of_deletions_are_about_a_renamed_key_after_the_command_that_the_vote_names(
     session: Any, world: Environment, table: str
 ) -> None:

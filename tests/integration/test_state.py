@@ -10,15 +10,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, StateTable
+from airflow_epochs import DeltaSink, EventTime, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
+from airflow_epochs.read import state as read_state
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
 from airflow_epochs.testing import Crash
+from orders_demo.duck import duck
 from tests.support.faults_world import crash
-from tests.support.state_clicks import some_clicks
-from tests.support.state_lab import PARTITIONS, Lab, firsts, folds, seen_pages
+from tests.support.spark_world import APPS
+from tests.support.state_clicks import EPOCH, some_clicks
+from tests.support.state_lab import ALWAYS, PARTITIONS, Lab, firsts, folds, seen_pages
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 PHASES = (
@@ -212,3 +215,58 @@ def test_an_end_that_falls_is_a_vote_to_abort_since_an_older_row_would_come_back
     gone = "select 'a' as page, timestamp(null) as until, true as __deleted"
     lab.run(changing(lab, gone, schema, "until"))
     lab.run(changing(lab, until.format(11), schema, "until"))
+
+
+def test_columns_of_a_state_may_have_dots_in_their_names(lab: Lab) -> None:
+    for clicks in (
+        [(0, "a", 1, 10), (1, "a", 2, 20), (0, "b", 3, 50)],
+        [(0, "a", 4, 100), (1, "b", 5, 61)],
+        [(0, "b", 6, 85), (1, "c", 7, 200)],
+    ):
+        lab.produce(*clicks)
+        lab.run(dotted(lab))
+    sessions = '"the.page", epoch(session_start)::bigint, "a.n"'
+    shown = [(page, start - EPOCH, n) for page, start, n in lab.rows("over", sessions)]
+    assert sorted(shown) == [("a", 10, 2)]
+    assert sorted(lab.rows("counted", '"the.page", "a.n"')) == [
+        ("a", 2),
+        ("a", 3),
+        ("b", 1),
+        ("b", 2),
+        ("b", 3),
+        ("c", 1),
+    ]
+    found = read_state("dotted", "counts", ledger_root=lab.ledger_root)
+    assert sorted(tuple(row.values()) for row in found.to_arrow().to_pylist()) == [("a", 3), ("b", 3), ("c", 1)]
+
+
+def dotted(lab: Lab) -> Coordinator:
+    columns = "`the.page` string, session_start timestamp, session_end timestamp, `a.n` bigint"
+    keys = ["the.page", "session_start"]
+    states = (
+        StateTable("sessions", lab.at("sessions"), schema=columns, keys=keys, expires="session_end"),
+        StateTable("counts", lab.at("counts"), schema="`the.page` string, `a.n` bigint", keys=["the.page"]),
+    )
+    sinks = (*lab.outputs("over", "counted"), *states)
+    return lab.task("dotted", "visits", sinks, EventTime("10 s", max_ahead=ALWAYS), app=APPS / "dotted.py")
+
+
+@pytest.mark.long
+def test_nan_and_zero_are_keys_of_a_state_like_other_numbers(lab: Lab) -> None:
+    for clicks in (
+        [(0, "NaN", 1, 10), (1, "0.0", 2, 20), (0, "1.5", 3, 50)],
+        [(0, "-0.0", 4, 100), (1, "NaN", 5, 61), (1, "0.0", 5, 61)],
+        [(0, "NaN", 4, 110)],
+    ):
+        lab.produce(*clicks)
+        lab.run(float_keys(lab))
+    found = read_state("floats", "counts", ledger_root=lab.ledger_root)
+    with duck() as db:
+        db.execute(found.view_duckdb())
+        assert sorted(db.execute("SELECT x::text, n FROM counts").fetchall()) == [("0.0", 3), ("1.5", 1), ("nan", 3)]
+
+
+def float_keys(lab: Lab) -> Coordinator:
+    counts = StateTable("counts", lab.at("counts"), schema="x double, n bigint", keys=["x"])
+    times = EventTime("0 s", max_ahead=ALWAYS, tick=False)
+    return lab.task("floats", "counted", (*lab.outputs("shown"), counts), times, app=APPS / "float_keys.py")

@@ -13,6 +13,7 @@ from airflow_epochs.sinks.delta.state_view import ReadableState
 from orders_demo.duck import duck
 from tests.support.state_clicks import START
 from tests.support.state_lab import Lab
+from tests.support.state_schemas import SCHEMAS
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 Windows = set[tuple[str, int, int, int]]
@@ -50,6 +51,11 @@ def by_spark(session: SparkSession, found: ReadableState) -> Windows:
 def windows(rows: list[tuple[Any, ...]]) -> Windows:
     assert len(set(rows)) == len(rows), "a window is there twice"
     return {(page, (start - micros(START)) // 1_000_000, *values) for page, start, *values in rows}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_spark_finds_the_columns_of_a_schema_that_we_find(schema: str, session: SparkSession) -> None:
+    assert session.createDataFrame([], schema).columns == SCHEMAS[schema]
 
 
 def test_the_state_of_every_epoch_is_what_the_oracle_had_then_whoever_reads_it(lab: Lab, session: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,9 +13,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import determinism
 from airflow_epochs.spark.driver.delta.state import frames as states
+from airflow_epochs.spark.driver.delta.state import understood
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.spark.driver.user_files import _unchanged_path
 from airflow_epochs.transforms import Result, dedupe, interval_join, sessionize, stateful, windowed
@@ -298,6 +301,62 @@ def test_a_large_number_is_kept_beside_a_null_in_the_rows_and_in_the_state(world
     assert [row["n"] for row in found["changes"]] == [big, big]
 
 
+def test_a_function_of_rows_and_of_a_state_without_a_bigint_is_called(world: World) -> None:
+    def last(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame({"k": [key[0]], "known": [len(state)]}), pd.DataFrame({"last": [rows["ts"].max()]})
+
+    rows = world.rows(row(5), row(7), row(6, k="b")).select("k", "ts")
+    state = world.state({"k": "string", "last": "timestamp"}, ("a", 3))
+    result = world.stateful(rows, state, func=last, out="k string, known int")
+    found = collected(out=result.out, changes=result.changes)
+    assert sorted((row["k"], row["known"]) for row in found["out"]) == [("a", 1), ("b", 0)]
+    assert sorted((row["k"], row["last"]) for row in found["changes"]) == [("a", 7), ("b", 6)]
+
+
+@pytest.mark.parametrize("kind", ["double", pytest.param("float", marks=pytest.mark.long)])
+def test_zeros_of_both_signs_are_one_key_of_a_function_and_nan_is_a_key_too(world: World, kind: str) -> None:
+    def first(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        seen = pd.DataFrame({"key": [str(key[0])], "rows": [len(rows)], "known": [len(state)]})
+        return seen, None if len(state) else pd.DataFrame({"n": [len(rows)]})
+
+    def keyed(*keys: float) -> Any:
+        return world.session.createDataFrame([(key, 3) for key in keys], f"k {kind}, n long")
+
+    nan = float("nan")
+    for known in ([], [0.0, nan], [-0.0, nan, 7.0]):
+        rows = keyed(-0.0, 0.0, -0.0, 1.5, nan, nan)
+        result = world.stateful(rows, keyed(*known), func=first, out="key string, rows int, known int")
+        found = collected(out=result.out, changes=result.changes)
+        is_known = int(bool(known))
+        assert sorted(map(str, found["out"])) == [
+            f"{{'key': '0.0', 'rows': 3, 'known': {is_known}}}",
+            "{'key': '1.5', 'rows': 1, 'known': 0}",
+            f"{{'key': 'nan', 'rows': 2, 'known': {is_known}}}",
+        ]
+        changed = {str(row["k"]): (row["n"], row["__deleted"]) for row in found["changes"]}
+        both = {"0.0": (3, True), "NaN": (3, True)} if known else {"0.0": (3, False), "NaN": (2, False)}
+        assert changed == {"1.5": (1, False), **both}
+
+
+def test_a_number_that_is_nan_is_null_once_a_function_has_had_it(world: World) -> None:
+    def same(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return rows[["o", "x"]], pd.DataFrame({"n": [float("nan")]})
+
+    rows = world.rows(row(1, o=1), row(1, o=2), row(1, o=3))
+    value = F.when(F.col("o") == 1, F.lit("NaN").cast("double")).when(F.col("o") == 2, F.lit(2.5))
+    state = world.state({"k": "string", "n": "double"})
+    result = world.stateful(rows.withColumn("x", value), state, func=same, out="o long, x double", order=["o"])
+    found = collected(out=result.out, changes=result.changes)
+    assert [row["x"] for row in found["out"]] == [None, 2.5, None]
+    assert [row["n"] for row in found["changes"]] == [None]
+
+
 def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(world: World) -> None:
     def doubled(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
         import pandas as pd
@@ -369,6 +428,36 @@ def test_a_mistake_is_refused_with_the_operator_the_place_and_what_to_do(world: 
     assert refused.value.remedy.endswith("Then clear the failed task.")
 
 
+UNFIT: dict[str, tuple[str, str]] = {
+    "a collation": ("k string, t string COLLATE UTF8_LCASE", r"a collation, and t has one\.[\s\S]*without COLLATE"),
+    "a collation inside": ("k string, t array<struct<x: string COLLATE UNICODE>>", "a collation, and t has one"),
+    "char": ("k char(5), n bigint", r"char or varchar: k is char\(5\)\.[\s\S]*Write string"),
+    "varchar inside": ("k string, t array<varchar(5)>", r"t is array<varchar\(5\)>"),
+    "no type": ("k string, n nosuch", "by Spark: .*UNSUPPORTED_DATATYPE.*NOSUCH"),
+    "no schema": ("k string,, n", "by Spark: .*PARSE_SYNTAX_ERROR"),
+}
+
+
+@pytest.mark.parametrize("flaw", UNFIT)
+def test_a_schema_that_no_state_can_have_is_refused_with_the_column_and_the_reason(session: Any, flaw: str) -> None:
+    schema, said = UNFIT[flaw]
+    with pytest.raises(Refused, match=said) as refused:
+        understood(session, {"it": stored(schema, ("k",))})
+    assert refused.value.code is codes.STATE_SCHEMA
+
+
+def test_texts_with_a_collation_fit_a_state_once_they_are_returned_as_the_refusal_says(session: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        understood(session, {"it": stored("k string COLLATE UTF8_LCASE", ("k",))})
+    made = re.search(r"F\.collate\(column, '(\w+)'\)", refused.value.remedy)
+    assert made and "F.lower() of that" in refused.value.remedy
+    texts = session.sql("select 'Ab' collate utf8_lcase k").select(F.collate("k", made[1]).alias("k"))
+    state = states(session, {"it": stored("k string", ("k",))})["it"]
+    lower = texts.select(F.lower("k").alias("k"))
+    assert texts.dtypes == lower.dtypes == state.dtypes
+    assert (texts.collect(), lower.collect()) == ([("Ab",)], [("ab",)])
+
+
 def test_a_function_of_local_times_is_refused(world: World, session: Any) -> None:
     with settings(session, {"spark.sql.session.timeZone": "Europe/Berlin"}):
         with pytest.raises(Refused, match="time zone is Europe/Berlin") as refused:
@@ -397,11 +486,14 @@ def read_by_the_driver(session: Any) -> Any:
 
     def frame(columns: dict[str, str]) -> Any:
         schema = ", ".join(f"{name} {kind.replace('long', 'bigint')}" for name, kind in columns.items())
-        keys = tuple(columns)[:1]
-        read = StateRead(location="/", files=None, stored=None, schema=schema, keys=keys, expires=None, hidden_to=None)
-        return states(session, {"it": read})["it"]
+        return states(session, {"it": stored(schema, tuple(columns)[:1])})["it"]
 
     return frame
+
+
+def stored(schema: str, keys: tuple[str, ...]) -> StateRead:
+    """A state with nothing in it."""
+    return StateRead(location="/", files=None, stored=None, schema=schema, keys=keys, expires=None, hidden_to=None)
 
 
 def warnings_of(session: Any, frames: dict[str, Any]) -> list[str]:

@@ -106,6 +106,15 @@ def test_pandas_gets_the_columns_of_the_state_alone(written: WrittenState) -> No
     assert frame.to_dict("records") == [{"page": "a", "until": at(10), "n": 7}]
 
 
+@READERS
+def test_no_column_is_missing_behind_a_comment_of_the_schema(
+    written: WrittenState, rows: Callable[[ReadableState], Rows]
+) -> None:
+    written.spec = {"schema": "page string COMMENT 'a > b, or (', until timestamp, n bigint"}
+    written.epoch(("a", 10, 7))
+    assert rows(read(written)) == expected(("a", 10, 7))
+
+
 def test_arrow_gets_the_types_of_the_table(written: WrittenState) -> None:
     written.epoch(("a", 10, 7))
     assert read(written).to_arrow().schema.equals(pa.schema([LOG.field(name) for name in ("page", "until", "n")]))

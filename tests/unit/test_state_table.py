@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -24,9 +25,12 @@ from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, Transact
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import checks
 from airflow_epochs.sinks.delta.state_table import columns_of
+from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import attempt_of, stage, transaction
 from tests.support.environment import Environment
 from tests.support.records import complete, open_record
+from tests.support.state_schemas import SCHEMAS
 
 WINDOWS: dict[str, Any] = {
     "table": "/lake/open",
@@ -45,13 +49,24 @@ def test_what_the_ledger_keeps_makes_the_same_state_again() -> None:
 @pytest.mark.parametrize(
     ("schema", "names"),
     [
-        ("a string, b decimal(10, 2), c struct<x: int, y: string>", ["a", "b", "c"]),
-        ("`odd name` map<string, array<int>>, d bigint NOT NULL COMMENT 'x'", ["odd name", "d"]),
+        *SCHEMAS.items(),
+        ("a int NOT NULL DEFAULT 3, b string DEFAULT 'x, y' COMMENT 'z', c int", ["a", "b", "c"]),
         ("", []),
     ],
 )
 def test_the_columns_of_a_schema_are_found(schema: str, names: list[str]) -> None:
     assert columns_of(schema) == names
+
+
+def test_a_column_behind_a_comment_is_one_that_the_table_lacks() -> None:
+    def shape(*names: str) -> TableShape:
+        schema = json.dumps({"type": "struct", "fields": [{"name": name, "type": "string"} for name in names]})
+        metadata = {"id": "a", "schemaString": schema, "partitionColumns": [], "configuration": {}}
+        return TableShape.of_actions({"minReaderVersion": 1, "minWriterVersion": 2}, metadata)
+
+    state = StateTable("open", "/lake/open", schema="page string COMMENT 'a > b', n bigint", keys=["page"])
+    assert state.adds_columns_to(shape("page", EPOCH, DELETED))
+    assert not state.adds_columns_to(shape("page", "n", EPOCH, DELETED))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import micros
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ class Checks:
 
         self.has("the state", state, frame.columns)
         self.has("what is kept", frame, state.columns)
-        return frame.select(*(F.col(field.name).cast(field.dataType) for field in state.schema.fields))
+        return frame.select(
+            *(F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in state.schema.fields)
+        )
 
 
 def _listed(names: Iterable[str]) -> str:

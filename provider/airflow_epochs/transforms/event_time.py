@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_epochs.transforms.conditions import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -61,7 +63,7 @@ def _at_most(time: str | Column, bound: int | None, lateness: int = 0) -> Column
     if bound is None:
         return F.lit(False)
     # The column stands alone, so that Spark can look for it in the statistics of files.
-    return (F.col(time) if isinstance(time, str) else time) <= F.timestamp_micros(whole(bound - lateness))
+    return (F.col(quoted(time)) if isinstance(time, str) else time) <= F.timestamp_micros(whole(bound - lateness))
 
 
 def micros(duration: timedelta) -> int:
@@ -73,7 +75,7 @@ def later(time: str, duration: int) -> Column:
     """The time so many microseconds later."""
     from pyspark.sql import functions as F
 
-    return F.timestamp_micros(F.unix_micros(time) + whole(duration))
+    return F.timestamp_micros(F.unix_micros(quoted(time)) + whole(duration))
 
 
 def whole(number: int) -> Column:
@@ -89,5 +91,5 @@ def split(rows: DataFrame, needed: Sequence[str], late: Column) -> tuple[DataFra
 
     counts = ~late
     for name in needed:
-        counts = F.col(name).isNotNull() & counts
+        counts = F.col(quoted(name)).isNotNull() & counts
     return rows.where(counts), rows.where(~counts)

@@ -14,7 +14,7 @@ from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, sp
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 TIMER = "timer"
@@ -50,6 +50,7 @@ def stateful(
     a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
     of a Python worker. It travels by value, and the workers need pandas and pyarrow, but not this package. Times are
     without a zone, in UTC; so the session's time zone must be UTC. A bigint column is int64, or Int64 if it has a NULL.
+    A NaN that the function returns is NULL: pandas does not tell them apart. As a key, NaN is NaN, and -0.0 is 0.0.
 
     Args:
         rows: The epoch's rows.
@@ -74,13 +75,16 @@ def stateful(
     _check(rows, state, keys, times, order)
     counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False))
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
-    called = state.join(counting.select(*keys).unionByName(due.select(*keys)), keys, "left_semi")
+    named = [*map(quoted, keys)]
+    called = state.join(counting.select(*named).unionByName(due.select(*named)), keys, "left_semi")
     call = _caller(func, tuple(keys), tuple(state.columns), (*times, *order), marks.now)
     in_rows, in_state = _bigints(counting, keys), _bigints(called, keys)
-    left, right = (_as_decimals(*each).groupBy(*keys) for each in ((counting, in_rows), (called, in_state)))
+    given = ((_with_one_zero(counting, keys), in_rows), (_with_one_zero(called, keys), in_state))
+    left, right = (_as_decimals(*each).groupBy(*named) for each in given)
     both = left.cogroup(right).applyInPandas(_of_decimals(call, in_rows, in_state), _both(rows, out, state))
     changed = both.where(F.col(_STATE).isNotNull()).select(f"{_STATE}.*", DELETED)
-    return Result(both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*"), changed, told_late(late))
+    shown = both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*")
+    return Result(shown, _with_nan(changed, state.schema, keys), told_late(late))
 
 
 def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[str], order: Iterable[str]) -> None:
@@ -112,7 +116,35 @@ def _bigints(frame: DataFrame, keys: list[str]) -> list[str]:
 def _as_decimals(frame: DataFrame, bigints: list[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return frame.withColumns({name: F.col(quoted(name)).cast(_DECIMAL) for name in bigints})
+    decimals = {name: F.col(quoted(name)).cast(_DECIMAL) for name in bigints}
+    return frame.withColumns(decimals) if decimals else frame  # Spark Connect takes no empty dict
+
+
+def _with_one_zero(frame: DataFrame, keys: list[str]) -> DataFrame:
+    """The frame with 0.0 for -0.0 in its keys. They are equal, and Spark would not put them side by side."""
+    from pyspark.sql import functions as F
+
+    return _with_floats(frame, frame.schema, keys, lambda key: F.when(key == 0, 0).otherwise(key))
+
+
+def _with_nan(changed: DataFrame, state: StructType, keys: list[str]) -> DataFrame:
+    """The changes with NaN for NULL in their keys. No key was NULL, but pandas makes NULL of NaN."""
+    from pyspark.sql import functions as F
+
+    return _with_floats(changed, state, keys, lambda key: F.coalesce(key, F.lit("NaN").cast("double")))
+
+
+def _with_floats(frame: DataFrame, schema: StructType, names: list[str], make: Callable[[Column], Column]) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType, FloatType
+
+    kinds = {name: schema[name].dataType for name in names}
+    floats = {
+        name: make(F.col(quoted(name))).cast(kind)
+        for name, kind in kinds.items()
+        if isinstance(kind, (DoubleType, FloatType))
+    }
+    return frame.withColumns(floats) if floats else frame
 
 
 def _both(rows: DataFrame, out: str | StructType, state: DataFrame) -> StructType:

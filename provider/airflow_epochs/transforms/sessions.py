@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split
 
 if TYPE_CHECKING:
@@ -54,17 +55,18 @@ def sessionize(
     marks, keys, pause = Watermarks.of(epoch), _CHECKS.names("keys", keys), _CHECKS.duration("gap", gap)
     _check(rows, state, time, keys)
     counting, nulls = split(rows, [time, *keys], F.lit(False))
-    alone = counting.withColumn(START, F.col(time)).withColumn(END, later(time, pause))
+    of_keys, of_sessions = [*map(quoted, keys)], [*map(quoted, keys), START]
+    alone = counting.withColumn(START, F.col(quoted(time))).withColumn(END, later(time, pause))
     connected = _connected(alone, keys)
-    fresh = _CHECKS.shaped(connected.groupBy(*keys, START, END).agg(*agg), state)
-    near = state.where(~marks.passed(END)).join(fresh.select(*keys), keys, "left_semi")
+    fresh = _CHECKS.shaped(connected.groupBy(*of_sessions, END).agg(*agg), state)
+    near = state.where(~marks.passed(END)).join(fresh.select(*of_keys), keys, "left_semi")
     parts = near.withColumn(_FRESH, F.lit(False)).unionByName(fresh.withColumn(_FRESH, F.lit(True)))
-    merged = _connected(parts, keys).groupBy(*keys, START, END).agg(*merge, F.max(_FRESH).alias(_FRESH))
+    merged = _connected(parts, keys).groupBy(*of_sessions, END).agg(*merge, F.max(_FRESH).alias(_FRESH))
     # What is over has no part in the state, so it is one session of this epoch's rows.
     over, lives = merged.where(marks.passed(END)), merged.where(~marks.passed(END))
-    late = connected.join(over.select(*keys, START), [*keys, START], "left_semi").select(*rows.columns)
+    late = connected.join(over.select(*of_sessions), [*keys, START], "left_semi").select(*map(quoted, rows.columns))
     new = _CHECKS.shaped(lives.where(_FRESH).drop(_FRESH), state)
-    gone = near.join(lives.select(*keys, START), [*keys, START], "left_anti").select(*state.columns)
+    gone = near.join(lives.select(*of_sessions), [*keys, START], "left_anti").select(*map(quoted, state.columns))
     return Result(state.where(marks.due(END)), changes(new, gone), told_late(nulls.unionByName(late)))
 
 
@@ -81,10 +83,10 @@ def _connected(parts: DataFrame, keys: Sequence[str]) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    by_time = Window.partitionBy(*keys).orderBy(START, END)
+    by_time = Window.partitionBy(*map(quoted, keys)).orderBy(START, END)
     end_before = F.max(END).over(by_time.rowsBetween(Window.unboundedPreceding, -1))
     first = F.when(end_before.isNull() | (F.col(START) > end_before), 1).otherwise(0)
     numbered = parts.withColumn(_FIRST, first).withColumn(_NUMBER, F.sum(_FIRST).over(by_time))
-    whole = Window.partitionBy(*keys, _NUMBER)
+    whole = Window.partitionBy(*map(quoted, keys), _NUMBER)
     spans = {START: F.min(START).over(whole), END: F.max(END).over(whole)}
     return numbered.withColumns(spans).drop(_FIRST, _NUMBER)

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
 
-_COLUMN = re.compile(r"\s*(?:`([^`]+)`|(\w+))")
+_TOKEN = re.compile(
+    r"""
+    --[^\r\n]* | /\*.*?\*/                                            # comments of SQL
+    | r'[^']*' | r"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*"  # texts
+    | `(?:[^`]|``)*` | \w+ | \S                                       # names, words, and signs
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+"""What Spark's own lexer makes one token of, as far as it matters where a column begins."""
 
 
 class StateTable(DeltaSink):
@@ -177,15 +185,15 @@ def _require_columns(schema: str, keys: Sequence[str], expires: str | None) -> N
 
 def columns_of(schema: str) -> list[str]:
     """The names of the columns of a schema in SQL. Spark checks the rest."""
-    parts, depth = [""], 0
-    for character in schema:
-        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    found = (_COLUMN.match(part) for part in parts)
-    return [name[1] or name[2] for name in found if name]
+    names, depth, begins = [], 0, True
+    for token in _TOKEN.findall(schema):
+        if token.startswith(("--", "/*")):
+            continue
+        if begins and (token[0] == "`" or token[0].isalnum() or token[0] == "_"):
+            names.append(token[1:-1].replace("``", "`") if token[0] == "`" else token)
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(token, 0)
+        begins = token == "," and depth == 0
+    return names
 
 
 def _require_path(option: str, value: str) -> None:

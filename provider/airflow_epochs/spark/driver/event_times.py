@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.plans import EventTimePlan
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,7 +82,7 @@ class Clock:
     def _measured(self, rows: DataFrame, column: str) -> list[Any]:
         from pyspark.sql import functions as F
 
-        micros = F.unix_micros(F.col(column))
+        micros = F.unix_micros(F.col(quoted(column)))
         allowed = micros <= F.lit(self._newest_allowed)
         topic = F.col("topic") if len(self._topics) > 1 else F.lit(self._topics[0]).alias("topic")
         found: list[Any] = (

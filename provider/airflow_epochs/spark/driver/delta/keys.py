@@ -109,7 +109,7 @@ def _bare(rows: DataFrame, how: How) -> DataFrame:
     kept = {name.lower() for name in (*how.keys, how.sequence_by) if name}
     bare = {n: F.when(~F.col(DELETED), column(n)) for n in rows.columns if n.lower() not in kept}
     told = _telling_deleted(rows, how)
-    return told.withColumns(bare) if how.delete_when else told
+    return told.withColumns(bare) if how.delete_when and bare else told  # Spark Connect takes no empty dict
 
 
 def _content(rows: DataFrame) -> Column:

@@ -14,12 +14,13 @@ The task's side has read the table's log, and says which files the version has. 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, first_line
 from airflow_epochs.spark.driver.delta import jobs, session, staged, table_rules
 from airflow_epochs.spark.driver.delta.files import rows_in
 from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _TIMESTAMP, _INSTANT = "spark.sql.timestampType", "TIMESTAMP_LTZ"
 """The setting that says what the word TIMESTAMP means, and its value for an instant."""
+_LIMITED = re.compile(r"\b(var)?char\(\d")
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
 
 
@@ -76,7 +78,8 @@ def _state(spark: SparkSession, read: StateRead) -> DataFrame:
     since = [file for file, (_, last) in told.items() if last > read.folded_in]
     later = newest(changes(spark, read, declared, since).where(f"{EPOCH} > {read.folded_in}"), read.keys)
     base = changes(spark, read, declared, folded).where(f"{EPOCH} <= {read.folded_in}")
-    unchanged = base.join(later.select(*map(quoted, read.keys)), list(read.keys), "left_anti").select(*base.columns)
+    anew = later.select(*map(quoted, read.keys))
+    unchanged = base.join(anew, list(read.keys), "left_anti").select(*map(quoted, base.columns))
     return unchanged.unionByName(later).where(f"not {DELETED}").drop(EPOCH, DELETED)
 
 
@@ -216,10 +219,14 @@ def _schema(spark: SparkSession, read: StateRead) -> StructType:
     try:
         schema = spark.createDataFrame([], read.schema).schema
     except Exception as error:
+        raise _unread(read.schema, error) from error
+    if collated := [field.name for field in schema if " collate " in field.dataType.simpleString()]:
         raise Refused(
-            f"The schema of a state table cannot be read by Spark: {read.schema!r}. {str(error).splitlines()[0]}",
+            f"A column of a state table cannot have a collation, and {', '.join(collated)} has one.",
             code=codes.STATE_SCHEMA,
-        ) from error
+            remedy="Write string without COLLATE in `schema`, and return such texts: F.collate(column, 'UTF8_BINARY') "
+            "makes one. Where upper and lower case are the same, return F.lower() of that. Then clear the failed task.",
+        )
     if read.expires and (kind := schema[read.expires].dataType.simpleString()) != "timestamp":
         raise Refused(
             f"`expires` of a state table is the column {read.expires!r} of type {kind}. It must be of type TIMESTAMP.",
@@ -232,6 +239,32 @@ def _schema(spark: SparkSession, read: StateRead) -> StructType:
             code=codes.STATE_SCHEMA,
         )
     return schema
+
+
+def _unread(schema: str, error: Exception) -> Refused:
+    """Spark makes no DataFrame of a schema."""
+    if limited := _limited_texts(schema):
+        return Refused(
+            f"A column of a state table cannot be of type char or varchar: {', '.join(limited)}.",
+            code=codes.STATE_SCHEMA,
+            remedy="Write string in `schema`. Then clear the failed task.",
+        )
+    return Refused(
+        f"The schema of a state table cannot be read by Spark: {schema!r}. {first_line(error)}",
+        code=codes.STATE_SCHEMA,
+    )
+
+
+def _limited_texts(schema: str) -> list[str]:
+    """The columns of type char or varchar. Spark parses such types, but has no values of them."""
+    from pyspark.sql.types import StructType
+
+    try:
+        found = StructType.fromDDL(schema)
+    except Exception:
+        return []
+    kinds = {field.name: field.dataType.simpleString() for field in found}
+    return [f"{name} is {kind}" for name, kind in kinds.items() if _LIMITED.search(kind)]
 
 
 def _is_nested(kind: DataType) -> bool:
