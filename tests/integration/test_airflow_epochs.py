@@ -515,7 +515,7 @@ def test_a_run_with_a_param_that_its_form_does_not_offer_is_red_and_says_so(
     assert "the param max_records, which a DeltaSource does not have" in capsys.readouterr().out
 
 
-def tested(lab: Lab, task: str) -> None:
+def tasks_tested(lab: Lab, task: str) -> None:
     """What ``airflow tasks test`` does."""
     from airflow.cli import cli_parser
     from airflow.cli.commands.task_command import task_test
@@ -534,7 +534,7 @@ def known_runs(lab: Lab) -> list[str]:
 
 def test_airflow_tasks_test_opens_an_attempt_whose_records_the_next_run_takes(lab: Lab) -> None:
     lab.produce(1)
-    tested(lab, "open")
+    tasks_tested(lab, "open")
     assert (lab.ledger.view_of_next().state, known_runs(lab), lab.shown()) == (State.OPEN, [], [[], []])
     lab.produce(2)
     assert lab.run("r1").state == "success"
@@ -548,7 +548,7 @@ def test_after_airflow_tasks_test_the_next_run_fails_if_runs_are_not_to_take_ove
 ) -> None:
     lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block")
     lab.produce(1)
-    tested(lab, "open")
+    tasks_tested(lab, "open")
     assert lab.run("r1").tasks["open"] == "failed"
     lab.laid_out(on_failed_epoch="take_over")  # as docs/intervals.md says
     assert lab.run("r2").state == "success"
@@ -560,7 +560,7 @@ def test_airflow_tasks_test_publishes_epochs_in_the_single_task_layout(
 ) -> None:
     lab = Lab(tmp_path, monkeypatch, layout="single")
     lab.produce(1)
-    tested(lab, "epochs")
+    tasks_tested(lab, "epochs")
     assert (lab.shown(), known_runs(lab)) == ([[1], [1]], [])
 
 

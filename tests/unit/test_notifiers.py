@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseNotifier
+from airflow.sdk import DAG, BaseNotifier
 
 from airflow_epochs.contracts import Unread
 from airflow_epochs.coordinator import lag as lags
@@ -41,6 +42,18 @@ def test_an_epoch_in_doubt_is_told_with_the_sink_that_it_waits_for(world: DiskWo
     alerts.clear()
     assert world.run(3) is None
     assert told(notifier, alerts) == []
+
+
+def test_a_ledger_is_found_whose_connection_id_a_native_template_renders_to_a_number(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_123", os.environ["AIRFLOW_CONN_EPOCHS_DEFAULT"])
+    alerts: list[str] = []
+    notifier = InDoubtNotifier("orders", lambda context: alerts.append("told"), ledger_conn_id="{{ id }}")
+    world.crash_at("committed.orders")
+    with DAG("dag", schedule=None, render_template_as_native_obj=True) as dag:
+        notifier({"dag": dag, "id": "123"})  # type: ignore[typeddict-item,typeddict-unknown-key]  # a name for the template
+    assert alerts == ["told"]
 
 
 def test_an_epoch_in_doubt_is_told_though_all_sinks_have_receipts(world: DiskWorld) -> None:
