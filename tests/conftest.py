@@ -23,6 +23,7 @@ from stack.s3 import S3Server
 from stack.spark import DRIVER_OPTIONS, S3Access, home, with_class_archive
 from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
+from tests.support.lanes import mark_all_but_few
 from tests.support.spark_world import FEW_ROWS
 
 os.environ.update(proxy.bypass())
@@ -55,7 +56,11 @@ def no_signal_handlers_of_other_tests() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide what needs Java in two: tests with the Connect server, and the others. A second one would gain nothing."""
+    """Divide what needs Java in two: tests with the Connect server, and the others. A second one would gain nothing.
+
+    And what has many cases: those that ``make test`` runs, and the long ones.
+    """
+    mark_all_but_few(items)
     for item in items:
         if item.get_closest_marker("jvm"):
             item.add_marker("spark" if "connect" in getattr(item, "fixturenames", ()) else "brokers")

@@ -153,6 +153,7 @@ ELSEWHERE = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_decision_that_names_another_place_is_corrupt_and_nothing_is_read_there(

@@ -144,6 +144,7 @@ READ_ERROR = Path("/proc/self/mem")
 """Whoever reads its first byte gets EIO from the kernel."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("record", ["pipeline.json", "complete.json", "open.json", "decision.json", "receipt.json"])
 def test_a_record_that_cannot_be_read_is_not_taken_for_a_missing_one(world: DiskWorld, record: str) -> None:
     left = world.crash_at("complete.put")

@@ -38,6 +38,7 @@ def vacuum(session: Any, table: str) -> None:
     session.sql(f"VACUUM {table} RETAIN 0 HOURS").collect()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("interfere", [optimize, vacuum])
 def test_what_spark_does_to_the_table_after_the_decision_neither_loses_nor_doubles_a_row(
     world: DiskWorld, session: Any, interfere: Callable[[Any, str], None]
@@ -49,6 +50,7 @@ def test_what_spark_does_to_the_table_after_the_decision_neither_loses_nor_doubl
     fired("F19", STEPS["decision.landed"], finished(world, left))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["decision.landed", "delta.commit.before#1", "delta.commit.after#1", "complete.put"])
 def test_a_vacuum_of_spark_at_0_hours_that_overlaps_the_commit_loses_no_row(
     world: DiskWorld, session: Any, phase: str
@@ -90,6 +92,7 @@ def committers(world: DiskWorld) -> list[str]:
     return ["spark" if "Spark" in info.get("engineInfo", "") else "deltalake" for info in infos]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["delta.commit.before#1", "delta.commit.after#1"])
 def test_a_commit_through_spark_that_is_cut_is_found_and_not_repeated(
     world: DiskWorld, session: Any, phase: str

@@ -201,6 +201,7 @@ def test_a_run_that_is_at_work_with_the_newest_ledger_while_the_question_stands_
 # -- old copies -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", ["open.landed", "decision.put", "decision.landed", "committed.orders"])
 @pytest.mark.parametrize("since", [0, 2])
 def test_an_epoch_that_was_unfinished_in_an_old_copy_is_over(world: DiskWorld, phase: str, since: int) -> None:
@@ -228,6 +229,7 @@ def test_an_epoch_that_was_unfinished_in_an_old_copy_is_over(world: DiskWorld, p
     assert_all_rows(world, *world.sinks)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["stage", "vote", "commit", "complete"])
 def test_late_tasks_of_such_an_epoch_are_fenced(world: DiskWorld, step: str) -> None:
     world.crash_at("decision.put" if step in ("stage", "vote") else "decision.landed")
@@ -393,6 +395,7 @@ def test_only_a_backfill_that_opens_is_printed_for_a_sink_left_out(
     assert (opened.ranges_of("audit_2") == opened.ranges) is not bool(printed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("since", "printed"), [(1, False), (2, True)])
 def test_an_open_record_in_an_old_copy_is_replayed_if_it_reads_all_that_the_sink_lacks(
     world: DiskWorld, since: int, printed: bool

@@ -55,6 +55,7 @@ def delete_the_folder(world: DiskWorld, error: Corrupt) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [80, 2], ids=["a new run", "the run of that epoch, cleared"])
 def test_a_copy_of_a_ledger_with_an_undecided_epoch_runs_on_once_the_folder_is_deleted(
     world: DiskWorld, number: int
@@ -372,6 +373,7 @@ def waived_if_said(world: DiskWorld, error: Corrupt) -> None:
         assert world.ledger.newest_complete() == 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("accident", [shutil.rmtree, older], ids=["gone", "behind"])
 def test_a_table_that_is_lost_while_an_epoch_is_under_way_is_filled_again_under_another_name(
     under_way: DiskWorld, accident: Callable[[Path], None]
@@ -515,6 +517,7 @@ def test_an_epoch_of_which_a_part_is_lost_and_a_part_was_rewritten_is_there_once
     assert_all_rows(world, "orders", "audit")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("files", [1, 2], ids=["one of two files", "both files"])
 def test_an_epoch_whose_lost_rows_cannot_be_had_again_is_in_no_row_of_the_sink_after_the_remedy(
     in_files: DiskWorld, files: int

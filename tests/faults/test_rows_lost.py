@@ -75,6 +75,7 @@ def test_files_that_are_taken_after_the_receipt_are_put_back_before_the_epoch_is
     fired("F19", faults_steps.STEPS[phase], finished(world, left))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", STEPS)
 def test_putting_back_that_is_killed_at_any_step_is_finished_by_the_next_run(losing: DiskWorld, phase: str) -> None:
     outcome = finished_after_a_kill(losing, phase)
@@ -82,6 +83,7 @@ def test_putting_back_that_is_killed_at_any_step_is_finished_by_the_next_run(los
     fired("F19", 9, outcome)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", STEPS)
 def test_a_process_woken_in_the_midst_of_putting_back_changes_nothing(losing: DiskWorld, phase: str) -> None:
     fired("F4", 15, woken_after_a_successor(losing, phase, run=3, successor=4, look=without_tries))

@@ -45,6 +45,7 @@ def as_forged(record: Record) -> bytes:
     return encode(replace(record, format=FORMAT_UNSIGNED))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", [*PHASES, "stage.start", "restage.orders", "committed.orders"])
 def test_a_signed_epoch_is_finished_after_a_kill_at_any_step(signed: DiskWorld, phase: str) -> None:
     if phase == "restage.orders":
@@ -105,6 +106,7 @@ def everything_forged(world: DiskWorld) -> dict[str, bytes]:
     return {**{key_of(record): as_forged(record) for record in records}, takeover_key(1): encode(takeover)}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", range(8))
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed"])
 def test_a_record_that_somebody_adds_is_named_and_changes_nothing(

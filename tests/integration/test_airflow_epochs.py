@@ -64,6 +64,7 @@ def test_every_task_returns_the_checkpoint_record_as_xcom(lab: Lab) -> None:
     assert final["metrics"]["rows_in"] == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", ["s3://bucket/xcom/123", {"epoch": 1}, [[5]]], ids=["text", "object", "list"])
 def test_an_xcom_that_is_no_checkpoint_stops_no_decided_epoch(
     lab: Lab, value: object, caplog: pytest.LogCaptureFixture
@@ -95,6 +96,7 @@ def test_vote_says_what_to_clear_if_the_xcom_of_stage_is_no_checkpoint(
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("listed", [False, True])
 def test_mapped_commit_tasks_pass_their_measurements_on(lab: Lab, listed: bool) -> None:
     """Airflow gives the XComs of a mapped task as a lazy sequence."""
@@ -129,6 +131,7 @@ def test_a_run_without_new_data_is_green_and_everything_is_skipped(lab: Lab) -> 
     assert lab.after == [1], "the user's task runs when, and only when, an epoch is complete"
 
 
+@pytest.mark.long
 def test_a_failed_stage_makes_the_run_red_and_clearing_the_failed_tasks_finishes_the_same_epoch(lab: Lab) -> None:
     lab.produce("a", "b")
     lab.spark.failures = 1
@@ -157,6 +160,7 @@ def test_the_next_run_takes_a_failed_epoch_over_and_the_cleared_run_then_passes_
     assert lab.after == [1, 1], "red or green, a run tells the tasks behind it once its epoch is complete"
 
 
+@pytest.mark.long
 def test_a_cleared_run_whose_epoch_is_in_the_hands_of_another_run_fails_and_names_it(lab: Lab) -> None:
     lab.produce("a")
     lab.spark.failures = 2
@@ -180,6 +184,7 @@ def test_a_vote_abort_is_red_with_nothing_visible_and_names_the_reason(lab: Lab)
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.few(2)
 @pytest.mark.proof
 @pytest.mark.parametrize("task", ["open", "stage", "vote", "commit.orders", "commit.audit", "complete", "abort"])
 def test_clearing_any_single_task_of_a_complete_run_changes_nothing(lab: Lab, task: str) -> None:
@@ -267,6 +272,7 @@ def test_a_run_whose_roll_forward_failed_takes_new_data_once_the_first_run_has_f
     assert (lab.after, lab.shown()) == ([1, 2], [["a", "b"], ["a", "b"]])
 
 
+@pytest.mark.long
 def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) -> None:
     lab.produce("a")
     with broken_commit("audit"):
@@ -281,6 +287,7 @@ def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) 
 AROUND_THE_DECISION = (("stage", "vote"), ("vote", "commit.audit"), ("vote", "complete"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "tasks",
@@ -299,6 +306,7 @@ def test_clearing_any_two_tasks_of_an_in_doubt_run_never_loses_or_doubles_a_row(
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.long
 def test_a_vote_of_the_users_function_aborts_the_epoch_and_the_next_run_takes_its_rows(lab: Lab) -> None:
     lab.produce("a")
     lab.against = "too few"
@@ -310,6 +318,7 @@ def test_a_vote_of_the_users_function_aborts_the_epoch_and_the_next_run_takes_it
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.long
 def test_a_wiped_metadata_database_loses_nothing(lab: Lab) -> None:
     lab.produce("a")
     with broken_commit("audit"):
@@ -369,6 +378,7 @@ def test_complete_emits_an_asset_event_per_sink_with_epoch_rows_and_version(lab:
     assert all((event["epoch"], event["rows"], event["version"]) == (1, 2, 0) for event in events)
 
 
+@pytest.mark.long
 def test_a_run_has_a_note_that_says_what_it_did(lab: Lab) -> None:
     lab.produce("a", "b")
     lab.run("r1")
@@ -391,6 +401,7 @@ def test_the_note_of_a_run_follows_its_clears_until_a_person_writes_one(lab: Lab
         assert lab.harness.note("r1") == (by_hand or "epoch 1: 4 rows, audit@0, orders@0")
 
 
+@pytest.mark.long
 def test_a_note_that_cannot_be_written_stops_no_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_notes, "_write", None)
     lab.produce("a", "b")
@@ -398,6 +409,7 @@ def test_a_note_that_cannot_be_written_stops_no_run(lab: Lab, monkeypatch: pytes
     assert lab.harness.note("r1") is None
 
 
+@pytest.mark.long
 def test_the_asset_event_of_a_waived_sink_says_nothing(lab: Lab) -> None:
     lab.produce("a", "b")
     with broken_commit("audit"):
@@ -410,6 +422,7 @@ def test_the_asset_event_of_a_waived_sink_says_nothing(lab: Lab) -> None:
     assert {} in lab.harness.asset_events("r1")
 
 
+@pytest.mark.long
 def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,6 +485,7 @@ def test_mapped_instances_with_pipelines_of_their_own_show_all_that_each_of_them
     assert lab.world.table("mapped_us").values() == ["us 1", "us 2"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", ["tasks", "single"])
 def test_a_ledger_whose_connection_id_is_a_number_is_found_where_templates_render_to_native_objects(
     lab: Lab, layout: str, monkeypatch: pytest.MonkeyPatch
@@ -543,6 +557,7 @@ def test_airflow_tasks_test_opens_an_attempt_whose_records_the_next_run_takes(la
     assert lab.shown() == [[1, 2], [1, 2]]
 
 
+@pytest.mark.long
 def test_after_airflow_tasks_test_the_next_run_fails_if_runs_are_not_to_take_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,6 +570,7 @@ def test_after_airflow_tasks_test_the_next_run_fails_if_runs_are_not_to_take_ove
     assert lab.shown() == [[1], [1]]
 
 
+@pytest.mark.long
 def test_airflow_tasks_test_publishes_epochs_in_the_single_task_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,6 +580,7 @@ def test_airflow_tasks_test_publishes_epochs_in_the_single_task_layout(
     assert (lab.shown(), known_runs(lab)) == ([[1], [1]], [])
 
 
+@pytest.mark.long
 def test_airflow_dags_test_makes_a_run_that_stays_and_publishes_an_epoch(lab: Lab) -> None:
     lab.produce(1)
     run = lab.harness.dag.test()

@@ -59,6 +59,7 @@ OTHER_NAMES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reader", OTHER_NAMES.values(), ids=OTHER_NAMES.keys())
 @pytest.mark.parametrize("layout", ["tasks", pytest.param("single", marks=pytest.mark.long)])
 def test_an_epoch_is_completed_and_told_to_a_dag_that_gives_the_asset_another_name(

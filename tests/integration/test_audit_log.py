@@ -82,6 +82,7 @@ def test_what_is_confirmed_at_a_terminal_is_in_airflows_audit_log_under_the_effe
     assert (said["who"], said["login"], said["why"]) == (user, "mallory", why)
 
 
+@pytest.mark.long
 def test_without_the_metadata_database_the_ledger_has_it_all_the_same(root: Path) -> None:
     lost = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{root}/gone/airflow.db"}
     assert typed(root, *WAIVE, "--why", "no database", "--yes", answer="", env=lost) == 0

@@ -83,6 +83,7 @@ PHASES = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.proof
 @pytest.mark.parametrize("phase", [*PHASES, "stage.start#2"])
 def test_a_backfill_that_is_killed_anywhere_is_there_once_in_the_end(world: DiskWorld, phase: str) -> None:
@@ -220,6 +221,7 @@ def test_a_sink_is_let_go_only_once_the_epoch_that_it_took_part_in_is_complete(w
     assert world.rows("orders") == world.source.all_rows()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", ["open.landed", "stage.done", "decision.landed", "committed.audit", "complete.put"])
 def test_a_renamed_sink_goes_on_in_its_table_without_a_gap(world: DiskWorld, phase: str) -> None:
     world.crash_at(phase, 3)

@@ -138,6 +138,7 @@ def test_rows_that_a_sink_would_not_take_land_with_their_records_in_the_same_epo
     assert rejected(lab) == EXPECTED, "the next epoch has none"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "phase",
     [
@@ -232,6 +233,7 @@ def messages(lab: Lab, topic: str) -> list[Message]:
     return found
 
 
+@pytest.mark.long
 def test_a_row_that_does_not_tell_its_record_lands_as_json(lab: Lab, db: Db) -> None:
     sent(lab, [RECORDS[0], RECORDS[4]])
     sinks = (SqlSink("database", "db", db.table("notes"), staging=str(lab.folder / "s")), *lab.outputs("rejected"))
@@ -260,6 +262,7 @@ def test_rows_that_break_an_expectation_may_be_put_in_quarantine(lab: Lab, db: D
     assert rejected(lab) == [(2, "lake", "the row breaks the expectation \"note <> 'bad'\"")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "condition",
     [
@@ -448,6 +451,7 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
 ]
 
 
+@pytest.mark.long
 def test_a_row_is_judged_by_what_its_destination_takes(session: Any) -> None:
     for fit, column, expected in FLAWS:
         frame = session.sql(f"SELECT {column}")

@@ -59,6 +59,7 @@ def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_valu
     assert len(by_duckdb) == len(rows_by_duckdb(table)) == 12
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("int96", [True, False])
 def test_dates_that_spark_wrote_in_the_calendar_of_old_stay_what_they_are(
     session: Any, table: Path, int96: bool
@@ -133,6 +134,7 @@ def _metadata_of(table: Path, version: int) -> JsonDict:
     return found | {"schemaString": json.loads(found["schemaString"])}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
     session: Any, table: Path, moment: str

@@ -46,6 +46,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_what_spark_takes_away_is_told_and_what_it_corrects_is_not(
     session: Any, world: Environment, tmp_path: Path, statement: str
@@ -98,6 +99,7 @@ def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_n
     assert session.table(named).count() == before + 1
 
 
+@pytest.mark.long
 def test_a_vacuum_of_spark_spares_old_staged_files_from_their_renewal_on(
     session: Any, world: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_shallow_clone_keeps_its_files_whatever_the_ledger_says_of_their_place
     assert session.read.format("delta").load(f"file://{clone}").count() == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("commit", ["deltalake", "spark"])
 def test_spark_stages_beside_the_owners_name_and_each_commit_has_table_id_and_ends(
     session: Any, world: Environment, tmp_path: Path, commit: str

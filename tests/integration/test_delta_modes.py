@@ -53,6 +53,7 @@ def test_the_newest_row_of_a_key_wins_within_an_epoch_and_against_the_table(
     assert shown(session, table) == shown_by_others(table) == expected
 
 
+@pytest.mark.long
 def test_an_epoch_of_older_rows_or_of_none_moves_only_the_marker(session: Any, world: Environment, table: str) -> None:
     epochs = Epochs(DeltaSink("silver", table, **UPSERT), world)
     epochs.run(values(session, "id, v", "(1L, 5L)"))
@@ -62,6 +63,7 @@ def test_an_epoch_of_older_rows_or_of_none_moves_only_the_marker(session: Any, w
     assert shown(session, table) == shown_by_others(table) == [(1, 5)]
 
 
+@pytest.mark.long
 def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("silver", table, mode="upsert", keys=["id", "p"], delete_when="name = ''", partition_by=["p"])
     epochs = Epochs(sink, world)
@@ -70,6 +72,7 @@ def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world:
     assert shown(session, table) == shown_by_others(table) == [(1, "x", "c")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rows", "names"),
     [
@@ -97,6 +100,7 @@ def test_rows_that_differ_by_a_microsecond_only_are_different(session: Any, worl
     assert "several newest rows, which differ although" in (vote.reason or "")
 
 
+@pytest.mark.long
 def test_ties_that_change_nothing_are_no_problem(session: Any, world: Environment, table: str) -> None:
     frame = values(session, "id, v, name", "(1L, 1L, 'a')", "(1L, 1L, 'b')", "(1L, 2L, 'c')", "(1L, 2L, 'c')")
     Epochs(DeltaSink("silver", table, **UPSERT), world).run(frame)
@@ -122,6 +126,7 @@ def test_a_key_twice_without_a_sequence_is_a_vote_abort(
     assert "more than one row" in (vote.reason or "") and "id=1." in (vote.reason or "")
 
 
+@pytest.mark.long
 def test_deleted_keys_stay_deleted_until_a_newer_row_comes_also_for_a_sink_that_deletes_none(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -240,6 +245,7 @@ def test_a_table_of_nothing_but_a_key_and_its_sequence_has_its_keys_deleted(
     assert shown(session, table) == shown_by_others(table) == [(2, 4)]
 
 
+@pytest.mark.long
 def test_notes_of_deletions_are_about_a_renamed_key_after_the_command_that_the_vote_names(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -365,6 +371,7 @@ def test_rows_without_a_partition_column_are_a_vote_abort_that_names_the_column(
     assert "column 'day' partitions the table and is missing in the rows" in (vote.reason or "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "overwrite"}], ids=["append", "overwrite"])
 def test_an_epoch_that_was_decided_without_a_partition_column_goes_into_the_partition_of_null(
     session: Any, world: Environment, table: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -484,6 +491,7 @@ def test_an_overwritten_table_shows_the_last_epoch_that_had_rows(session: Any, w
     assert DeltaTable(table).schema().fields[0].nullable is False
 
 
+@pytest.mark.long
 def test_an_empty_epoch_truncates_where_it_is_asked_to(session: Any, world: Environment, table: str) -> None:
     epochs = Epochs(DeltaSink("silver", table, mode="overwrite", empty="truncate"), world)
     epochs.run(session.range(5))
@@ -546,6 +554,7 @@ def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
 # -- every mode --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -575,6 +584,7 @@ def test_columns_are_added_where_that_is_asked_for(
     assert sorted(shown_by_others(table), key=repr) == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -609,6 +619,7 @@ def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: Enviro
     assert shown(session, named) == [*kept, (1, "b", "new")]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -637,6 +648,7 @@ def test_a_server_that_adds_columns_by_itself_adds_none_unasked(
     assert [field.name for field in DeltaTable(table).schema().fields] == ["id", "v"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -658,6 +670,7 @@ def test_a_first_epoch_without_rows_makes_an_empty_table_with_its_marker(
     assert shown(session, table) == [(1, 1, 1)]
 
 
+@pytest.mark.long
 def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT, v BIGINT")
     sink, attempt = DeltaSink("silver", table, **UPSERT), attempt_of(transaction(1))

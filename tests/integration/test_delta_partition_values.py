@@ -40,6 +40,7 @@ def hours_seen(table: str) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "how", [{}, {"commit": "spark"}, pytest.param({"mode": "overwrite_partitions"}, marks=pytest.mark.long)], ids=str
 )
@@ -107,6 +108,7 @@ AGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("how", "id_"), [(BY_ID, 1), pytest.param(ADD, 1, marks=pytest.mark.long), (AGE, 0)], ids=["upsert", "add", "age"]
 )
@@ -170,6 +172,7 @@ COMMITS: list[Any] = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", COMMITS, ids=str)
 def test_rows_staged_in_utc_are_not_committed_in_a_zone_that_has_their_hour_twice(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -250,6 +253,7 @@ def test_an_hour_that_comes_twice_stays_as_it_is_in_a_table_of_a_catalog(
     assert hours_seen(table) == [*FILLED, (4, SECOND)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "how",
     [
@@ -287,6 +291,7 @@ MODES: list[Any] = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", MODES, ids=str)
 def test_an_empty_text_in_a_partition_column_that_must_not_be_null_is_a_vote_abort(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -311,6 +316,7 @@ def test_a_check_of_an_empty_text_in_a_partition_column_is_that_of_null(
     assert "CHECK constraint known" in (vote.reason or "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", MODES[1:], ids=str)
 def test_an_empty_text_in_a_partition_column_is_digested_and_shown_as_null(
     session: Any, world: Environment, table: str, how: dict[str, Any]

@@ -66,6 +66,7 @@ def test_an_overwrite_in_the_catalog_sees_other_pipelines_too(session: Any, worl
         assert f"into {named} (version" in reason_against(ours, frame(session, "(3L, 'a')"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["overwrite", pytest.param("overwrite_partitions", marks=pytest.mark.long)])
 def test_a_pipeline_whose_rows_another_one_has_overwritten_is_told_by_whom(
     session: Any, world: Environment, table: str, mode: str

@@ -121,6 +121,7 @@ def test_the_changes_of_a_feed_add_up_to_the_table_whatever_changed_it(lab: Tabl
     ]
 
 
+@pytest.mark.long
 def test_a_rerun_of_an_aborted_epoch_reads_the_same_versions_though_the_table_goes_on(
     lab: TableLab, session: Any
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_rerun_of_an_aborted_epoch_reads_the_same_versions_though_the_table_go
     assert lab.ids() == Counter([1, 2, 3, 4])
 
 
+@pytest.mark.long
 def test_a_rerun_of_a_feed_reads_the_same_changes_and_columns(lab: TableLab, session: Any) -> None:
     lab.options["changes"] = "feed"
     lab.write(1, configuration=FEED)

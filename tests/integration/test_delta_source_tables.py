@@ -88,6 +88,7 @@ class BucketLab(TableLab):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [pytest.param("appends", marks=pytest.mark.long), "feed"])
 def test_versions_of_a_table_on_s3_come_once(tmp_path: Path, connect: ConnectServer, s3: Any, changes: str) -> None:
     lab = BucketLab(tmp_path, connect.where, {"changes": changes}, url=f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders")
@@ -104,6 +105,7 @@ def test_versions_of_a_table_on_s3_come_once(tmp_path: Path, connect: ConnectSer
 # -- features of Delta -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_deletion_vectors_hide_rows_of_a_whole_table_and_are_deletes_in_a_feed_and_an_error_among_appends(
     lab: TableLab, session: Any
 ) -> None:
@@ -219,6 +221,7 @@ def test_rows_from_before_and_after_a_change_of_the_schema_are_in_one_epoch(
         lab.run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "row"),
     [pytest.param("RENAME COLUMN id TO number", "3, 3", marks=pytest.mark.long), ("DROP COLUMN amount", "3")],

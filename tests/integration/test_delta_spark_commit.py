@@ -51,6 +51,7 @@ def ids(session: Any, table: str) -> list[int]:
     return sorted(row.id for row in session.sql(f"SELECT id FROM {source}").collect())
 
 
+@pytest.mark.long
 def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -74,6 +75,7 @@ def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told
     assert ids(session, table) == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "first", [pytest.param(1, marks=pytest.mark.long), 2], ids=["of the first epoch", "of a later epoch"]
@@ -148,6 +150,7 @@ def require_told(last: LastEpoch | None, txn: TransactionId, receipt: Receipt) -
     assert (last.receipt.version, last.receipt.txn_id) == (receipt.version, receipt.txn_id)
 
 
+@pytest.mark.long
 def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_says_why(
     session: Any, world: Environment, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,6 +166,7 @@ def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_
     assert keys == 3
 
 
+@pytest.mark.long
 def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -244,6 +248,7 @@ def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: Envir
         sink.plan_stage(attempt_of(transaction(1)), "n", world)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("rows", "names"),
     [
@@ -327,6 +332,7 @@ def test_a_text_inside_a_value_that_is_longer_than_the_table_allows_is_a_vote_ab
     assert ids(session, table) == seen_by_duckdb(table) == [1]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("mode", "check", "n", "names"),
     [
@@ -379,6 +385,7 @@ def test_an_empty_text_that_the_table_computes_for_a_partition_is_null_for_its_r
     assert "NOT NULL constraint of column country" in (vote.reason or "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "overwrite"}], ids=str)
 def test_rows_may_lack_what_the_table_computes_its_columns_from(
     session: Any, world: Environment, table: str, how: dict[str, Any]

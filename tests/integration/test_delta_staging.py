@@ -150,6 +150,7 @@ def test_a_table_that_version_0_1_has_spoilt_is_repaired_by_the_command_in_the_m
     assert (comments["s"], comments["st"]) == ("it's text", "kept")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [{"commit": "spark"}, pytest.param({"mode": "upsert", "keys": ["id"]}, marks=pytest.mark.long)],
@@ -352,6 +353,7 @@ def test_an_instant_keeps_its_zone_in_every_nesting_whatever_the_servers_default
     assert value is not None and value.count(b"12:00:00.5") == value.count(b"Z") == len(fields) - 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", [{}, {"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
 def test_old_dates_get_into_a_table_as_they_are_whatever_calendar_the_server_is_set_up_to_write(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -433,6 +435,7 @@ def rows_of(world: Environment, start: int) -> Any:
     return world.spark.session.sql(f"SELECT id, id % 2 AS p FROM RANGE({start}, {start + 10}, 1, 2)")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [{}, pytest.param({"commit": "spark"}, marks=pytest.mark.long), {"mode": "upsert", "keys": ["id"]}],

@@ -125,6 +125,7 @@ def ends(rows: Any) -> list[tuple[str, str, str]]:
     return [(column, kind, value) for (column, kind, _), value in zip(found, values, strict=True)]
 
 
+@pytest.mark.long
 def test_every_reader_finds_the_rows_at_both_ends_of_a_column(session: Any, world: Environment, table: str) -> None:
     rows = frame(session, p=BY_TEN)
     spark_epoch(DeltaSink("bronze", table, partition_by=["p"]), transaction(1), None, rows, world)

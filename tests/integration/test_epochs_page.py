@@ -46,6 +46,7 @@ def reader(ledgers: Ledgers) -> Iterator[Browser]:
 # -- what it shows ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_without_a_pipeline_the_page_says_when_one_appears(reader: Browser) -> None:
     assert "There is no pipeline here yet." in reader.text("/epochs/")
 

@@ -39,6 +39,7 @@ def page(path: str, role: str = "USER") -> str:
         return browser.page(path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("layout", "tasks"),
     [
@@ -88,6 +89,7 @@ class TwoPipelines(Lab):
         return dag
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("second", "conn_id", "layout"),
     [

@@ -201,6 +201,7 @@ def in_one_task(world: World, run: str, *at: Mapping[str, Action]) -> Exception 
     return None
 
 
+@pytest.mark.long
 def test_one_task_that_dies_in_its_second_epoch_is_finished_when_it_is_cleared_or_by_the_next_run(world: World) -> None:
     more = {"complete.landed": lambda: world.source.produce(2)}
     for number, phase in enumerate(IN_ONE_TASK, 2):
@@ -217,6 +218,7 @@ def test_one_task_that_dies_in_its_second_epoch_is_finished_when_it_is_cleared_o
     world.require_all_shown()
 
 
+@pytest.mark.long
 def test_a_vote_against_an_epoch_of_one_task_keeps_it_out_of_all_and_clearing_the_task_helps(world: World) -> None:
     before = world.shown()
     error = in_one_task(world, "run 2", {"stage.done": lambda: rename(world.database, "orders", "gone")})
@@ -248,6 +250,7 @@ def rename(db: Db, name: str, to: str) -> None:
     db.run(f"ALTER TABLE {name} RENAME TO {to}")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("against", NAMES)
 def test_a_vote_against_the_epoch_by_any_sink_keeps_it_out_of_all(world: World, against: str) -> None:
     before = world.shown()
@@ -299,6 +302,7 @@ TODAY: dict[str, Callable[[World, str], World]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dag", long_but(["as it was"], TODAY))
 @pytest.mark.parametrize("failing", NAMES)
 def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_its_rows(
@@ -326,6 +330,7 @@ def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_it
     assert world.shown()[failing] == (world.all_rows() if failing in world.names else promised)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("removed", ["topic", "database", "file"])
 def test_in_an_unsigned_ledger_a_removed_sink_with_a_connection_of_its_own_has_to_be_put_back_first(
     tmp_path: Path, broker: Broker, postgres: Postgres, removed: str

@@ -211,6 +211,7 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> N
     assert found == {customer: (counts[customer], amounts[customer]) for customer in counts}
 
 
+@pytest.mark.long
 def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(lab: Lab) -> None:
     lab.create("orders")
     (hourly,) = dags_of("hourly_orders").values()

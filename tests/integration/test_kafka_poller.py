@@ -100,6 +100,7 @@ def test_all_who_watch_a_cluster_share_its_connections_and_the_last_one_closes_t
     assert not poller._pollers
 
 
+@pytest.mark.long
 def test_while_the_brokers_are_down_a_trigger_waits_says_so_once_and_fires_when_data_comes(
     own_broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

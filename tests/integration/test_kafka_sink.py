@@ -184,6 +184,7 @@ def test_a_pipeline_that_reads_the_topic_plans_whole_epochs_of_the_one_that_writ
 # --- crashes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", [*BEFORE_COMMIT, "kafka.commit.after"])
 def test_a_committer_that_is_killed_is_followed_by_one_that_sends_the_rest_or_nothing(
     feed: Feed, broker: Broker, topic: str, phase: str
@@ -201,6 +202,7 @@ def test_a_committer_that_is_killed_is_followed_by_one_that_sends_the_rest_or_no
     fired("F1", 9 if "after" in phase else 8, "C")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("phase", BEFORE_COMMIT)
 def test_a_committer_that_wakes_up_after_another_has_sent_the_epoch_is_fenced(
     feed: Feed, broker: Broker, topic: str, phase: str
@@ -240,6 +242,7 @@ def test_a_reader_of_uncommitted_records_can_tell_by_the_header_which_were_sent_
     assert once == {f"{pipeline}/events/1/0": "a", f"{pipeline}/events/1/1": "b"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "data",
     [
@@ -339,7 +342,8 @@ def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again
     fired("F18", 10, "C")
 
 
-@pytest.mark.parametrize("remedy", ["quota", pytest.param("timeout", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("remedy", ["quota", "timeout"])
 def test_an_epoch_that_a_quota_holds_back_for_too_long_is_sent_after_each_remedy_of_its_error(
     broker: Broker, topic: str, pipeline: str, tmp_path: Path, jars: Jars, remedy: str
 ) -> None:

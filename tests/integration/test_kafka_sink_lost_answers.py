@@ -56,6 +56,7 @@ def feed(distant: Distant, proxy: Proxy, tmp_path: Path) -> Feed:
     return a_feed(proxy.address, topic, f"orders-{name}", tmp_path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lost", [REQUESTS, ANSWERS])
 def test_a_commit_whose_request_or_answer_is_lost_is_looked_up_by_the_next_try(
     feed: Feed, distant: Distant, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch

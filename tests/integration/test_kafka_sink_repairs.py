@@ -154,6 +154,7 @@ def transactions_in(error: Exception) -> list[str]:
 # --- the marker topic alone is lost ---------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "recreated"])
 def test_a_marker_topic_that_is_lost_between_epochs_is_put_back(world: World, again: bool) -> None:
     world.epoch("1")
@@ -171,6 +172,7 @@ def test_a_marker_topic_that_is_lost_between_epochs_is_put_back(world: World, ag
     world.require_once()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("phase", "sent", "first"),
     [("kafka.commit.after", True, True), ("kafka.commit.after", True, False), ("kafka.rows.sent", False, True)],

@@ -96,6 +96,7 @@ def unready(feed: Feed) -> str:
     return ""
 
 
+@pytest.mark.long
 def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guarded: Guarded, feed: Feed) -> None:
     def comes_to(words: str) -> bool:
         return words in reason(feed)  # rights take a moment until every part of the broker knows of them

@@ -84,6 +84,7 @@ def test_a_pipeline_chained_to_another_reads_each_of_its_rows_once(
     assert len({headers["airflow-epochs"] for _, headers in read}) == len(wanted)
 
 
+@pytest.mark.long
 def test_rows_of_a_megabyte_that_spark_has_staged_are_sent_in_little_memory(
     feed: Feed, broker: Broker, session: SparkSession
 ) -> None:
@@ -119,6 +120,7 @@ def test_what_spark_calls_a_timestamp_a_decimal_or_a_date_is_sent_as_documented(
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [

@@ -121,6 +121,7 @@ def committed(feed: Feed, attempt: SinkAttempt, staged: Staged) -> None:
 # --- the marker topic -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_marker_topic_is_made_with_the_replicas_and_the_acknowledgements_of_the_topic(cluster: Playground) -> None:
     feed = cluster.feed(cluster.topic("out", replicas=2, min_insync_replicas="2"))
     feed.run(rows("a"))
@@ -129,6 +130,7 @@ def test_the_marker_topic_is_made_with_the_replicas_and_the_acknowledgements_of_
     assert "min.insync.replicas=2" in lines and "unclean.leader.election.enable=false" in lines
 
 
+@pytest.mark.long
 def test_a_marker_topic_with_fewer_replicas_is_refused_until_it_was_reassigned(cluster: Playground) -> None:
     """With the script of docs/kafka-sink.md."""
     markers = cluster.topic("m", 3, cleanup_policy="compact")
@@ -359,6 +361,7 @@ def test_a_timeout_that_reading_the_rows_alone_exceeds_is_a_vote_to_abort(
     assert vote(feed).vote is VoteKind.VOTE_COMMIT
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["kafka.rows.sent", "kafka.commit.before"])
 def test_an_epoch_that_outlasts_its_timeout_names_it_and_gets_through_with_that_of_today(
     cluster: Playground, phase: str

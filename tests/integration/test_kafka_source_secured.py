@@ -94,6 +94,7 @@ def test_spark_logs_in_each_way_by_a_file_of_its_server_and_reads_all_records(
     assert sorted(row["offset"] for row in staged_rows(tmp_path / "t")) == [0, 1, 2]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("flaw", "way"),
     [
@@ -132,6 +133,7 @@ def test_a_file_with_an_old_password_is_named(
 # -- what the brokers refuse ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_wrong_password_is_refused_at_once_and_names_the_user(mechanism: str, topic: Topic, secured: Secured) -> None:
     begin = time.monotonic()

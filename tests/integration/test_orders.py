@@ -108,6 +108,7 @@ def test_after_a_topic_was_created_again_the_command_in_the_error_takes_every_ne
     assert world.shown("lake") == "!abcdvwxyz"
 
 
+@pytest.mark.long
 def test_in_another_cluster_a_file_says_where_to_go_on(
     world: TopicWorld, servers: Path, jars: Jars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def test_offsets_of_a_file_are_skipped_to_and_partitions_that_it_does_not_name_g
     assert world.shown("lake") == "abcdegij"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -353,6 +355,7 @@ def test_before_an_epoch_in_another_topic_a_rewind_to_an_epoch_is_refused_and_on
     assert world.shown("lake") == "aabbccddef"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("since", ["it was deleted", "retention deleted its records"])
 @pytest.mark.parametrize(
     ("epoch", "tables", "shown"),

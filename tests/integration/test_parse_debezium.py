@@ -129,6 +129,7 @@ UNSENT = "__debezium_unavailable_value"
 UNSENT_BYTES = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("envelope", [wrapped, lambda told: told], ids=["with schema", "without"])
 @pytest.mark.parametrize(
     ("kind", "value"),

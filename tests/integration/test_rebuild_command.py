@@ -139,6 +139,7 @@ def test_acknowledge_code_takes_the_transform_from_the_dag_file(tmp_path: Path) 
     assert_all_rows(changed, "orders", "audit")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("files", "words", "told", "code"),
     [

@@ -105,6 +105,7 @@ PHASES = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_run_that_is_killed_brings_all_tables_back_or_none(world: TopicWorld, phase: str) -> None:
     rewind(world, "--to-epoch", "1", "--restore-tables")
@@ -154,6 +155,7 @@ def columns_changed(world: TopicWorld) -> None:
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -191,6 +191,7 @@ def test_a_run_that_was_stopped_while_it_staged_aborts_the_attempt_if_it_fails_o
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.few(1)
 @BOTH_LAYOUTS
 @pytest.mark.parametrize(
     "remedy",
@@ -242,6 +243,7 @@ def goes_on_after_one_retry(lab: Lab, *marked: str) -> None:
     assert lab.shown() == [["a", "b"], ["a", "b"]] and lab.after == [1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("policy", ["take_over", pytest.param("block", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "marked", [("vote",), ("stage", "vote"), pytest.param(("commit.audit", "vote"), marks=pytest.mark.long)], ids=str
@@ -257,6 +259,7 @@ def test_a_vote_that_somebody_marked_as_success_is_taken_again(
     goes_on_after_one_retry(lab, *(task for task in marked if task != "stage"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [pytest.param("take_over", marks=pytest.mark.long), "block"])
 def test_an_open_that_somebody_marked_as_success_opens_the_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
@@ -274,6 +277,7 @@ def test_an_open_that_somebody_marked_as_success_opens_the_epoch(
     goes_on_after_one_retry(lab, "open")
 
 
+@pytest.mark.long
 def test_tasks_whose_ids_lack_the_pipelines_name_are_found_if_somebody_marked_them_as_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,12 +288,14 @@ def test_tasks_whose_ids_lack_the_pipelines_name_are_found_if_somebody_marked_th
     goes_on_after_one_retry(lab, "commit.audit")
 
 
+@pytest.mark.long
 def test_a_commit_that_somebody_marked_as_success_is_done(lab: Lab) -> None:
     in_doubt(lab)
     marked_as_success(lab, "commit.audit")
     goes_on_after_one_retry(lab, "commit.audit")
 
 
+@pytest.mark.few(1)
 @BOTH_LAYOUTS
 def test_no_green_task_of_the_pipeline_runs_again_if_the_runs_epoch_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
@@ -305,6 +311,7 @@ def test_no_green_task_of_the_pipeline_runs_again_if_the_runs_epoch_is_complete(
     assert {task for task, number in tries(lab, "r1").items() if number > before[task]} == {"mine"}
 
 
+@pytest.mark.few(1)
 @BOTH_LAYOUTS
 def test_a_command_is_obeyed_by_a_new_run_if_the_failed_one_would_pass_its_complete_epoch_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
@@ -367,6 +374,7 @@ def test_an_aborted_epoch_takes_the_same_input_again(lab: Lab) -> None:
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.long
 def test_a_new_run_is_started_if_no_epoch_is_unfinished_and_if_airflow_has_forgotten_its_run(lab: Lab) -> None:
     lab.produce("a")
     assert lab.run("r1").state == "success"
@@ -405,6 +413,7 @@ def test_a_retry_says_so_if_no_other_run_may_finish_an_epoch_whose_run_airflow_h
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.few(1)
 @BOTH_LAYOUTS
 def test_a_run_that_failed_behind_its_complete_epoch_is_said_to_take_no_new_data_and_takes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
@@ -452,6 +461,7 @@ def test_a_run_of_several_epochs_that_failed_between_two_is_said_to_take_new_dat
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.long
 def test_a_run_at_work_is_left_alone_and_two_operators_do_not_retry_at_once(lab: Lab) -> None:
     in_doubt(lab)
     his = Retry.of(fresh(lab), "orders")

@@ -151,6 +151,7 @@ def test_a_run_that_had_caught_up_takes_no_new_data_when_it_is_cleared(lab: Lab)
     assert opened_by(lab) == ["r1", "r1 #2", "r2"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bound", [{"max_epochs": 2}, {"for_seconds": 1e-9}], ids=["by epochs", "by time"])
 def test_a_run_ends_at_its_bound_and_the_next_one_goes_on(lab: Lab, bound: dict[str, Any]) -> None:
     lab.laid_out(layout="single", **bound)
@@ -175,13 +176,10 @@ def test_a_task_that_is_stopped_finishes_its_epoch_begins_no_other_and_goes_on_w
     assert opened_by(lab) == ["r1", "r1 #2", "r1 #3"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "by",
-    [
-        pytest.param("the same run, cleared", marks=pytest.mark.long),
-        "the next run",
-        pytest.param("the next run, with a task per step", marks=pytest.mark.long),
-    ],
+    ["the same run, cleared", "the next run", "the next run, with a task per step"],
 )
 def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by: str) -> None:
     sent: list[object] = []
@@ -205,14 +203,8 @@ def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by:
     assert lab.world.litter() == set()
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [
-        "open.landed",
-        pytest.param("stage.done", marks=pytest.mark.long),
-        pytest.param("decision.landed", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["open.landed", "stage.done", "decision.landed"])
 def test_a_run_that_blocks_with_its_second_epoch_is_cleared_and_finishes_it_with_a_task_per_step(
     lab: Lab, failures: list[str], monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -233,6 +225,7 @@ def test_a_run_that_blocks_with_its_second_epoch_is_cleared_and_finishes_it_with
     assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed"])
 def test_an_epoch_that_was_opened_with_a_task_per_step_is_finished_in_one_task(lab: Lab, phase: str) -> None:
     lab.laid_out()
@@ -262,6 +255,7 @@ def test_a_failed_stage_aborts_its_attempt_and_the_cleared_task_takes_the_same_o
     assert record and (record.txn.attempt, record.ranges["orders"][0].end) == (2, 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", [{}, {"layout": "single"}], ids=["per step", "single"])
 def test_a_stage_that_airflow_ends_by_its_execution_timeout_is_aborted_and_the_reason_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
@@ -341,6 +335,7 @@ def test_a_retry_that_staged_nothing_does_not_record_how_long_the_epoch_took(lab
     assert staged and {"stage", "vote"} < set(staged.metrics["seconds"])
 
 
+@pytest.mark.long
 def test_a_stage_task_that_is_cleared_after_the_decision_does_not_record_how_long_it_took(lab: Lab) -> None:
     lab.laid_out(layout="tasks")
     lab.produce("a")
@@ -351,6 +346,7 @@ def test_a_stage_task_that_is_cleared_after_the_decision_does_not_record_how_lon
     assert record and "vote" in record.metrics["seconds"] and "stage" not in record.metrics["seconds"]
 
 
+@pytest.mark.long
 def test_changed_code_stops_the_one_task_until_it_is_acknowledged(lab: Lab, failures: list[str]) -> None:
     lab.laid_out(layout="single", on_code_change="stop")
     lab.produce("a")
@@ -375,6 +371,7 @@ def test_a_savepoint_names_the_last_epoch_of_the_run(lab: Lab) -> None:
     assert [(each.name, each.epoch) for each in lab.ledger.savepoints()] == [("first", 2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", [pytest.param("tasks", marks=pytest.mark.long), "single"])
 def test_a_savepoint_name_that_is_taken_while_the_run_works_fails_no_run_and_the_log_says_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str

@@ -230,6 +230,7 @@ def standalone_log(cluster: StandaloneCluster) -> str:
     return "".join(process.log.read_text() for process in cluster.processes)
 
 
+@pytest.mark.long
 def test_what_a_killed_submit_left_running_is_ended_by_its_session(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -283,6 +284,7 @@ def test_a_batch_that_the_optimizer_drops_does_not_hold_the_driver(
     assert report["sinks"]["one"]["problem"] is None
 
 
+@pytest.mark.long
 def test_cancel_ends_a_running_submit(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

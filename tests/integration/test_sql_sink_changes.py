@@ -256,6 +256,7 @@ def test_a_trigger_may_change_a_key_where_nothing_looks_for_the_old_one(pg: SqlW
     assert pg.db.run("SELECT email FROM mails") == [("ann@x",)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "lsn"),
     [
@@ -388,6 +389,7 @@ def test_a_table_without_the_row_that_is_deleted_makes_no_table_of_notes_before_
     assert shown(world) == [(1, "Ann", 10)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("rehearse", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_after_random_changes_the_table_is_what_a_dictionary_says(world: SqlWorld, seed: int, rehearse: bool) -> None:
@@ -450,6 +452,7 @@ def test_a_deletion_that_a_trigger_swallows_is_a_vote_against(pg: SqlWorld) -> N
     assert "The epoch deletes rows of table customers, and 1 of them are still there" in reason
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
 @pytest.mark.parametrize(
     "domain",
@@ -576,6 +579,7 @@ FOLDED = (
 ``wide``, the lower case of Ä is ä; in ``C`` it is Ä."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
 @pytest.mark.parametrize(
     ("first", "again", "collation"), [("a", "A", ""), ("ä", "Ä", 'COLLATE "{0}".wide')], ids=["type", "collation"]

@@ -98,6 +98,7 @@ def restore(world: Related, *tables: str) -> None:
 # -- the marker is gone ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
@@ -207,6 +208,7 @@ def drop(world: Related) -> None:
     world.db.run("DROP TABLE orders", "DROP TABLE epoch_markers", PARENT)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("lose", "first"), [(drop, 1), (restore, 3)])
 def test_a_database_that_loses_epochs_before_the_last_one_is_complete_gets_them_under_another_name(
     world: Related, lose: Callable[[Related], None], first: int
@@ -225,6 +227,7 @@ def test_a_database_that_loses_epochs_before_the_last_one_is_complete_gets_them_
     goes_on(under_a_new_name(world, first))
 
 
+@pytest.mark.few(1)
 def test_a_database_that_loses_the_epoch_before_the_one_in_doubt_gets_both_under_another_name(world: Related) -> None:
     dump(world)
     epochs(world, 3, 3)
@@ -291,6 +294,7 @@ def in_the_marker_table(world: Related) -> Any:
     return json.loads(ends) if isinstance(ends, str) else ends
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("lost", ["newest records", "all of it"])
 def test_a_pipeline_whose_ledger_is_lost_goes_on_where_the_table_ends(world: Related, lost: str) -> None:
     copy = shutil.copytree(world.folder / "ledger", world.folder / "backup")
@@ -338,6 +342,7 @@ def test_a_marker_of_another_pipeline_of_these_names_is_not_what_a_ledger_is_reb
     goes_on(world)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("epoch", "anew"),
     [
@@ -375,6 +380,7 @@ def test_a_sink_whose_marker_another_pipeline_has_written_is_left_out_of_a_rebui
     renamed.require_all_shown("orders", "copied")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("epoch", "code", "asks_anew"),
     [
@@ -414,6 +420,7 @@ def test_a_marker_of_another_pipeline_is_left_to_it_while_an_epoch_is_in_doubt_u
     assert world.db.run("SELECT epoch, txn_id FROM epoch_markers WHERE sink = 'orders'") == [(epoch, theirs)]
 
 
+@pytest.mark.few(1)
 def test_a_pipeline_whose_ledger_is_lost_and_whose_table_got_another_name_is_rebuilt_after_the_statement(
     world: Related,
 ) -> None:
@@ -454,6 +461,7 @@ def spelled_anew(world: Related) -> Related:
     return replace(world, db=InMain(world.db.path))
 
 
+@pytest.mark.few(1)
 def test_a_table_that_the_dag_spells_in_another_way_is_the_same_to_the_next_epoch_and_to_a_rebuilding(
     world: Related,
 ) -> None:
@@ -473,6 +481,7 @@ def test_a_table_that_was_dropped_and_made_again_under_another_spelling_is_no_ot
     assert told(spelled_anew(world)).code is codes.TABLE_REPLACED
 
 
+@pytest.mark.few(1)
 def test_a_ledger_that_gets_its_records_back_goes_on(world: Related) -> None:
     shutil.copytree(world.folder / "ledger", world.folder / "backup")
     epochs(world, 3, 3)
@@ -484,6 +493,7 @@ def test_a_ledger_that_gets_its_records_back_goes_on(world: Related) -> None:
     goes_on(world)
 
 
+@pytest.mark.few(1)
 def test_two_ledgers_under_one_name_are_told_of_and_one_goes_on(world: Related) -> None:
     shutil.copytree(world.folder / "ledger", world.folder / "backup")
     epochs(world, 3, 3)
@@ -505,6 +515,7 @@ def test_two_ledgers_under_one_name_are_told_of_and_one_goes_on(world: Related) 
 # -- another database -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 def test_a_connection_to_another_database_is_told_of_and_corrected(world: Related, tmp_path: Path) -> None:
     if isinstance(world.db, PostgresDb):
         name = f"other_{world.db.schema}"
@@ -519,6 +530,7 @@ def test_a_connection_to_another_database_is_told_of_and_corrected(world: Relate
     goes_on(world)
 
 
+@pytest.mark.few(1)
 def test_a_file_that_was_moved_with_its_marker_goes_on(world: Related, tmp_path: Path) -> None:
     if isinstance(world.db, SqliteDb):
         moved = world.db.path.rename(tmp_path / "moved.db")

@@ -98,12 +98,14 @@ def world(db: Db, tmp_path: Path) -> TwoSinks:
     return two_sinks(tmp_path, db)
 
 
+@pytest.mark.few(1)
 def test_epochs_are_shown_in_both_and_a_rerun_changes_nothing(world: TwoSinks) -> None:
     for _ in range(2):
         assert world.run(2) is None
         world.require_all_shown(epochs=2)
 
 
+@pytest.mark.long
 def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(tmp_path: Path) -> None:
     clean = tmp_path / "clean"
     clean.mkdir()
@@ -123,6 +125,7 @@ def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(tmp_
         world.require_all_shown(epochs=3)
 
 
+@pytest.mark.few(1)
 def test_a_vote_of_the_database_against_the_epoch_keeps_it_out_of_the_lake_too(world: TwoSinks) -> None:
     before = world.in_the_lake()
     world.db.run(
@@ -134,6 +137,7 @@ def test_a_vote_of_the_database_against_the_epoch_keeps_it_out_of_the_lake_too(w
     assert (world.in_the_database(), world.in_the_lake()) == ([], before)
 
 
+@pytest.mark.few(1)
 def test_a_database_changed_after_the_decision_leaves_the_epoch_in_doubt_until_it_is_undone(world: TwoSinks) -> None:
     def rename() -> None:
         world.db.run("ALTER TABLE orders RENAME TO gone")

@@ -51,6 +51,7 @@ class Late(Environment):
         return super().connection(conn_id)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("phase", "mode"),
     [
@@ -96,6 +97,7 @@ def test_a_server_that_dies_between_vote_and_commit_is_waited_for(own_server: Po
     assert world.ids() == [1, 2]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["sql.locked", "sql.commit.before"])
 def test_a_server_that_dies_within_the_transaction_has_rolled_it_back(
     own_server: Postgres, tmp_path: Path, phase: str
@@ -134,6 +136,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(pg: SqlWorld) -
     fired("F6", 9, "C")
 
 
+@pytest.mark.long
 def test_a_stopped_writer_holds_the_marker_and_both_end_with_the_same_receipt(pg: SqlWorld) -> None:
     sink = pg.sink()
     attempt = pg.second_epoch(sink)
@@ -149,6 +152,7 @@ def test_a_stopped_writer_holds_the_marker_and_both_end_with_the_same_receipt(pg
     assert pg.ids() == [1, 2]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["sql.locked", "sql.copied", "sql.commit.before"])
 def test_a_writer_stopped_for_too_long_is_ended_by_the_server_and_changes_nothing_when_woken(
     pg: SqlWorld, phase: str
@@ -213,6 +217,7 @@ def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(world
     fired("F10", 8, "C")
 
 
+@pytest.mark.few(1)
 def test_a_million_rows_are_committed_in_constant_memory(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE wide (id bigint, what text)")
     sink, attempt = world.sink("wide", rehearse=False), attempt_of(transaction(1))
@@ -244,6 +249,7 @@ def test_a_second_writer_waits_for_the_first_and_finds_its_work_done(world: SqlW
     assert (world.ids(), late.phases) == ([1, 2], [])
 
 
+@pytest.mark.few(1)
 def test_many_processes_that_commit_one_epoch_show_it_once(world: SqlWorld) -> None:
     sink = world.sink()
     attempt = attempt_of(transaction(1))

@@ -99,6 +99,7 @@ def test_a_trigger_made_after_the_vote_stops_the_commit_and_nothing_is_written(p
     assert sink.commit(attempt, staged, pg.env).rows == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keys", [["id"], ["id", "n"]], ids=["with others", "keys alone"])
 def test_a_key_that_the_database_drops_from_an_upsert_is_a_vote_against(pg: SqlWorld, keys: list[str]) -> None:
     pg.db.run(

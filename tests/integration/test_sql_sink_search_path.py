@@ -99,6 +99,7 @@ def named_as(remedy: str, world: Related, schema: str | None = None) -> Related:
     return replace(world, db=replace(along(world), named=f'"{schema}"' if schema else there))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", ["nothing", "table", "copy"])
 def test_the_next_epoch_stops_until_the_search_path_leads_to_the_table_again(world: Related, what: str) -> None:
     epoch(world, 1)
@@ -110,6 +111,7 @@ def test_the_next_epoch_stops_until_the_search_path_leads_to_the_table_again(wor
     goes_on(world)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", ["nothing", "table", "copy"])
 def test_the_next_epoch_goes_to_the_table_that_the_dag_names_as_the_error_says(world: Related, what: str) -> None:
     epoch(world, 1)
@@ -128,6 +130,7 @@ def test_a_copy_with_its_markers_goes_on_if_the_dag_names_it(world: Related) -> 
     assert len(world.shown("orders")[0]) == 3, "the old table is left alone"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("epochs", [0, 1], ids=["first", "later"])
 @pytest.mark.parametrize("committed", [False, True], ids=["decided", "committed"])
 @pytest.mark.parametrize("what", ["table", "copy"])

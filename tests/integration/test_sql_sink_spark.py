@@ -190,6 +190,7 @@ def test_the_example_with_a_database_judges_a_year_in_utc_whatever_the_zone_of_s
     assert rejected == [(1, "a year that no calendar has")]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("expression", "column", "expected"),
     [

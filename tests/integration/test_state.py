@@ -122,6 +122,7 @@ def test_a_state_lives_wherever_a_table_can(lab: Lab) -> None:
     assert firsts(lab) == [("a", 1), ("b", 1)]
 
 
+@pytest.mark.long
 def test_a_state_begins_with_the_rows_of_another_table_and_in_no_table_with_rows(lab: Lab) -> None:
     old = str(lab.folder / "old")
     write_deltalake(old, pa.table({"page": ["a", "z"], "n": [1, 1], "more": ["x", "y"]}))
@@ -203,6 +204,7 @@ def test_a_key_of_several_parts_is_refused_before_rows_are_staged(lab: Lab) -> N
     assert lab.rows("seen", "n") == [(1,)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("earlier_epochs", [1, FOLD_EPOCHS_MIN + 1], ids=["among changes", "in a fold"])
 def test_an_end_that_falls_is_a_vote_to_abort_since_an_older_row_would_come_back(lab: Lab, earlier_epochs: int) -> None:
     schema, until = "page string, until timestamp", "select 'a' as page, timestamp'2026-01-01 {}:00:00Z' as until"

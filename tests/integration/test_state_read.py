@@ -58,6 +58,7 @@ def test_spark_finds_the_columns_of_a_schema_that_we_find(schema: str, session: 
     assert session.createDataFrame([], schema).columns == SCHEMAS[schema]
 
 
+@pytest.mark.long
 def test_the_state_of_every_epoch_is_what_the_oracle_had_then_whoever_reads_it(lab: Lab, session: SparkSession) -> None:
     wanted = {}
     epochs = (

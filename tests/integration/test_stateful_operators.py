@@ -84,6 +84,7 @@ def run_windows(
     return shown, numbers(late)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("size", "slide", "lateness", "seed"),
     [
@@ -136,6 +137,7 @@ def run_dedupe(session: Any, epochs: Sequence[Epoch], within: int) -> tuple[list
     return numbers(shown), numbers(late)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("within", "seed"), [(40, 3), (7, 1)])
 def test_the_first_row_of_a_key_passes_and_those_that_follow_for_a_while_do_not(
     session: Any, within: int, seed: int

@@ -126,6 +126,7 @@ def require_link(page: str, title: str, to: str, then: str) -> None:
     assert f"({to}#{anchor(then)})" in chapter(page, title)
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_lost_is_rebuilt_from_the_marker_of_a_topic(world: World, jars: Jars) -> None:
     """80 partitions; and the marker of a removed sink whose name begins like that of the other."""
     world = with_sinks(world, "events", "events-2", partitions=80)

@@ -150,6 +150,7 @@ def test_epochs_show_every_record_exactly_once_in_exactly_one_sink(lab: Lab) -> 
         lab.task().open(Run("dag", "r3"))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_task_that_dies_anywhere_loses_and_doubles_nothing(lab: Lab, phase: str) -> None:
     lab.produce(40)

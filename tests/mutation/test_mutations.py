@@ -94,6 +94,7 @@ def outcome(pytests: fresh.Pytests, folder: Path, tests: list[str]) -> Outcome:
     return Outcome(code, output.read_text())
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_defect_is_noticed(mutation: Mutation, pytests: fresh.Pytests, tmp_path: Path) -> None:
     of_the_heart = any(name.startswith(("coordinator/", "ledger/", "protocol.py")) for name, _, _ in mutation.edits)

@@ -106,6 +106,7 @@ def edit(world: DiskWorld, path: Path, data: st.DataObject, ledger_id: str | Non
     path.write_bytes(resealed(b'{"sha256":"' + b"0" * 16 + b'",' + body[1:]))
 
 
+@pytest.mark.few(2)
 @pytest.mark.proof
 @pytest.mark.parametrize("phase", PHASES)
 def test_forged_records_change_nothing_outside_and_end_in_errors_of_ours(
@@ -135,6 +136,7 @@ def test_forged_records_change_nothing_outside_and_end_in_errors_of_ours(
     holds()
 
 
+@pytest.mark.few(2)
 @pytest.mark.proof
 @pytest.mark.parametrize("phase", PHASES)
 def test_forged_records_of_a_signed_ledger_are_named_and_change_nothing(phase: str, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def require_equal(session: Any, values: Records, mode: str = "permissive") -> No
     assert rows == told(by_from_json(batch).where(~F.col("offset").isin(*corrupt)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mode", ["permissive", "strict"])
 def test_cases_that_divide_parsers_are_what_from_json_makes_of_them(session: Any, mode: str) -> None:
     require_equal(session, SUITE, mode)

@@ -284,6 +284,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.proof
 @pytest.mark.timeout(600 if EXAMPLES <= 1000 else 0)
 @pytest.mark.parametrize("part", [1, 2])

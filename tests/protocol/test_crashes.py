@@ -62,6 +62,7 @@ class Effects(Observed):
             super().__call__(moment)
 
 
+@pytest.mark.few(2)
 @pytest.mark.proof
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("second", [1, 2], ids=["the same run", "another run"])

@@ -47,6 +47,7 @@ def test_a_process_is_killed_at_every_moment_of_the_row(row: int, who: int) -> N
     record("F1", row, outcomes)
 
 
+@pytest.mark.few(3)
 @pytest.mark.proof
 @ROW
 @WHO
@@ -227,6 +228,7 @@ def test_an_abort_that_wakes_after_the_epoch_was_finished_changes_nothing(who: i
     record("F7", 14, late)
 
 
+@pytest.mark.few(2)
 @WHO
 @pytest.mark.parametrize("fault", Fault)
 def test_the_ledger_goes_away_while_an_abort_runs(who: int, fault: Fault) -> None:

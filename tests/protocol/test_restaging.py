@@ -116,6 +116,7 @@ def test_only_the_sink_whose_files_are_gone_is_staged_again_and_its_receipt_name
     finished(scenario)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("gone_again", [False, True], ids=["files stay", "files vanish again"])
 @pytest.mark.parametrize("recovery", RECOVERIES)
@@ -161,6 +162,7 @@ OTHERS: dict[str, Callable[[Scenario], object]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("keep_epochs", [1000, 0], ids=["kept", "pruned at once"])
 @pytest.mark.parametrize("other", OTHERS)

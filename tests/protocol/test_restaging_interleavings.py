@@ -33,6 +33,7 @@ def vacuuming(coordinator: Coordinator, report: StageReport | None) -> None:
         MemoryWorld.named(sink.spec()["world"]).vacuum(staged.place)
 
 
+@pytest.mark.long
 def test_two_commits_of_one_run_after_files_have_vanished(in_doubt: Model) -> None:
     in_doubt.setup(vacuuming)
     seen = in_doubt.explore(*(in_doubt.actor(name, committing(1, "a")) for name in ("old", "new")))
@@ -46,6 +47,7 @@ def test_a_late_commit_and_a_vacuum_that_another_commit_follows(in_doubt: Model)
     assert seen.worlds > 20 and seen.schedules > 10**6
 
 
+@pytest.mark.long
 def test_a_late_commit_and_a_recovery_after_a_vacuum(in_doubt: Model) -> None:
     late = in_doubt.actor("late", committing(1, "a"))
     seen = in_doubt.explore(late, in_doubt.actor("new", vacuuming, opening(2)))

@@ -22,6 +22,7 @@ def state_of(scenario: Scenario) -> TABLES_AND_RECORDS:
     return dict(scenario.world.tables), {key: value for key, value in records.items() if ".try." not in key}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("keep_epochs", [1000, 0], ids=["kept", "pruned at once"])
 @pytest.mark.parametrize("other", [1, 2], ids=["the same run, cleared", "another run"])
@@ -50,6 +51,7 @@ def test_a_zombie_that_wakes_after_its_epoch_was_finished_changes_nothing(
             scenario.check()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("epochs_later", [1, 2])
 def test_a_zombie_that_wakes_epochs_later_changes_nothing(sinks: tuple[str, ...], epochs_later: int) -> None:
