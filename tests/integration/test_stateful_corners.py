@@ -207,6 +207,27 @@ def test_a_window_expires_no_earlier_when_the_lateness_is_lowered(world: World) 
     assert [row["expires"] for row in collected(changes=result.changes)["changes"]] == [100]
 
 
+def test_a_window_keeps_its_rows_and_its_expiry_when_the_size_is_raised_and_the_lateness_is_lowered(
+    world: World,
+) -> None:
+    state = world.state({**OPEN, "expires": "timestamp"}, ("a", 0, 30, 3, 130), ("b", 0, 30, 3, 130))
+    result = world.windowed(world.rows(row(50), row(55, "c")), state, Epoch((), 45, 20), size=60 * S, lateness=10 * S)
+    found = collected(out=result.out, changes=result.changes)
+    assert sorted((row["k"], row["window_end"], row["n"], row["expires"]) for row in found["changes"]) == [
+        ("a", 60, 4, 130),
+        ("c", 60, 1, 70),
+    ]
+    assert found["out"] == [{"k": "b", "window_start": 0, "window_end": 30, "n": 3}]
+
+
+def test_a_larger_window_takes_the_place_of_a_shown_one_and_counts_only_its_own_rows(world: World) -> None:
+    state = world.state({**OPEN, "expires": "timestamp"}, ("a", 0, 30, 3, 130))
+    result = world.windowed(world.rows(row(50)), state, Epoch((), 65, 40), size=60 * S, lateness=10 * S)
+    found = collected(out=result.out, changes=result.changes)
+    assert found["out"] == [{"k": "a", "window_start": 0, "window_end": 60, "n": 1}]
+    assert [(row["n"], row["expires"]) for row in found["changes"]] == [(1, 130)]
+
+
 def test_aggregates_keep_the_types_of_the_state(world: World) -> None:
     rows = world.rows().withColumn("amount", F.lit("1.50").cast("decimal(10,2)"))
     state = world.state({**OPEN, "n": "decimal(12,2)"})
