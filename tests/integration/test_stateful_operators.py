@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support import state_oracles as oracle
 from tests.support.state_world import (
     EVENT,
     Epoch,
+    Event,
     KeptState,
     Record,
     S,
@@ -319,3 +321,11 @@ def test_where_epochs_end_changes_no_duplicate_if_the_rows_come_in_order(session
     found, late = run_dedupe(session, first, 40)
     assert found and not late
     assert run_dedupe(session, second, 40) == (found, [])
+
+
+def test_of_rows_of_a_key_within_a_while_one_passes_wherever_epochs_end(session: Any) -> None:
+    rows = [Event(k, 1, ts, 0, o) for o, (k, ts) in enumerate([("a", 38), ("b", 7), ("a", 0), ("b", 9), ("a", 39)])]
+    for ends in ([5], [1, 5], [3, 5], [1, 2, 3, 4, 5]):
+        epochs = [Epoch(tuple(rows[a:b]), -1, None) for a, b in pairwise([0, *ends])]
+        passed, late = run_dedupe(session, epochs, 40)
+        assert ([rows[o].k for o in passed], late) == (["a", "b"] if passed[0] == 0 else ["b", "a"], [])
