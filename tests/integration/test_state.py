@@ -14,8 +14,10 @@ from airflow_epochs import DeltaSink, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
+from airflow_epochs.read import state as read_state
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
 from airflow_epochs.testing import Crash
+from orders_demo.duck import duck
 from tests.support.faults_world import crash
 from tests.support.state_clicks import some_clicks
 from tests.support.state_lab import PARTITIONS, Lab, firsts, folds, seen_pages
@@ -153,13 +155,14 @@ def changing(
     schema: str = "page string, n bigint",
     expires: str | None = None,
     keys: Sequence[str] = ("page",),
+    initial: str | None = None,
 ) -> Coordinator:
     """A pipeline whose only output is its state; the changes of an epoch are what the statement selects."""
     lab.produce((0, "a", 1, 1))
     (lab.folder / "changes.py").write_text(
         CHANGES.format(sql=sql if "__deleted" in sql else f"select *, false as __deleted from ({sql})")
     )
-    state = StateTable("seen", str(lab.folder / "seen"), schema=schema, keys=list(keys), expires=expires)
+    state = StateTable("seen", lab.at("seen"), schema=schema, keys=list(keys), expires=expires, initial=initial)
     return lab.task("changes", "changes", (state,), None, app=lab.folder / "changes.py")
 
 
@@ -171,6 +174,37 @@ def test_changes_that_are_no_state_are_a_vote_to_abort_that_says_why(lab: Lab) -
     assert not (lab.folder / "seen/_delta_log").exists()
     lab.run(changing(lab, "select 'a' as page, 1L as n"))
     assert lab.rows("seen", "page, n") == [("a", 1)]
+
+
+@pytest.mark.parametrize("kind", ["double", pytest.param("float", marks=pytest.mark.long)])
+def test_zeros_of_both_signs_are_one_key_to_the_vote_to_spark_and_to_other_readers_and_so_are_all_nans(
+    lab: Lab, kind: str
+) -> None:
+    schema = f"page {kind}, n bigint"
+    old = str(lab.folder / "old")
+    write_deltalake(old, pa.table({"page": pa.array([-0.0], pa.float32() if kind == "float" else None), "n": [0]}))
+    zero, nan = f"{kind}(n * 0)", f"{kind}('NaN')"
+    lab.run(changing(lab, f"select {nan} as page, 1L as n", schema, initial=old))
+    assert_read_by_all(lab, {"0.0": 0, "nan": 1})
+    lab.run(changing(lab, f"select explode(array(-{zero}, -{nan})) as page, n from (select 2L as n)", schema))
+    assert_read_by_all(lab, {"0.0": 2, "nan": 2})
+    for twice in (f"array(-{zero}, {zero})", f"array({nan}, -{nan})"):
+        with pytest.raises(Refused, match=r"Some keys change more than once in this epoch: page=(0.0|nan)\."):
+            lab.run(changing(lab, f"select explode({twice}) as page, n from (select id as n from range(1))", schema))
+    for n in range(3, 3 + FOLD_EPOCHS_MIN):
+        lab.run(changing(lab, f"select explode(array(-{zero}, {nan})) as page, n from (select {n}L as n)", schema))
+        assert_read_by_all(lab, {"0.0": n, "nan": n})
+    assert folds(lab, "seen") == 1
+    assert len(lab.rows("seen", "page")) == 2
+
+
+def assert_read_by_all(lab: Lab, expected: dict[str, int]) -> None:
+    """DuckDB and deltalake find these keys in the state, whose zeros have no sign."""
+    found = read_state("changes", "seen", ledger_root=lab.ledger_root)
+    with duck() as db:
+        by_duckdb = dict(db.execute(found.sql_duckdb()).fetchall())
+    by_us = {row["page"]: row["n"] for row in found.to_arrow().to_pylist()}
+    assert {str(page): n for page, n in by_duckdb.items()} == {str(page): n for page, n in by_us.items()} == expected
 
 
 def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_another_type(lab: Lab) -> None:

@@ -100,6 +100,30 @@ def test_rows_without_an_end_and_states_without_one_never_expire(tmp_path: Path)
     assert [len(read(one).to_arrow()) for one in (ends, endless)] == [1, 2]
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_zeros_of_both_signs_are_one_key_to_every_reader_of_an_older_table(tmp_path: Path, kind: pa.DataType) -> None:
+    for epoch, zero in enumerate((-0.0, 0.0, -0.0), 1):
+        columns = {"k": pa.array([zero, float("nan")], kind), "__epoch": [epoch] * 2, "__deleted": [False] * 2}
+        write_deltalake(tmp_path, pa.table(columns), mode="append")
+    found = ReadableState(
+        name="open",
+        table=str(tmp_path),
+        version=2,
+        epoch=3,
+        columns=("k", "__epoch"),
+        keys=("k",),
+        expires=None,
+        hidden_to=None,
+        files=3,
+        bytes=0,
+    )
+    with duck() as db:
+        by_stranger = db.execute(found.sql_duckdb()).fetchall()
+    for rows in (by_stranger, [tuple(row.values()) for row in found.to_arrow().to_pylist()]):
+        assert sorted((str(k).strip("-"), epoch) for k, epoch in rows) == [("0.0", 3), ("nan", 3)]
+    assert found.count() == (2, None)
+
+
 def test_pandas_gets_the_columns_of_the_state_alone(written: WrittenState) -> None:
     written.epoch(("a", 10, 7))
     frame = read(written).to_pandas()

@@ -31,7 +31,7 @@ from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _TIMESTAMP, _INSTANT = "spark.sql.timestampType", "TIMESTAMP_LTZ"
 """The setting that says what the word TIMESTAMP means, and its value for an instant."""
@@ -139,11 +139,26 @@ def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tupl
     """The changes as the table has them. Spark fails on a NULL key when it computes them."""
     from pyspark.sql import functions as F
 
-    named = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in declared.fields]
+    named = [_as_stored(field, keys).alias(field.name) for field in declared.fields]
     rows = df.select(*named, F.lit(plan.epoch).cast("bigint").alias(EPOCH), F.col(DELETED))
     rules = [(f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in keys]
     rules.append((f"rule of state that {DELETED} is not NULL", f"{DELETED} IS NOT NULL"))
     return table_rules.ruled(rows, plan.target, rules)
+
+
+def _as_stored(field: StructField, keys: tuple[str, ...]) -> Column:
+    """The column with its type in the table. Of a key, -0.0 becomes 0.0, and every NaN the same one.
+
+    To Spark they are equal; the vote and other readers compare the bits.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType, FloatType
+
+    value = F.col(quoted(field.name)).cast(field.dataType)
+    if field.name not in keys or not isinstance(field.dataType, (DoubleType, FloatType)):
+        return value
+    one_nan = F.when(F.isnan(value), F.lit("NaN").cast(field.dataType)).otherwise(value)
+    return F.when(value == 0, F.lit(0).cast(field.dataType)).otherwise(one_nan)
 
 
 def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging, read: StateRead) -> DataFrame:
