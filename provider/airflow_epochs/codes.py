@@ -1450,6 +1450,14 @@ STATE_EPOCH_GONE = STATE.code(
     "Read a newer epoch. To keep later ones readable for longer, set `delta.deletedFileRetentionDuration` and "
     "`delta.logRetentionDuration` in `properties` of the state table.",
 )
+STATE_TEXT_UNREADABLE = STATE.code(
+    "EPOCHS-STATE-TEXT-UNREADABLE",
+    Refused,
+    "A row of the state has a text that is not UTF-8. It was written before epochs with such rows were aborted.",
+    "Read the state with Spark: `sql_spark()` has the statement. To let others read it, let the transform return the "
+    "row once more with another text: epochs from the next fold on can be read. If the text is in a key, begin the "
+    "state anew in a new table, by `initial`: see docs/state-how-it-works.md, 'The change log'.",
+)
 STATE_KEYS_UNKNOWN = STATE.code(
     "EPOCHS-STATE-KEYS-UNKNOWN",
     Refused,

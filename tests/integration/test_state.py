@@ -15,7 +15,9 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.read import state as read_state
+from airflow_epochs.sinks.delta import state_pin
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
+from airflow_epochs.spark.driver.delta import state as driver_state
 from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
 from tests.support.faults_world import crash
@@ -143,6 +145,7 @@ def changes(batch, epoch, state):
 """
 WRONG = {
     "select string(null) as page, bigint(1) as n": "rule of state that its key column page is not NULL",
+    "select string(X'61FF') as page, bigint(1) as n": "rule of state that column page is UTF-8",
     "select 'a' as page, explode(array(1L, 2L)) as n": "Some keys change more than once in this epoch: page='a'",
     "select 'a' as page, 1L as m": "they lack n; they have m, which the state does not have",
     "select 'a' as page, 1 as n": "n is int instead of bigint",
@@ -220,6 +223,40 @@ def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_anot
         lab.run(changing(lab, "select 'c' as page, 'z' as more, 4L as n", wide, keys=["n"]))
     lab.run(changing(lab, "select 'c' as page, 'z' as more, 4L as n", wide))
     assert sorted(lab.rows("seen", "page, n"))[-1] == ("c", 4)
+
+
+def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_state_begins_with(lab: Lab) -> None:
+    schema = "page string, tags array<struct<t: string>>"
+    texts = "select 'a' as page, array(named_struct('t', string({}))) as tags"
+    with pytest.raises(Refused, match="rule of state that column tags is UTF-8 of"):
+        lab.run(changing(lab, texts.format("X'61FF'"), schema))
+    lab.run(changing(lab, texts.format("X'61C3A4'"), schema))
+    assert lab.rows("seen", "page, tags[1].t") == [("a", "aä")]
+    old = lab.connect.session()
+    old.sql("select string(X'61FF') as page, 1L as n").write.format("delta").save(lab.at("old"))
+    (lab.folder / "beside").mkdir()
+    beside = lab.beside("beside")
+    with pytest.raises(Refused, match="rule of state that column page is UTF-8 in the table in `initial`"):
+        beside.run(changing(beside, "select 'b' as page, 1L as n", initial=lab.at("old")))
+
+
+def test_a_state_with_text_that_is_not_utf8_is_read_by_all_after_a_fold_without_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, row = "page string, more string", "select 'a' as page, string({}) as more"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(driver_state, "_of_texts", lambda *_: ())
+        lab.run(changing(lab, row.format("X'61FF'"), schema))
+    found = read_state("changes", "seen", ledger_root=lab.ledger_root)
+    with pytest.raises(Refused, match="EPOCHS-STATE-TEXT-UNREADABLE"):
+        found.to_arrow()
+    assert lab.connect.session().sql(found.sql_spark()).selectExpr("page", "hex(more)").collect() == [("a", "61FF")]
+    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
+    lab.run(changing(lab, row.format("'a'"), schema))
+    lab.run(changing(lab, row.format("'b'"), schema))
+    assert read_state("changes", "seen", ledger_root=lab.ledger_root).to_arrow().to_pylist() == [
+        {"page": "a", "more": "b"}
+    ]
 
 
 def test_a_key_of_several_parts_is_refused_before_rows_are_staged(lab: Lab) -> None:

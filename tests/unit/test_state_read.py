@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -122,6 +125,22 @@ def test_zeros_of_both_signs_are_one_key_to_every_reader_of_an_older_table(tmp_p
     for rows in (by_stranger, [tuple(row.values()) for row in found.to_arrow().to_pylist()]):
         assert sorted((str(k).strip("-"), epoch) for k, epoch in rows) == [("0.0", 3), ("nan", 3)]
     assert found.count() == (2, None)
+
+
+def test_text_that_is_not_utf8_is_not_called_a_store_that_fails(written: WrittenState) -> None:
+    written.epoch(("a\u00ff", 10, 1))
+    [file] = written.table.glob("*.parquet")
+    rows = pq.read_table(file)
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(b"a\xff")])
+    pq.write_table(rows.set_column(0, rows.schema.field(0), text), file)
+    log = written.table / "_delta_log" / f"{0:020}.json"
+    log.write_text(re.sub(r'"size":\d+', f'"size":{file.stat().st_size}', log.read_text()))
+    for ask in (read(written).to_arrow, read(written).count):
+        with pytest.raises(
+            Refused, match=r"EPOCHS-STATE-TEXT-UNREADABLE: Version 0 .* has a text that is not UTF-8"
+        ) as refused:
+            ask()
+        assert "Read the state with Spark: `sql_spark()`" in refused.value.remedy
 
 
 def test_pandas_gets_the_columns_of_the_state_alone(written: WrittenState) -> None:

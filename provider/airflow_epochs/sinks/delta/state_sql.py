@@ -47,8 +47,8 @@ class StateQuery:
     expires: str | None
     hidden_to: int | None
     floating: tuple[str, ...] = ()
-    """Keys of floating-point numbers, for an engine to which -0.0 and 0.0 are two of them: a table of version 0.1 may
-    have both."""
+    """Keys of floating-point numbers, for an engine to which -0.0 and 0.0 are two of them: an older table may have
+    both."""
 
     def select(self, sql: Dialect, log: str) -> str:
         """The state. ``log``: the version of the state table, as a FROM clause names it."""

@@ -189,10 +189,19 @@ def _readable(table: str, version: int) -> Iterator[None]:
     try:
         yield
     except (DeltaError, ArrowException, OSError) as error:
+        if "non utf-8 data" in str(error).lower():
+            raise _not_utf8(table, version, first_line(error)) from error
         broken = isinstance(error, DeltaError) and not store_failed(error)
         if broken or "not found" in str(error).lower():
             raise _gone(table, version, first_line(error)) from error
         raise unreachable(table, error) from error
+
+
+def _not_utf8(table: str, version: int, why: str) -> Refused:
+    return Refused(
+        f"Version {version} of the state table {table} has a text that is not UTF-8, and only Spark reads that: {why}.",
+        code=codes.STATE_TEXT_UNREADABLE,
+    )
 
 
 def _gone(table: str, version: int | None, why: str) -> Refused:

@@ -14,7 +14,7 @@ The task's side has read the table's log, and says which files the version has. 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import Claim, StateRead
 from airflow_epochs.transforms.changes import DELETED
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -128,6 +128,8 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
         return Claim(place=plan.place, problem=problem)
     changed = _changed(df, declared, plan, read.keys)
     before = changes(spark, read, declared)
+    if read.files is None and read.initial is not None:
+        before = table_rules.ruled(before, plan.target, _of_texts(declared, " in the table in `initial`"))
     rows = _folded(before, changed, plan, read) if plan.fold else changed
     claim = jobs.stage_sink(spark, replace(plan, kind="delta"), job, rows)
     if claim.problem or plan.fold:
@@ -136,14 +138,21 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
 
 
 def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tuple[str, ...]) -> DataFrame:
-    """The changes as the table has them. Spark fails on a NULL key when it computes them."""
+    """The changes as the table has them. When Spark computes them, it fails on a NULL key and on text without UTF-8."""
     from pyspark.sql import functions as F
 
     named = [_as_stored(field, keys).alias(field.name) for field in declared.fields]
     rows = df.select(*named, F.lit(plan.epoch).cast("bigint").alias(EPOCH), F.col(DELETED))
     rules = [(f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in keys]
     rules.append((f"rule of state that {DELETED} is not NULL", f"{DELETED} IS NOT NULL"))
-    return table_rules.ruled(rows, plan.target, rules)
+    return table_rules.ruled(rows, plan.target, [*rules, *_of_texts(declared)])
+
+
+def _of_texts(declared: StructType, where: str = "") -> Iterator[table_rules.Rule]:
+    """Text that is not UTF-8 would keep every reader but Spark out."""
+    for field in declared.fields:
+        if flawed := anywhere(quoted(field.name), json.loads(field.dataType.json()), not_utf8):
+            yield f"rule of state that column {field.name} is UTF-8{where}", f"NOT coalesce({flawed}, false)"
 
 
 def _as_stored(field: StructField, keys: tuple[str, ...]) -> Column:
