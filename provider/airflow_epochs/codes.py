@@ -1288,8 +1288,9 @@ OPERATOR_COLUMNS = TRANSFORM.code(
     "EPOCHS-OPERATOR-COLUMNS",
     Refused,
     "Rows or a state that the transform gives to an operator of `airflow_epochs.transforms` lack a column, have one "
-    "that the operator makes itself, or have one of a type that does not fit. Nothing was written.",
-    "Correct the transform, or the schema of the state table, as the message says. Then clear the failed task.",
+    "that the operator makes itself, or have one of a type that does not fit; or the state table expires by another "
+    "column than the operator needs. Nothing was written.",
+    "Correct the transform, or the state table, as the message says. Then clear the failed task.",
 )
 
 EVENT_TIME_MISSING = TRANSFORM.code(

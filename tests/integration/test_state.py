@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, StateTable
+from airflow_epochs import DeltaSink, EventTime, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
@@ -22,7 +22,7 @@ from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
 from tests.support.faults_world import crash
 from tests.support.state_clicks import some_clicks
-from tests.support.state_lab import PARTITIONS, Lab, firsts, folds, seen_pages
+from tests.support.state_lab import ALWAYS, OPEN, PARTITIONS, Lab, firsts, folds, seen_pages
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 PHASES = (
@@ -67,6 +67,59 @@ def test_an_epoch_killed_at_any_phase_leaves_state_and_outputs_as_the_oracle_has
     lab.run_all(lab.windows)
     lab.require_oracle()
     assert folds(lab) >= 1, "no epoch has staged the whole state"
+
+
+CORRECTED = """
+from datetime import timedelta
+
+from airflow_epochs.transforms import windowed
+from pyspark.sql import functions as F
+from tests.apps.clicks import clicks
+
+
+def corrected(batch, epoch, state):
+    [(name, before)] = state.items()
+    w = windowed(
+        clicks(batch, epoch),
+        before,
+        epoch,
+        time="ts",
+        size=timedelta(seconds=100),
+        lateness=timedelta(seconds=500),
+        keys=["page"],
+        agg=[F.count("*").alias("clicks"), F.sum("n").alias("total")],
+        merge=[F.sum("clicks").alias("clicks"), F.sum("total").alias("total")],
+    )
+    return {"hourly": w.out, name: w.changes}
+"""
+
+
+@pytest.mark.parametrize("has_rows", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_windows_with_a_lateness_are_kept_by_no_table_that_expires_at_their_end(lab: Lab, has_rows: bool) -> None:
+    (lab.folder / "corrected.py").write_text(CORRECTED)
+
+    def pipeline(name: str, expires: str) -> Coordinator:
+        kept = lab.open_table(name, schema=f"{OPEN}, expires timestamp", expires=expires)
+        sinks = (*lab.outputs("hourly"), kept)
+        times = EventTime("0 s", max_ahead=ALWAYS)
+        return lab.task("clicks", "corrected", sinks, times, app=lab.folder / "corrected.py")
+
+    lab.produce((0, "a", 1, 10), (1, "a", 1, 10), (2, "a", 1, 10))
+    if has_rows:
+        with pytest.MonkeyPatch.context() as earlier:
+            earlier.setattr(driver_state, "expiring", lambda state, by: state)
+            lab.run(pipeline("open", "window_end"))
+        lab.produce((0, "a", 1, 20))
+    with pytest.raises(Refused, match="must expire by 'expires', and it expires by 'window_end'") as refused:
+        lab.run(pipeline("open", "window_end"))
+    assert "Give the table another name and path if it has rows" in refused.value.remedy
+    mended = "kept" if has_rows else "open"
+    lab.run(pipeline(mended, "expires"))
+    lab.produce(*((partition, "z", 1, 300) for partition in range(PARTITIONS)))
+    lab.run_all(lambda: pipeline(mended, "expires"))
+    lab.produce((0, "a", 1, 30))
+    lab.run_all(lambda: pipeline(mended, "expires"))
+    assert sorted(lab.rows("hourly", "clicks")) == ([(1,), (2,)] if has_rows else [(3,), (4,)])
 
 
 # -- state that must survive ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms.changes import Result, changes, told_late
+from airflow_epochs.transforms.changes import Result, changes, expires_by, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split, whole
 
@@ -127,13 +127,27 @@ def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], h
     _CHECKS.is_time("the state", state, START, END)
     if EXPIRES in state.columns:
         _CHECKS.is_time("the state", state, EXPIRES)
-    elif hop.lateness:
+    if hop.lateness:
+        _require_kept(state)
+
+
+def _require_kept(state: DataFrame) -> None:
+    """Refuse a state that does not keep windows for as long as they are corrected."""
+    if EXPIRES not in state.columns:
         raise Refused(
             "windowed: with a lateness the state needs a column 'expires', and it has none: a window is corrected for "
             "so long after its end. Nothing was written.",
             code=codes.OPERATOR_COLUMNS,
             remedy="Add 'expires timestamp' to the schema of the state table, and set its expires='expires'. Give the "
             "table another name and path if it has rows. Then clear the failed task.",
+        )
+    if (by := expires_by(state)) not in (None, EXPIRES):
+        raise Refused(
+            f"windowed: with a lateness the state table must expire by 'expires', and it expires by {by!r}: so it "
+            "drops windows that are still corrected. Nothing was written.",
+            code=codes.OPERATOR_COLUMNS,
+            remedy="Set expires='expires' of the state table. Give the table another name and path if it has rows. "
+            "Then clear the failed task.",
         )
 
 

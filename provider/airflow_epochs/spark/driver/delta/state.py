@@ -26,7 +26,7 @@ from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import Claim, StateRead
-from airflow_epochs.transforms.changes import DELETED
+from airflow_epochs.transforms.changes import DELETED, expiring
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _understood(spark: SparkSession, read: StateRead) -> StateRead:
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
     """State table -> the state as a transform gets it: one row per key."""
-    return {name: _state(spark, read) for name, read in reads.items()}
+    return {name: expiring(_state(spark, read), read.expires) for name, read in reads.items()}
 
 
 def _state(spark: SparkSession, read: StateRead) -> DataFrame:
