@@ -1288,8 +1288,9 @@ OPERATOR_COLUMNS = TRANSFORM.code(
     "EPOCHS-OPERATOR-COLUMNS",
     Refused,
     "Rows or a state that the transform gives to an operator of `airflow_epochs.transforms` lack a column, have one "
-    "that the operator makes itself, or have one of a type that does not fit. Nothing was written.",
-    "Correct the transform, or the schema of the state table, as the message says. Then clear the failed task.",
+    "that the operator makes itself, or have one of a type that does not fit; or the state table expires by another "
+    "column than the operator needs. Nothing was written.",
+    "Correct the transform, or the state table, as the message says. Then clear the failed task.",
 )
 
 EVENT_TIME_MISSING = TRANSFORM.code(
@@ -1449,6 +1450,14 @@ STATE_EPOCH_GONE = STATE.code(
     "the log has deleted entries.",
     "Read a newer epoch. To keep later ones readable for longer, set `delta.deletedFileRetentionDuration` and "
     "`delta.logRetentionDuration` in `properties` of the state table.",
+)
+STATE_TEXT_UNREADABLE = STATE.code(
+    "EPOCHS-STATE-TEXT-UNREADABLE",
+    Refused,
+    "A row of the state has a text that is not UTF-8. It was written before epochs with such rows were aborted.",
+    "Read the state with Spark: `sql_spark()` has the statement. To let others read it, let the transform return the "
+    "row once more with another text: epochs from the next fold on can be read. If the text is in a key, begin the "
+    "state anew in a new table, by `initial`: see docs/state-how-it-works.md, 'The change log'.",
 )
 STATE_KEYS_UNKNOWN = STATE.code(
     "EPOCHS-STATE-KEYS-UNKNOWN",

@@ -15,13 +15,15 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.read import state as read_state
+from airflow_epochs.sinks.delta import state_pin
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
+from airflow_epochs.spark.driver.delta import state as driver_state
 from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
 from tests.support.faults_world import crash
 from tests.support.spark_world import APPS
 from tests.support.state_clicks import EPOCH, some_clicks
-from tests.support.state_lab import ALWAYS, PARTITIONS, Lab, firsts, folds, seen_pages
+from tests.support.state_lab import ALWAYS, OPEN, PARTITIONS, Lab, firsts, folds, seen_pages
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 PHASES = (
@@ -66,6 +68,59 @@ def test_an_epoch_killed_at_any_phase_leaves_state_and_outputs_as_the_oracle_has
     lab.run_all(lab.windows)
     lab.require_oracle()
     assert folds(lab) >= 1, "no epoch has staged the whole state"
+
+
+CORRECTED = """
+from datetime import timedelta
+
+from airflow_epochs.transforms import windowed
+from pyspark.sql import functions as F
+from tests.apps.clicks import clicks
+
+
+def corrected(batch, epoch, state):
+    [(name, before)] = state.items()
+    w = windowed(
+        clicks(batch, epoch),
+        before,
+        epoch,
+        time="ts",
+        size=timedelta(seconds=100),
+        lateness=timedelta(seconds=500),
+        keys=["page"],
+        agg=[F.count("*").alias("clicks"), F.sum("n").alias("total")],
+        merge=[F.sum("clicks").alias("clicks"), F.sum("total").alias("total")],
+    )
+    return {"hourly": w.out, name: w.changes}
+"""
+
+
+@pytest.mark.parametrize("has_rows", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_windows_with_a_lateness_are_kept_by_no_table_that_expires_at_their_end(lab: Lab, has_rows: bool) -> None:
+    (lab.folder / "corrected.py").write_text(CORRECTED)
+
+    def pipeline(name: str, expires: str) -> Coordinator:
+        kept = lab.open_table(name, schema=f"{OPEN}, expires timestamp", expires=expires)
+        sinks = (*lab.outputs("hourly"), kept)
+        times = EventTime("0 s", max_ahead=ALWAYS)
+        return lab.task("clicks", "corrected", sinks, times, app=lab.folder / "corrected.py")
+
+    lab.produce((0, "a", 1, 10), (1, "a", 1, 10), (2, "a", 1, 10))
+    if has_rows:
+        with pytest.MonkeyPatch.context() as earlier:
+            earlier.setattr(driver_state, "expiring", lambda state, by: state)
+            lab.run(pipeline("open", "window_end"))
+        lab.produce((0, "a", 1, 20))
+    with pytest.raises(Refused, match="must expire by 'expires', and it expires by 'window_end'") as refused:
+        lab.run(pipeline("open", "window_end"))
+    assert "Give the table another name and path if it has rows" in refused.value.remedy
+    mended = "kept" if has_rows else "open"
+    lab.run(pipeline(mended, "expires"))
+    lab.produce(*((partition, "z", 1, 300) for partition in range(PARTITIONS)))
+    lab.run_all(lambda: pipeline(mended, "expires"))
+    lab.produce((0, "a", 1, 30))
+    lab.run_all(lambda: pipeline(mended, "expires"))
+    assert sorted(lab.rows("hourly", "clicks")) == ([(1,), (2,)] if has_rows else [(3,), (4,)])
 
 
 # -- state that must survive ---------------------------------------------------------------------------------------
@@ -145,6 +200,7 @@ def changes(batch, epoch, state):
 """
 WRONG = {
     "select string(null) as page, bigint(1) as n": "rule of state that its key column page is not NULL",
+    "select string(X'61FF') as page, bigint(1) as n": "rule of state that column page is UTF-8",
     "select 'a' as page, explode(array(1L, 2L)) as n": "Some keys change more than once in this epoch: page='a'",
     "select 'a' as page, 1L as m": "they lack n; they have m, which the state does not have",
     "select 'a' as page, 1 as n": "n is int instead of bigint",
@@ -157,13 +213,14 @@ def changing(
     schema: str = "page string, n bigint",
     expires: str | None = None,
     keys: Sequence[str] = ("page",),
+    initial: str | None = None,
 ) -> Coordinator:
     """A pipeline whose only output is its state; the changes of an epoch are what the statement selects."""
     lab.produce((0, "a", 1, 1))
     (lab.folder / "changes.py").write_text(
         CHANGES.format(sql=sql if "__deleted" in sql else f"select *, false as __deleted from ({sql})")
     )
-    state = StateTable("seen", str(lab.folder / "seen"), schema=schema, keys=list(keys), expires=expires)
+    state = StateTable("seen", lab.at("seen"), schema=schema, keys=list(keys), expires=expires, initial=initial)
     return lab.task("changes", "changes", (state,), None, app=lab.folder / "changes.py")
 
 
@@ -175,6 +232,37 @@ def test_changes_that_are_no_state_are_a_vote_to_abort_that_says_why(lab: Lab) -
     assert not (lab.folder / "seen/_delta_log").exists()
     lab.run(changing(lab, "select 'a' as page, 1L as n"))
     assert lab.rows("seen", "page, n") == [("a", 1)]
+
+
+@pytest.mark.parametrize("kind", ["double", pytest.param("float", marks=pytest.mark.long)])
+def test_zeros_of_both_signs_are_one_key_to_the_vote_to_spark_and_to_other_readers_and_so_are_all_nans(
+    lab: Lab, kind: str
+) -> None:
+    schema = f"page {kind}, n bigint"
+    old = str(lab.folder / "old")
+    write_deltalake(old, pa.table({"page": pa.array([-0.0], pa.float32() if kind == "float" else None), "n": [0]}))
+    zero, nan = f"{kind}(n * 0)", f"{kind}('NaN')"
+    lab.run(changing(lab, f"select {nan} as page, 1L as n", schema, initial=old))
+    assert_read_by_all(lab, {"0.0": 0, "nan": 1})
+    lab.run(changing(lab, f"select explode(array(-{zero}, -{nan})) as page, n from (select 2L as n)", schema))
+    assert_read_by_all(lab, {"0.0": 2, "nan": 2})
+    for twice in (f"array(-{zero}, {zero})", f"array({nan}, -{nan})"):
+        with pytest.raises(Refused, match=r"Some keys change more than once in this epoch: page=(0.0|nan)\."):
+            lab.run(changing(lab, f"select explode({twice}) as page, n from (select id as n from range(1))", schema))
+    for n in range(3, 3 + FOLD_EPOCHS_MIN):
+        lab.run(changing(lab, f"select explode(array(-{zero}, {nan})) as page, n from (select {n}L as n)", schema))
+        assert_read_by_all(lab, {"0.0": n, "nan": n})
+    assert folds(lab, "seen") == 1
+    assert len(lab.rows("seen", "page")) == 2
+
+
+def assert_read_by_all(lab: Lab, expected: dict[str, int]) -> None:
+    """DuckDB and deltalake find these keys in the state, whose zeros have no sign."""
+    found = read_state("changes", "seen", ledger_root=lab.ledger_root)
+    with duck() as db:
+        by_duckdb = dict(db.execute(found.sql_duckdb()).fetchall())
+    by_us = {row["page"]: row["n"] for row in found.to_arrow().to_pylist()}
+    assert {str(page): n for page, n in by_duckdb.items()} == {str(page): n for page, n in by_us.items()} == expected
 
 
 def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_another_type(lab: Lab) -> None:
@@ -190,6 +278,40 @@ def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_anot
         lab.run(changing(lab, "select 'c' as page, 'z' as more, 4L as n", wide, keys=["n"]))
     lab.run(changing(lab, "select 'c' as page, 'z' as more, 4L as n", wide))
     assert sorted(lab.rows("seen", "page, n"))[-1] == ("c", 4)
+
+
+def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_state_begins_with(lab: Lab) -> None:
+    schema = "page string, tags array<struct<t: string>>"
+    texts = "select 'a' as page, array(named_struct('t', string({}))) as tags"
+    with pytest.raises(Refused, match="rule of state that column tags is UTF-8 of"):
+        lab.run(changing(lab, texts.format("X'61FF'"), schema))
+    lab.run(changing(lab, texts.format("X'61C3A4'"), schema))
+    assert lab.rows("seen", "page, tags[1].t") == [("a", "aä")]
+    old = lab.connect.session()
+    old.sql("select string(X'61FF') as page, 1L as n").write.format("delta").save(lab.at("old"))
+    (lab.folder / "beside").mkdir()
+    beside = lab.beside("beside")
+    with pytest.raises(Refused, match="rule of state that column page is UTF-8 in the table in `initial`"):
+        beside.run(changing(beside, "select 'b' as page, 1L as n", initial=lab.at("old")))
+
+
+def test_a_state_with_text_that_is_not_utf8_is_read_by_all_after_a_fold_without_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, row = "page string, more string", "select 'a' as page, string({}) as more"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(driver_state, "_of_texts", lambda *_: ())
+        lab.run(changing(lab, row.format("X'61FF'"), schema))
+    found = read_state("changes", "seen", ledger_root=lab.ledger_root)
+    with pytest.raises(Refused, match="EPOCHS-STATE-TEXT-UNREADABLE"):
+        found.to_arrow()
+    assert lab.connect.session().sql(found.sql_spark()).selectExpr("page", "hex(more)").collect() == [("a", "61FF")]
+    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
+    lab.run(changing(lab, row.format("'a'"), schema))
+    lab.run(changing(lab, row.format("'b'"), schema))
+    assert read_state("changes", "seen", ledger_root=lab.ledger_root).to_arrow().to_pylist() == [
+        {"page": "a", "more": "b"}
+    ]
 
 
 def test_a_key_of_several_parts_is_refused_before_rows_are_staged(lab: Lab) -> None:

@@ -187,6 +187,34 @@ def test_of_equal_times_the_order_decides_which_row_passes_and_then_the_other_co
     assert [row["o"] for row in passed["by_all"]] == [1]
 
 
+def test_a_row_long_before_the_one_that_passed_is_told_among_the_late_ones_and_one_shortly_before_is_none(
+    world: World,
+) -> None:
+    rows = world.rows(row(80, o=1), row(81, o=2), row(90, o=3), row(99, o=4), row(80, "b", 5), row(100, "b", 6))
+    result = world.dedupe(rows, world.state(SEEN, ("a", 110)), Epoch((), 50, None), within=20 * S)
+    found = collected(out=result.out.select("o"), late=result.late.select("o"), changes=result.changes)
+    assert found["late"] == []  # 110 says that the row of 90 has passed
+    result = world.dedupe(rows, world.state(SEEN, ("a", 121)), Epoch((), 50, None), within=20 * S)
+    found = collected(out=result.out.select("o"), late=result.late.select("o"), changes=result.changes)
+    assert sorted(row["o"] for row in found["late"]) == [1, 2]
+    assert sorted(row["o"] for row in found["out"]) == [5, 6]
+    assert [(row["k"], row["expires"]) for row in found["changes"]] == [("b", 120)]
+
+
+def test_a_column_may_stand_twice_in_the_order_or_be_a_key(world: World) -> None:
+    rows = world.rows(Event("a", 2, 5, 1, 1), Event("a", 3, 5, 0, 2), Event("a", 1, 5, 0, 3))
+    orders = {"twice": ["p", "p"], "time": ["ts", "p"], "key": ["k", "p", "ts"]}
+    passed = collected(**{name: world.dedupe(rows, order=order).out for name, order in orders.items()})
+    assert {name: [row["o"] for row in found] for name, found in passed.items()} == {name: [3] for name in orders}
+
+
+def test_no_chance_chooses_between_rows_that_differ_only_by_the_sign_of_zero(world: World) -> None:
+    for signs in ([-1, 1], [1, -1]):
+        rows = world.rows(*(Event("a", sign, 5, 0, 1) for sign in signs)).coalesce(1)
+        passed = world.dedupe(rows.select("k", "ts", F.array(F.col("v") * 0.0).alias("x"))).out
+        assert collected(passed=passed.select(F.col("x")[0].cast("string").alias("x")))["passed"] == [{"x": "-0.0"}]
+
+
 def test_a_day_has_24_hours_in_every_time_zone(world: World, session: Any) -> None:
     day = timedelta(days=1)
     with settings(session, {"spark.sql.session.timeZone": "Europe/Berlin"}):
@@ -208,6 +236,27 @@ def test_a_window_expires_no_earlier_when_the_lateness_is_lowered(world: World) 
     state = world.state(columns, ("a", 0, 10, 1, 100))
     result = world.windowed(world.rows(row(5)), state, lateness=20 * S)
     assert [row["expires"] for row in collected(changes=result.changes)["changes"]] == [100]
+
+
+def test_a_window_keeps_its_rows_and_its_expiry_when_the_size_is_raised_and_the_lateness_is_lowered(
+    world: World,
+) -> None:
+    state = world.state({**OPEN, "expires": "timestamp"}, ("a", 0, 30, 3, 130), ("b", 0, 30, 3, 130))
+    result = world.windowed(world.rows(row(50), row(55, "c")), state, Epoch((), 45, 20), size=60 * S, lateness=10 * S)
+    found = collected(out=result.out, changes=result.changes)
+    assert sorted((row["k"], row["window_end"], row["n"], row["expires"]) for row in found["changes"]) == [
+        ("a", 60, 4, 130),
+        ("c", 60, 1, 70),
+    ]
+    assert found["out"] == [{"k": "b", "window_start": 0, "window_end": 30, "n": 3}]
+
+
+def test_a_larger_window_takes_the_place_of_a_shown_one_and_counts_only_its_own_rows(world: World) -> None:
+    state = world.state({**OPEN, "expires": "timestamp"}, ("a", 0, 30, 3, 130))
+    result = world.windowed(world.rows(row(50)), state, Epoch((), 65, 40), size=60 * S, lateness=10 * S)
+    found = collected(out=result.out, changes=result.changes)
+    assert found["out"] == [{"k": "a", "window_start": 0, "window_end": 60, "n": 1}]
+    assert [(row["n"], row["expires"]) for row in found["changes"]] == [(1, 130)]
 
 
 def test_aggregates_keep_the_types_of_the_state(world: World) -> None:
@@ -382,6 +431,10 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "no size": (lambda w: w.windowed(size=0 * S), r"windowed\(size=.*a positive timedelta"),
     "a negative gap": (lambda w: w.sessionize(gap=-1 * S), r"sessionize\(gap=.*a positive timedelta"),
     "seconds": (lambda w: w.dedupe(within=10), r"dedupe\(within=10\).*datetime.timedelta"),
+    "ever": (
+        lambda w: w.dedupe(within=timedelta.max),
+        r"dedupe\(within=.*at most 7000 years, timedelta\(days=",
+    ),
     "a slide beyond the size": (lambda w: w.windowed(slide=11 * S), r"windowed\(slide=.*at most the size"),
     "three bounds": (lambda w: w.join(within=(S, S, S)), r"interval_join\(within=.*\(before, after\)"),
     "a negative bound": (lambda w: w.join(within=(S, -S)), r"interval_join\(within=.*not negative"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support import state_oracles as oracle
 from tests.support.state_world import (
     EVENT,
     Epoch,
+    Event,
     KeptState,
     Record,
     S,
@@ -106,19 +108,42 @@ def test_windows_count_what_plain_python_counts_and_tell_the_late_rows(
 
 @pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
 def test_open_windows_keep_their_rows_when_the_size_is_changed(session: Any, before: int, after: int) -> None:
-    epochs = history(1)
-    state, shown, late = windows_state(session), 0, 0
+    run_changed_windows(session, (before, 0), (after, 0))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((30, 60), (60, 60), id="larger"),
+        pytest.param((30, 90), (60, 10), id="larger and corrected for less long", marks=pytest.mark.long),
+        pytest.param((60, 60), (30, 60), id="smaller", marks=pytest.mark.long),
+        pytest.param((30, 90), (60, 0), id="larger and not corrected any more", marks=pytest.mark.long),
+    ],
+)
+def test_windows_that_are_corrected_count_each_row_once_when_size_and_lateness_are_changed(
+    session: Any, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    run_changed_windows(session, before, after)
+
+
+def run_changed_windows(session: Any, before: tuple[int, int], after: tuple[int, int]) -> None:
+    """Change size and lateness after the second epoch. What was shown is told apart by start and end."""
+    epochs, kept_longer = cut(arrivals(1, 150), 1, pieces=6 if before[1] else 4, delay=5), before[1]
+    state, late = windows_state(session, kept_longer), 0
+    shown: dict[tuple[str, int, int], int] = {}
     for number, epoch in enumerate(epochs, 1):
-        size = before if number <= 2 else after
+        size, lateness = before if number <= 2 else after
         rows, kept = events_of(session, epoch.events), state.frame(epoch)
-        result = windowed(rows, kept, epoch, time="ts", size=size * S, keys=["k"], **n_and_total())
-        found = taken(result, state, epoch)
-        shown += sum(row["n"] for row in found["out"])
+        options: dict[str, Any] = {"lateness": lateness * S, **n_and_total()}
+        found = taken(windowed(rows, kept, epoch, time="ts", size=size * S, keys=["k"], **options), state, epoch)
+        ended = {(row["k"], row["window_start"], row["window_end"]): row["n"] for row in found["out"]}
+        assert kept_longer or not ended.keys() & shown.keys(), "a final window was shown again"
+        shown |= ended
         late += len(found["late"])
         if number == 3:
             sizes = {row["window_end"] - row["window_start"] for row in state.rows.values()}
-            assert len(sizes) == 2, "no window was open when the size was changed"
-        counted = shown + sum(row["n"] for row in state.open(epoch))
+            assert len(sizes) == 2, "no window was there when the size was changed"
+        counted = sum(shown.values()) + sum(row["n"] for row in state.open(epoch) if not epoch.late(row["window_end"]))
         assert counted + late == in_rows(epochs[:number]), "a row is nowhere, or twice"
 
 
@@ -298,3 +323,11 @@ def test_where_epochs_end_changes_no_duplicate_if_the_rows_come_in_order(session
     found, late = run_dedupe(session, first, 40)
     assert found and not late
     assert run_dedupe(session, second, 40) == (found, [])
+
+
+def test_of_rows_of_a_key_within_a_while_one_passes_wherever_epochs_end(session: Any) -> None:
+    rows = [Event(k, 1, ts, 0, o) for o, (k, ts) in enumerate([("a", 38), ("b", 7), ("a", 0), ("b", 9), ("a", 39)])]
+    for ends in ([5], [1, 5], [3, 5], [1, 2, 3, 4, 5]):
+        epochs = [Epoch(tuple(rows[a:b]), -1, None) for a, b in pairwise([0, *ends])]
+        passed, late = run_dedupe(session, epochs, 40)
+        assert ([rows[o].k for o in passed], late) == (["a", "b"] if passed[0] == 0 else ["b", "a"], [])

@@ -34,13 +34,14 @@ def starts(event: Event, size: int, slide: int) -> list[int]:
 
 
 def firsts(epochs: Sequence[Epoch], within: int) -> tuple[list[int], list[int]]:
-    """The rows that pass, and the late ones."""
+    """The rows that pass, and those that are late or long before the one of their key that passed last."""
     passed: dict[str, int] = {}
     shown, late = [], nulls_of(epochs)
     for epoch in without_nulls(epochs):
+        before = dict(passed)
         for event in sorted(epoch.events, key=lambda event: (event.ts, event.p, event.o)):
             assert event.k is not None and event.ts is not None
-            if epoch.late(event.ts):
+            if epoch.late(event.ts) or (event.k in before and event.ts <= before[event.k] - within):
                 late.append(event.o)
             elif event.k not in passed or event.ts >= passed[event.k] + within:
                 passed[event.k] = event.ts

@@ -52,7 +52,7 @@ def test_a_ledger_is_found_whose_connection_id_a_native_template_renders_to_a_nu
     notifier = InDoubtNotifier("orders", lambda context: alerts.append("told"), ledger_conn_id="{{ id }}")
     world.crash_at("committed.orders")
     with DAG("dag", schedule=None, render_template_as_native_obj=True) as dag:
-        notifier({"dag": dag, "id": "123"})  # type: ignore[typeddict-item,typeddict-unknown-key]  # a name for the template
+        notifier({"dag": dag, "id": "123"})
     assert alerts == ["told"]
 
 

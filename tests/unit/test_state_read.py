@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -98,6 +101,46 @@ def test_rows_without_an_end_and_states_without_one_never_expire(tmp_path: Path)
         kept = [db.execute(read(one).sql_duckdb() + " ORDER BY page").fetchall() for one in (ends, endless)]
     assert [[row[0] for row in rows] for rows in kept] == [["a"], ["a", "b"]]
     assert [len(read(one).to_arrow()) for one in (ends, endless)] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_zeros_of_both_signs_are_one_key_to_every_reader_of_an_older_table(tmp_path: Path, kind: pa.DataType) -> None:
+    for epoch, zero in enumerate((-0.0, 0.0, -0.0), 1):
+        columns = {"k": pa.array([zero, float("nan")], kind), "__epoch": [epoch] * 2, "__deleted": [False] * 2}
+        write_deltalake(tmp_path, pa.table(columns), mode="append")
+    found = ReadableState(
+        name="open",
+        table=str(tmp_path),
+        version=2,
+        epoch=3,
+        columns=("k", "__epoch"),
+        keys=("k",),
+        expires=None,
+        hidden_to=None,
+        files=3,
+        bytes=0,
+    )
+    with duck() as db:
+        by_stranger = db.execute(found.sql_duckdb()).fetchall()
+    for rows in (by_stranger, [tuple(row.values()) for row in found.to_arrow().to_pylist()]):
+        assert sorted((str(k).strip("-"), epoch) for k, epoch in rows) == [("0.0", 3), ("nan", 3)]
+    assert found.count() == (2, None)
+
+
+def test_text_that_is_not_utf8_is_not_called_a_store_that_fails(written: WrittenState) -> None:
+    written.epoch(("a\u00ff", 10, 1))
+    [file] = written.table.glob("*.parquet")
+    rows = pq.read_table(file)
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(b"a\xff")])
+    pq.write_table(rows.set_column(0, rows.schema.field(0), text), file)
+    log = written.table / "_delta_log" / f"{0:020}.json"
+    log.write_text(re.sub(r'"size":\d+', f'"size":{file.stat().st_size}', log.read_text()))
+    for ask in (read(written).to_arrow, read(written).count):
+        with pytest.raises(
+            Refused, match=r"EPOCHS-STATE-TEXT-UNREADABLE: Version 0 .* has a text that is not UTF-8"
+        ) as refused:
+            ask()
+        assert "Read the state with Spark: `sql_spark()`" in refused.value.remedy
 
 
 def test_pandas_gets_the_columns_of_the_state_alone(written: WrittenState) -> None:

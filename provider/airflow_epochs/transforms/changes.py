@@ -12,6 +12,8 @@ DELETED = "__deleted"
 """The column of the changes that says whether the key goes."""
 LATE = "epochs_late"
 """The name of late rows in Spark's plans: the stage job counts what reaches a sink from there."""
+_EXPIRES = "_epochs_expires"
+"""The attribute of a state's DataFrame that names the column by which its table expires."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,15 @@ def changes(upserts: DataFrame, deletes: DataFrame | None = None) -> DataFrame:
 def told_late(rows: DataFrame) -> DataFrame:
     """An operator's late rows, under the name by which the stage job knows them."""
     return rows.alias(LATE)
+
+
+def expiring(state: DataFrame, by: str | None) -> DataFrame:
+    """The state as a transform gets it. It tells by which column its table expires."""
+    setattr(state, _EXPIRES, by)
+    return state
+
+
+def expires_by(state: DataFrame) -> str | None:
+    """The column by which the state's table expires, as far as that is known: not of a DataFrame derived from it."""
+    known: str | None = vars(state).get(_EXPIRES)
+    return known

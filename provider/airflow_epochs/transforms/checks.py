@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _THEN = "Then clear the failed task."
+_LONGEST = timedelta(days=2_556_750)
+"""7000 years: what is later than that by as much would be after the year 9999, which most readers do not know."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Checks:
             raise self.argument(argument, given, "a datetime.timedelta")
         if given < timedelta(0) or (given == timedelta(0) and not zero):
             raise self.argument(argument, given, "a timedelta that is not negative" if zero else "a positive timedelta")
+        if given > _LONGEST:
+            raise self.argument(argument, given, f"a timedelta of at most 7000 years, timedelta(days={_LONGEST.days})")
         return micros(given)
 
     def argument(self, argument: str, given: object, wanted: str) -> Refused:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPIRES = "expires"
 _CHECKS = Checks("dedupe")
-_UNTIL, _TIMES, _ROW = "__until", "__times", "__row"
+_UNTIL, _TIMES, _ROW, _TEXTS = "__until", "__times", "__row", "__texts"
 
 
 def dedupe(
@@ -33,8 +33,15 @@ def dedupe(
     """Pass the first row of each key, and drop those that follow within a while of event time.
 
     A row passes if its key has not passed yet, or if it is at least ``within`` later than the row of its key that
-    passed last. Rows of one epoch are taken by their time, so it does not matter where an epoch ends. Made for keys
-    that seldom come back: the times of one key in one epoch must fit into the memory of a Spark task.
+    passed last. Rows of one epoch are taken by their time. So it does not matter where an epoch ends if the rows of a
+    key come in the order of their times. Of rows that lie within less than ``within``, one passes in any case; if they
+    come out of order, it depends on where epochs end which one.
+
+    A row that has passed is not taken back, and the state knows only the last one. A row that is earlier than that one
+    and comes in a later epoch does not pass: it is a duplicate if it is earlier by less than ``within``. By ``within``
+    or more, nobody knows whether another row like it has passed, so it is among the late rows.
+
+    Made for keys that seldom come back: the times of one key in one epoch must fit into the memory of a Spark task.
 
     Args:
         rows: The epoch's rows.
@@ -46,22 +53,25 @@ def dedupe(
         order: Columns that decide between rows of a key with equal times, the least first; then all other columns do.
 
     Returns:
-        ``out`` has the rows that passed, with their columns. Duplicates are nowhere.
+        ``out`` has the rows that passed, with their columns; ``late`` has also those of which nobody knows whether they
+        are duplicates. Duplicates are nowhere.
     """
     marks, keys = Watermarks.of(epoch), _CHECKS.names("keys", keys)
     order, length = _CHECKS.names("order", order, some=False), _CHECKS.duration("within", within)
     _check(rows, state, time, keys, order)
     counting, late = split(rows, [time, *keys], marks.passed(time))
     alive = state.where(~marks.passed(EXPIRES))
-    passing = _passing(_unknown(counting, alive, keys, time), keys, length)
+    passed = _passed(alive, counting, keys)
+    passing = _passing(_unknown(counting, passed, keys, time), keys, length)
     out = _one_each(counting, passing, keys, time, order)
+    late = late.unionByName(_long_before(counting, passed, keys, time, length))
     return Result(out, changes(_CHECKS.shaped(_expiring(passing, keys, length), state)), told_late(late))
 
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], order: Sequence[str]) -> None:
     _CHECKS.is_time("the rows", rows, time)
     _CHECKS.has("the rows", rows, [*keys, *order])
-    _CHECKS.has_not("the rows", rows, [_UNTIL, _TIMES, _ROW])
+    _CHECKS.has_not("the rows", rows, [_UNTIL, _TIMES, _ROW, _TEXTS])
     _CHECKS.has("the state", state, keys)
     _CHECKS.is_time("the state", state, EXPIRES)
     for field in rows.schema.fields:
@@ -76,13 +86,27 @@ def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], or
             )
 
 
-def _unknown(rows: DataFrame, alive: DataFrame, keys: list[str], time: str) -> DataFrame:
+def _passed(alive: DataFrame, rows: DataFrame, keys: list[str]) -> DataFrame:
+    """The keys of the rows that have passed, and until when their rows are duplicates, in microseconds."""
+    from pyspark.sql import functions as F
+
+    return alive.join(rows.select(*keys), keys, "left_semi").select(*keys, F.unix_micros(EXPIRES).alias(_UNTIL))
+
+
+def _unknown(rows: DataFrame, passed: DataFrame, keys: list[str], time: str) -> DataFrame:
     """Key and time, in microseconds, of the rows that the state does not make duplicates."""
     from pyspark.sql import functions as F
 
-    known = alive.join(rows.select(*keys), keys, "left_semi").select(*keys, F.unix_micros(EXPIRES).alias(_UNTIL))
-    times = rows.select(*keys, F.unix_micros(time).alias(_TIMES)).join(known, keys, "left")
+    times = rows.select(*keys, F.unix_micros(time).alias(_TIMES)).join(passed, keys, "left")
     return times.where(F.col(_UNTIL).isNull() | (F.col(_TIMES) >= F.col(_UNTIL))).drop(_UNTIL)
+
+
+def _long_before(rows: DataFrame, passed: DataFrame, keys: list[str], time: str, length: int) -> DataFrame:
+    """The rows that are earlier, by the length or more, than the row of their key that passed last."""
+    from pyspark.sql import functions as F
+
+    last = F.col(_UNTIL) - whole(length)
+    return rows.join(passed, keys).where(F.unix_micros(time) <= last - whole(length)).select(*rows.columns)
 
 
 def _passing(times: DataFrame, keys: list[str], length: int) -> DataFrame:
@@ -110,11 +134,19 @@ def _one_each(rows: DataFrame, passing: DataFrame, keys: list[str], time: str, o
     """The least row of each key and each of its times: one that no chance chooses."""
     from pyspark.sql import functions as F
 
-    first = [*keys, time, *order]
-    compared = [*first, *(name for name in rows.columns if name not in first)]
+    compared = [*map(F.col, dict.fromkeys([*keys, time, *order, *rows.columns])), _texts(rows)]
     at = passing.select(*keys, F.explode(F.transform(_TIMES, F.timestamp_micros)).alias(time))
     least = rows.join(at, [*keys, time], "left_semi").groupBy(*keys, time).agg(F.min(F.struct(*compared)).alias(_ROW))
     return least.select(f"{_ROW}.*").select(*rows.columns)
+
+
+def _texts(rows: DataFrame) -> Column:
+    """What tells rows apart that Spark compares as equal: -0.0 and 0.0 are two texts."""
+    from pyspark.sql import functions as F
+
+    kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    floating = [name for name, kind in kinds.items() if "float" in kind or "double" in kind]
+    return F.array(*(F.col(name).cast("string") for name in floating)).alias(_TEXTS)
 
 
 def _expiring(passing: DataFrame, keys: list[str], length: int) -> DataFrame:

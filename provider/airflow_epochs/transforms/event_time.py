@@ -48,9 +48,13 @@ class Watermarks:
         """Whether ``time`` and the lateness after it are over by W."""
         return _at_most(time, self.now, lateness)
 
+    def passed_before(self, time: str | Column) -> Column:
+        """Whether ``time`` was over by P, so in the epoch before."""
+        return _at_most(time, self.before)
+
     def due(self, time: str | Column) -> Column:
         """Whether ``time`` lies in (P, W]: it is over now, and was not an epoch ago."""
-        return self.passed(time) & ~_at_most(time, self.before)
+        return self.passed(time) & ~self.passed_before(time)
 
 
 def _since_1970(time: datetime | None) -> int | None:

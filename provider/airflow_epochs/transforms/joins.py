@@ -48,7 +48,8 @@ def interval_join(
         left_time: The column with the time of a row of ``left``, a timestamp.
         right_time: The same of ``right``.
         within: How much later the right row may be, the bound included: ``left_time <= right_time <= left_time +
-            within``. Of a pair (before, after): ``left_time - before <= right_time <= left_time + after``.
+            within``. Of a pair (before, after): ``left_time - before <= right_time <= left_time + after``. Raised
+            later, it does not bring back rows that have expired by the old bound: these find no partner any more.
 
     Returns:
         ``out`` has the columns of ``left``, and those of ``right`` but ``on``.

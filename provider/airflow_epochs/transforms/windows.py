@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms.changes import Result, changes, told_late
+from airflow_epochs.transforms.changes import Result, changes, expires_by, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split, whole
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 START, END, EXPIRES = "window_start", "window_end", "expires"
+_FRESH, _NEWEST = "__fresh", "__newest_end"
 _CHECKS = Checks("windowed")
 
 
@@ -46,6 +47,8 @@ def windowed(
         epoch: The transform's epoch.
         time: The column with the time of a row, a timestamp.
         size: How long a window is. If it is changed, an open window keeps its rows, and ends at the later of both ends.
+            If it is raised, a window that was shown stays as it was, and a larger one at its start begins without its
+            rows.
         keys: Columns of the rows. Without any, there is one row per window.
         agg: Aggregates of rows, like ``F.count("*").alias("n")``.
         merge: Aggregates of these aggregates under the same names, like ``F.sum("n").alias("n")``. Of an average, keep
@@ -64,10 +67,9 @@ def windowed(
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
     fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*names, END).agg(*agg), state), state)
-    old = state.where(~marks.passed(END, hop.lateness)).join(fresh.select(*names), names, "left_semi")
-    merged = old.unionByName(fresh).groupBy(*names).agg(*merge, *_latest(state))
-    new = _CHECKS.shaped(merged, state)
-    return Result(_shown(state, new, names, marks, hop).drop(EXPIRES), changes(new), told_late(late))
+    parts = _parts(state, fresh, names, marks)
+    new = _CHECKS.shaped(parts.groupBy(*names).agg(*merge, *_latest(state)), state)
+    return Result(_shown(state, new, names, marks).drop(EXPIRES), changes(new), told_late(late))
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,18 @@ class _Hop:
 def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], hop: _Hop) -> None:
     _CHECKS.is_time("the rows", rows, time)
     _CHECKS.has("the rows", rows, names[:-1])
-    _CHECKS.has_not("the rows", rows, [START, END, EXPIRES])
+    _CHECKS.has_not("the rows", rows, [START, END, EXPIRES, _FRESH, _NEWEST])
     _CHECKS.has("the state", state, [*names, END])
     _CHECKS.is_time("the state", state, START, END)
     if EXPIRES in state.columns:
         _CHECKS.is_time("the state", state, EXPIRES)
-    elif hop.lateness:
+    if hop.lateness:
+        _require_kept(state)
+
+
+def _require_kept(state: DataFrame) -> None:
+    """Refuse a state that does not keep windows for as long as they are corrected."""
+    if EXPIRES not in state.columns:
         raise Refused(
             "windowed: with a lateness the state needs a column 'expires', and it has none: a window is corrected for "
             "so long after its end. Nothing was written.",
@@ -133,6 +141,38 @@ def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], h
             remedy="Add 'expires timestamp' to the schema of the state table, and set its expires='expires'. Give the "
             "table another name and path if it has rows. Then clear the failed task.",
         )
+    if (by := expires_by(state)) not in (None, EXPIRES):
+        raise Refused(
+            f"windowed: with a lateness the state table must expire by 'expires', and it expires by {by!r}: so it "
+            "drops windows that are still corrected. Nothing was written.",
+            code=codes.OPERATOR_COLUMNS,
+            remedy="Set expires='expires' of the state table. Give the table another name and path if it has rows. "
+            "Then clear the failed task.",
+        )
+
+
+def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
+    """What the changed windows consist of: what the state still has of them, and what this epoch's rows make.
+
+    The state itself says until when it has a window, as lateness and size may have been others then.
+    """
+    if EXPIRES not in state.columns:
+        return _open(state, END, fresh, names, marks).unionByName(fresh)
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    old = _open(state, EXPIRES, fresh, names, marks).withColumn(_FRESH, F.lit(False))
+    window = Window.partitionBy(*names)
+    latest = {_NEWEST: F.max(END).over(window), EXPIRES: F.max(EXPIRES).over(window)}
+    parts = old.unionByName(fresh.withColumn(_FRESH, F.lit(True))).withColumns(latest)
+    # Only after a change of the size: the smaller window was shown, so its rows must not count in the larger one.
+    was_shown = ~F.col(_FRESH) & marks.passed_before(END) & (F.col(END) < F.col(_NEWEST))
+    return parts.where(~was_shown).drop(_FRESH, _NEWEST)
+
+
+def _open(state: DataFrame, until: str, fresh: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
+    """The windows of the state that still count rows, and get some."""
+    return state.where(~marks.passed(until)).join(fresh.select(*names), list(names), "left_semi")
 
 
 def _latest(state: DataFrame) -> list[Column]:
@@ -146,9 +186,9 @@ def _latest(state: DataFrame) -> list[Column]:
     return [F.max(time).alias(time) for time in (END, EXPIRES) if time in state.columns]
 
 
-def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: Watermarks, hop: _Hop) -> DataFrame:
+def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
     """The windows that end now and, with a lateness, final ones that changed."""
     ending = state.where(marks.due(END))
-    if not hop.lateness:
+    if EXPIRES not in state.columns:
         return ending
     return ending.join(new.select(*names), list(names), "left_anti").unionByName(new.where(marks.passed(END)))

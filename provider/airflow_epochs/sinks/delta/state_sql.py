@@ -46,12 +46,15 @@ class StateQuery:
     keys: tuple[str, ...]
     expires: str | None
     hidden_to: int | None
+    floating: tuple[str, ...] = ()
+    """Keys of floating-point numbers, for an engine to which -0.0 and 0.0 are two of them: an older table may have
+    both."""
 
     def select(self, sql: Dialect, log: str) -> str:
         """The state. ``log``: the version of the state table, as a FROM clause names it."""
+        keys = (f"{sql.name(key)}{' + 0.0' if key in self.floating else ''}" for key in self.keys)
         newest = (
-            f"row_number() OVER (PARTITION BY {sql.names(self.keys)} ORDER BY {sql.name(EPOCH)} DESC) "
-            f"AS {sql.name(_NEWEST)}"
+            f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {sql.name(EPOCH)} DESC) AS {sql.name(_NEWEST)}"
         )
         return (
             f"SELECT {sql.names(self.columns)}\n"

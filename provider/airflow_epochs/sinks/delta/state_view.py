@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
@@ -84,7 +84,7 @@ class ReadableState:
         with _readable(self.table, self.version):
             table = _table(self.location, self.version)
             kinds = pyarrow.schema(table.schema().to_arrow())
-            found = _asked(table, self._query.select(DATAFUSION, _LOG))
+            found = _asked(table, self._select_by_us(table))
         return found.cast(pyarrow.schema([kinds.field(name) for name in self.columns]))
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -94,15 +94,22 @@ class ReadableState:
     def count(self) -> tuple[int, int | None]:
         """The number of keys, and the instant at which the next of them expires (microseconds), if one ever does."""
         soonest = f"min({DATAFUSION.name(self.expires)})" if self.expires else "NULL"
-        sql = f"SELECT count(*) AS found, {soonest} AS soonest FROM ({self._query.select(DATAFUSION, _LOG)}) AS state"
         with _readable(self.table, self.version):
-            [row] = _asked(_table(self.location, self.version), sql).to_pylist()
+            table = _table(self.location, self.version)
+            sql = f"SELECT count(*) AS found, {soonest} AS soonest FROM ({self._select_by_us(table)}) AS state"
+            [row] = _asked(table, sql).to_pylist()
         return row["found"], _micros(row["soonest"])
 
     @property
     def location(self) -> TableLocation:
         """Where the table is."""
         return TableLocation(self.table, self.table, self.options)
+
+    def _select_by_us(self, table: DeltaTable) -> str:
+        """A SELECT of the state for deltalake's own engine."""
+        kinds = {column.name: str(column.type.to_json()).strip('"') for column in table.schema().fields}
+        floating = tuple(key for key in self.keys if kinds[key] in ("float", "double"))
+        return replace(self._query, floating=floating).select(DATAFUSION, _LOG)
 
     @property
     def _query(self) -> StateQuery:
@@ -182,10 +189,19 @@ def _readable(table: str, version: int) -> Iterator[None]:
     try:
         yield
     except (DeltaError, ArrowException, OSError) as error:
+        if "non utf-8 data" in str(error).lower():
+            raise _not_utf8(table, version, first_line(error)) from error
         broken = isinstance(error, DeltaError) and not store_failed(error)
         if broken or "not found" in str(error).lower():
             raise _gone(table, version, first_line(error)) from error
         raise unreachable(table, error) from error
+
+
+def _not_utf8(table: str, version: int, why: str) -> Refused:
+    return Refused(
+        f"Version {version} of the state table {table} has a text that is not UTF-8, and only Spark reads that: {why}.",
+        code=codes.STATE_TEXT_UNREADABLE,
+    )
 
 
 def _gone(table: str, version: int | None, why: str) -> Refused:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,12 @@ from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import Claim, StateRead
-from airflow_epochs.transforms.changes import DELETED
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.changes import DELETED, expiring
+from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _TIMESTAMP, _INSTANT = "spark.sql.timestampType", "TIMESTAMP_LTZ"
 """The setting that says what the word TIMESTAMP means, and its value for an instant."""
@@ -61,7 +61,7 @@ def _understood(spark: SparkSession, read: StateRead) -> StateRead:
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
     """State table -> the state as a transform gets it: one row per key."""
-    return {name: _state(spark, read) for name, read in reads.items()}
+    return {name: expiring(_state(spark, read), read.expires) for name, read in reads.items()}
 
 
 def _state(spark: SparkSession, read: StateRead) -> DataFrame:
@@ -131,6 +131,8 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
         return Claim(place=plan.place, problem=problem)
     changed = _changed(df, declared, plan, read.keys)
     before = changes(spark, read, declared)
+    if read.files is None and read.initial is not None:
+        before = table_rules.ruled(before, plan.target, _of_texts(declared, " in the table in `initial`"))
     rows = _folded(before, changed, plan, read) if plan.fold else changed
     claim = jobs.stage_sink(spark, replace(plan, kind="delta"), job, rows)
     if claim.problem or plan.fold:
@@ -139,14 +141,36 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
 
 
 def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tuple[str, ...]) -> DataFrame:
-    """The changes as the table has them. Spark fails on a NULL key when it computes them."""
+    """The changes as the table has them. When Spark computes them, it fails on a NULL key and on text without UTF-8."""
     from pyspark.sql import functions as F
 
-    named = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in declared.fields]
+    named = [_as_stored(field, keys).alias(field.name) for field in declared.fields]
     rows = df.select(*named, F.lit(plan.epoch).cast("bigint").alias(EPOCH), F.col(DELETED))
     rules = [(f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in keys]
     rules.append((f"rule of state that {DELETED} is not NULL", f"{DELETED} IS NOT NULL"))
-    return table_rules.ruled(rows, plan.target, rules)
+    return table_rules.ruled(rows, plan.target, [*rules, *_of_texts(declared)])
+
+
+def _of_texts(declared: StructType, where: str = "") -> Iterator[table_rules.Rule]:
+    """Text that is not UTF-8 would keep every reader but Spark out."""
+    for field in declared.fields:
+        if flawed := anywhere(quoted(field.name), json.loads(field.dataType.json()), not_utf8):
+            yield f"rule of state that column {field.name} is UTF-8{where}", f"NOT coalesce({flawed}, false)"
+
+
+def _as_stored(field: StructField, keys: tuple[str, ...]) -> Column:
+    """The column with its type in the table. Of a key, -0.0 becomes 0.0, and every NaN the same one.
+
+    To Spark they are equal; the vote and other readers compare the bits.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType, FloatType
+
+    value = F.col(quoted(field.name)).cast(field.dataType)
+    if field.name not in keys or not isinstance(field.dataType, (DoubleType, FloatType)):
+        return value
+    one_nan = F.when(F.isnan(value), F.lit("NaN").cast(field.dataType)).otherwise(value)
+    return F.when(value == 0, F.lit(0).cast(field.dataType)).otherwise(one_nan)
 
 
 def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging, read: StateRead) -> DataFrame:
