@@ -215,6 +215,30 @@ def test_no_chance_chooses_between_rows_that_differ_only_by_the_sign_of_zero(wor
         assert collected(passed=passed.select(F.col("x")[0].cast("string").alias("x")))["passed"] == [{"x": "-0.0"}]
 
 
+def test_columns_may_have_dots_in_their_names(world: World) -> None:
+    dots = {"k": "the.key", "ts": "at.ts"}
+    rows = world.rows(row(5), row(7), row(1)).withColumnsRenamed(dots)
+    of = {"time": "at.ts", "keys": ["the.key"]}
+    right = world.rows(row(9)).withColumnsRenamed({name: f"r.{name}" for name in EVENT} | {"k": "the.key"})
+    left_state = rows.withColumn("expires", F.col("`at.ts`")).limit(0)
+    right_state = right.withColumn("expires", F.col("`r.ts`")).limit(0)
+    joined = interval_join(
+        rows,
+        right,
+        left_state,
+        right_state,
+        BEGIN,
+        on=["the.key"],
+        left_time="at.ts",
+        right_time="r.ts",
+        within=3 * S,
+    )
+    windows = world.windowed(rows, world.state(OPEN).withColumnsRenamed(dots), **of)
+    passed = world.dedupe(rows, world.state(SEEN).withColumnsRenamed(dots), order=["at.ts"], **of)
+    assert [window.n for window in windows.changes.collect()] == [3]
+    assert (passed.out.count(), passed.late.count(), joined.out.count()) == (1, 0, 1)
+
+
 def test_a_day_has_24_hours_in_every_time_zone(world: World, session: Any) -> None:
     day = timedelta(days=1)
     with settings(session, {"spark.sql.session.timeZone": "Europe/Berlin"}):

@@ -10,6 +10,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split, whole
 
 if TYPE_CHECKING:
@@ -90,14 +91,16 @@ def _passed(alive: DataFrame, rows: DataFrame, keys: list[str]) -> DataFrame:
     """The keys of the rows that have passed, and until when their rows are duplicates, in microseconds."""
     from pyspark.sql import functions as F
 
-    return alive.join(rows.select(*keys), keys, "left_semi").select(*keys, F.unix_micros(EXPIRES).alias(_UNTIL))
+    of_keys = [*map(quoted, keys)]
+    known = alive.join(rows.select(*of_keys), keys, "left_semi")
+    return known.select(*of_keys, F.unix_micros(EXPIRES).alias(_UNTIL))
 
 
 def _unknown(rows: DataFrame, passed: DataFrame, keys: list[str], time: str) -> DataFrame:
     """Key and time, in microseconds, of the rows that the state does not make duplicates."""
     from pyspark.sql import functions as F
 
-    times = rows.select(*keys, F.unix_micros(time).alias(_TIMES)).join(passed, keys, "left")
+    times = rows.select(*map(quoted, keys), F.unix_micros(quoted(time)).alias(_TIMES)).join(passed, keys, "left")
     return times.where(F.col(_UNTIL).isNull() | (F.col(_TIMES) >= F.col(_UNTIL))).drop(_UNTIL)
 
 
@@ -106,14 +109,15 @@ def _long_before(rows: DataFrame, passed: DataFrame, keys: list[str], time: str,
     from pyspark.sql import functions as F
 
     last = F.col(_UNTIL) - whole(length)
-    return rows.join(passed, keys).where(F.unix_micros(time) <= last - whole(length)).select(*rows.columns)
+    long_before = rows.join(passed, keys).where(F.unix_micros(quoted(time)) <= last - whole(length))
+    return long_before.select(*map(quoted, rows.columns))
 
 
 def _passing(times: DataFrame, keys: list[str], length: int) -> DataFrame:
     """For each key, the times at which a row passes."""
     from pyspark.sql import functions as F
 
-    every = times.groupBy(*keys).agg(F.sort_array(F.collect_set(_TIMES)).alias(_TIMES))
+    every = times.groupBy(*map(quoted, keys)).agg(F.sort_array(F.collect_set(_TIMES)).alias(_TIMES))
     return every.withColumn(_TIMES, _far_apart(F.col(_TIMES), length))
 
 
@@ -134,10 +138,11 @@ def _one_each(rows: DataFrame, passing: DataFrame, keys: list[str], time: str, o
     """The least row of each key and each of its times: one that no chance chooses."""
     from pyspark.sql import functions as F
 
-    compared = [*map(F.col, dict.fromkeys([*keys, time, *order, *rows.columns])), _texts(rows)]
-    at = passing.select(*keys, F.explode(F.transform(_TIMES, F.timestamp_micros)).alias(time))
-    least = rows.join(at, [*keys, time], "left_semi").groupBy(*keys, time).agg(F.min(F.struct(*compared)).alias(_ROW))
-    return least.select(f"{_ROW}.*").select(*rows.columns)
+    compared = [*map(quoted, dict.fromkeys([*keys, time, *order, *rows.columns])), _texts(rows)]
+    at = passing.select(*map(quoted, keys), F.explode(F.transform(_TIMES, F.timestamp_micros)).alias(time))
+    those = rows.join(at, [*keys, time], "left_semi").groupBy(*map(quoted, [*keys, time]))
+    least = those.agg(F.min(F.struct(*compared)).alias(_ROW))
+    return least.select(f"{_ROW}.*").select(*map(quoted, rows.columns))
 
 
 def _texts(rows: DataFrame) -> Column:
@@ -146,11 +151,11 @@ def _texts(rows: DataFrame) -> Column:
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     floating = [name for name, kind in kinds.items() if "float" in kind or "double" in kind]
-    return F.array(*(F.col(name).cast("string") for name in floating)).alias(_TEXTS)
+    return F.array(*(F.col(quoted(name)).cast("string") for name in floating)).alias(_TEXTS)
 
 
 def _expiring(passing: DataFrame, keys: list[str], length: int) -> DataFrame:
     from pyspark.sql import functions as F
 
     until = F.timestamp_micros(F.element_at(_TIMES, -1) + whole(length))
-    return passing.select(*keys, until.alias(EXPIRES))
+    return passing.select(*map(quoted, keys), until.alias(EXPIRES))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.transforms.changes import JoinResult, changes, told_late
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split
 
 if TYPE_CHECKING:
@@ -121,5 +122,5 @@ class _Apart:
     def pairs(self, left: DataFrame, right: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        distance = F.unix_micros(self.right_time) - F.unix_micros(self.left_time)
+        distance = F.unix_micros(quoted(self.right_time)) - F.unix_micros(quoted(self.left_time))
         return left.join(right, list(self.on)).where(distance.between(-self.before, self.after))

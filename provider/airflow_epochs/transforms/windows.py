@@ -11,6 +11,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.transforms.changes import Result, changes, expires_by, told_late
 from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split, whole
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def windowed(
     _check(rows, state, time, names, hop)
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
-    fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*names, END).agg(*agg), state), state)
+    fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*map(quoted, names), END).agg(*agg), state), state)
     parts = _parts(state, fresh, names, marks)
-    new = _CHECKS.shaped(parts.groupBy(*names).agg(*merge, *_latest(state)), state)
+    new = _CHECKS.shaped(parts.groupBy(*map(quoted, names)).agg(*merge, *_latest(state)), state)
     return Result(_shown(state, new, names, marks).drop(EXPIRES), changes(new), told_late(late))
 
 
@@ -95,7 +96,7 @@ class _Hop:
         """The start of the newest window that has the row, in microseconds. A quotient would be rounded."""
         from pyspark.sql import functions as F
 
-        at, slide = F.unix_micros(time), whole(self.slide)
+        at, slide = F.unix_micros(quoted(time)), whole(self.slide)
         return at - (at % slide + slide) % slide
 
     def newest_end(self, time: str) -> Column:
@@ -112,7 +113,7 @@ class _Hop:
         oldest = newest - whole((self.size - 1) // self.slide * self.slide)
         starts = F.sequence(oldest, newest, whole(self.slide)) if self.slide < self.size else F.array(newest)
         begun = rows.withColumn(START, F.explode(F.transform(starts, F.timestamp_micros)))
-        return begun.withColumn(END, later(START, self.size)).where(F.col(END) > F.col(time))
+        return begun.withColumn(END, later(START, self.size)).where(F.col(END) > F.col(quoted(time)))
 
     def expiring(self, windows: DataFrame, state: DataFrame) -> DataFrame:
         """The windows with the time until which they count rows, if the state has a column for it."""
@@ -162,7 +163,7 @@ def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Wate
     from pyspark.sql import functions as F
 
     old = _open(state, EXPIRES, fresh, names, marks).withColumn(_FRESH, F.lit(False))
-    window = Window.partitionBy(*names)
+    window = Window.partitionBy(*map(quoted, names))
     latest = {_NEWEST: F.max(END).over(window), EXPIRES: F.max(EXPIRES).over(window)}
     parts = old.unionByName(fresh.withColumn(_FRESH, F.lit(True))).withColumns(latest)
     # Only after a change of the size: the smaller window was shown, so its rows must not count in the larger one.
@@ -172,7 +173,7 @@ def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Wate
 
 def _open(state: DataFrame, until: str, fresh: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
     """The windows of the state that still count rows, and get some."""
-    return state.where(~marks.passed(until)).join(fresh.select(*names), list(names), "left_semi")
+    return state.where(~marks.passed(until)).join(fresh.select(*map(quoted, names)), list(names), "left_semi")
 
 
 def _latest(state: DataFrame) -> list[Column]:
@@ -191,4 +192,6 @@ def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: Waterm
     ending = state.where(marks.due(END))
     if EXPIRES not in state.columns:
         return ending
-    return ending.join(new.select(*names), list(names), "left_anti").unionByName(new.where(marks.passed(END)))
+    return ending.join(new.select(*map(quoted, names)), list(names), "left_anti").unionByName(
+        new.where(marks.passed(END))
+    )
