@@ -218,7 +218,7 @@ def test_no_chance_chooses_between_rows_that_differ_only_by_the_sign_of_zero(wor
 def test_columns_may_have_dots_in_their_names(world: World) -> None:
     dots = {"k": "the.key", "ts": "at.ts"}
     rows = world.rows(row(5), row(7), row(1)).withColumnsRenamed(dots)
-    of = {"time": "at.ts", "keys": ["the.key"]}
+    of: dict[str, Any] = {"time": "at.ts", "keys": ["the.key"]}
     right = world.rows(row(9)).withColumnsRenamed({name: f"r.{name}" for name in EVENT} | {"k": "the.key"})
     left_state = rows.withColumn("expires", F.col("`at.ts`")).limit(0)
     right_state = right.withColumn("expires", F.col("`r.ts`")).limit(0)
