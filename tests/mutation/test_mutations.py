@@ -45,13 +45,18 @@ def mutated(folder: Path, edits: list[Edit]) -> Path:
     """A copy of the package with the defect, in a folder to be put first on the path."""
     copy = folder / PACKAGE.name
     shutil.copytree(PACKAGE, copy)  # with the compiled modules, which takes a second off each mutant's start
-    for name, text, replacement in edits:
-        module = copy / name
-        source = module.read_text()
-        assert source.count(text) == 1, f"{name} has {source.count(text)} times, not once:\n{text}"
-        module.write_text(source.replace(text, replacement))
+    for edit in edits:
+        module = copy / edit[0]
+        module.write_text(changed(module.read_text(), edit))
         Path(cache_from_source(str(module))).unlink(missing_ok=True)
     return folder
+
+
+def changed(source: str, edit: Edit) -> str:
+    """The module with the defect."""
+    name, text, replacement = edit
+    assert source.count(text) == 1, f"{name} has {source.count(text)} times, not once:\n{text}"
+    return source.replace(text, replacement)
 
 
 class Outcome(NamedTuple):
@@ -92,6 +97,13 @@ def outcome(pytests: fresh.Pytests, folder: Path, tests: list[str]) -> Outcome:
     output = folder / "output.txt"
     code = pytests.run([*options, *plugins, *tests], folder=folder, env=env, output=output)
     return Outcome(code, output.read_text())
+
+
+def test_the_place_of_every_defect_is_in_the_package_once() -> None:
+    for mutation in MUTATIONS:
+        sources: dict[str, str] = {}
+        for edit in mutation.edits:
+            sources[edit[0]] = changed(sources.get(edit[0]) or (PACKAGE / edit[0]).read_text(), edit)
 
 
 @pytest.mark.few(16)
