@@ -262,6 +262,14 @@ def test_a_window_expires_no_earlier_when_the_lateness_is_lowered(world: World) 
     assert [row["expires"] for row in collected(changes=result.changes)["changes"]] == [100]
 
 
+def test_an_open_window_keeps_its_rows_when_the_state_gets_a_column_for_its_expiry(world: World) -> None:
+    state = world.state({**OPEN, "expires": "timestamp"}, ("a", 0, 10, 3, None), ("a", 10, 20, 3, None))
+    result = world.windowed(world.rows(row(5), row(15)), state, Epoch((), 12, 2))
+    found = collected(changes=result.changes, out=result.out)
+    assert [(row["window_start"], row["n"], row["expires"]) for row in found["changes"]] == [(10, 4, 20)]
+    assert [(row["window_start"], row["n"]) for row in found["out"]] == [(0, 3)]
+
+
 def test_a_window_keeps_its_rows_and_its_expiry_when_the_size_is_raised_and_the_lateness_is_lowered(
     world: World,
 ) -> None:

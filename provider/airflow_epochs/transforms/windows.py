@@ -68,7 +68,7 @@ def windowed(
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
     fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*map(quoted, names), END).agg(*agg), state), state)
-    parts = _parts(state, fresh, names, marks)
+    parts = _parts(state, fresh, names, marks, hop.lateness)
     new = _CHECKS.shaped(parts.groupBy(*map(quoted, names)).agg(*merge, *_latest(state)), state)
     return Result(_shown(state, new, names, marks).drop(EXPIRES), changes(new), told_late(late))
 
@@ -152,28 +152,34 @@ def _require_kept(state: DataFrame) -> None:
         )
 
 
-def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
-    """What the changed windows consist of: what the state still has of them, and what this epoch's rows make.
-
-    The state itself says until when it has a window, as lateness and size may have been others then.
-    """
+def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Watermarks, lateness: int) -> DataFrame:
+    """What the changed windows consist of: what the state still has of them, and what this epoch's rows make."""
+    old = state.where(_still_counts(state, marks, lateness))
+    old = old.join(fresh.select(*map(quoted, names)), list(names), "left_semi")
     if EXPIRES not in state.columns:
-        return _open(state, END, fresh, names, marks).unionByName(fresh)
+        return old.unionByName(fresh)
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    old = _open(state, EXPIRES, fresh, names, marks).withColumn(_FRESH, F.lit(False))
     window = Window.partitionBy(*map(quoted, names))
     latest = {_NEWEST: F.max(END).over(window), EXPIRES: F.max(EXPIRES).over(window)}
-    parts = old.unionByName(fresh.withColumn(_FRESH, F.lit(True))).withColumns(latest)
+    told_apart = old.withColumn(_FRESH, F.lit(False)).unionByName(fresh.withColumn(_FRESH, F.lit(True)))
+    parts = told_apart.withColumns(latest)
     # Only after a change of the size: the smaller window was shown, so its rows must not count in the larger one.
     was_shown = ~F.col(_FRESH) & marks.passed_before(END) & (F.col(END) < F.col(_NEWEST))
     return parts.where(~was_shown).drop(_FRESH, _NEWEST)
 
 
-def _open(state: DataFrame, until: str, fresh: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
-    """The windows of the state that still count rows, and get some."""
-    return state.where(~marks.passed(until)).join(fresh.select(*map(quoted, names)), list(names), "left_semi")
+def _still_counts(state: DataFrame, marks: Watermarks, lateness: int) -> Column:
+    """Whether a window of the state still counts rows.
+
+    It says so itself, as lateness and size may have been others then; but not if its column is newer than the window.
+    """
+    from pyspark.sql import functions as F
+
+    if EXPIRES not in state.columns:
+        return ~marks.passed(END)
+    return F.when(F.col(EXPIRES).isNull(), ~marks.passed(END, lateness)).otherwise(~marks.passed(EXPIRES))
 
 
 def _latest(state: DataFrame) -> list[Column]:
