@@ -337,7 +337,7 @@ def unpause(args: Namespace) -> None:
 def retry(args: Namespace) -> None:
     """``airflow epochs retry``: let Airflow run the pipeline once more, after a look at which run and a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
-    action = Retry.of(ledger, args.pipeline)
+    action = Retry.of(ledger, args.pipeline, args.ledger_conn_id)
     _done(args, ledger, action, by, dag_id=action.dag_id)
 
 

@@ -858,8 +858,9 @@ class KnownByMarker(Protocol):
     def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
         """That of ``others``, of other sinks, which was committed where this sink points to now.
 
-        None if it is still where it committed ``own``, which it sees without a connection in nearly every epoch, or if
-        no other sink was there.
+        None if it is still where it committed ``own``, or if no other sink was there. Each ``open`` asks. Nearly every
+        sink answers by its configuration; one whose place depends on its server, as a table without a schema in
+        PostgreSQL does, opens a connection.
 
         Raises:
             Corrupt: It is in another place now, and nobody has chosen that.

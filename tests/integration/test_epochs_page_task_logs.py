@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, TaskGroup
 
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.pipeline import EpochPipeline
-from airflow_epochs.testing import MemorySink, MemorySource
-from tests.support.layout_lab import Lab, broken_commit
+from tests.support.layout_lab import Lab, TwoPipelines, broken_commit
 from tests.support.page_lab import ORDERS, Browser
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -61,32 +57,6 @@ def test_each_task_that_has_begun_has_a_link_to_its_log(
     assert sorted(name for _, _, name in found) == sorted(tasks), "the task behind the pipeline is not the pipeline's"
     assert {state for _, state, _ in found} == {"success"}
     assert {path for path, _, _ in found} == {f"/dags/{dag_id}/runs/r1/tasks/{lab.prefix}{task}" for task in tasks}
-
-
-class TwoPipelines(Lab):
-    """Its DAG has one more pipeline, in a group of the user's."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, second: str, conn_id: str, **layout: Any) -> None:
-        self.second, self.second_ledger = second, conn_id
-        (folder / conn_id).mkdir()
-        connection = {"conn_type": "epochs", "extra": {"ledger_root": str(folder / conn_id)}}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
-        super().__init__(folder, monkeypatch, **layout)
-
-    def dag(self, dag_id: str, **layout: Any) -> DAG:
-        with super().dag(dag_id, **layout) as dag, TaskGroup("second"):
-            EpochPipeline(
-                self.second,
-                source=MemorySource(world=self.world.name, topics=("refunds",)),
-                transform=self.transform,
-                sinks=[MemorySink(name="refunds", world=self.world.name)],
-                spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
-                ledger_conn_id=self.second_ledger,
-                layout="single",
-                operator_args={"retries": 0},
-                prefix_group_id=layout.get("prefix_group_id", True) or self.second == "orders",
-            )
-        return dag
 
 
 @pytest.mark.few(1)

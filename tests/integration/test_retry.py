@@ -6,6 +6,7 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.testing import MemorySource
 from tests.support.airflow_harness import Harness
-from tests.support.layout_lab import Lab, broken_commit, short
+from tests.support.layout_lab import Lab, TwoPipelines, broken_commit, short
 from tests.support.page_lab import ORDERS, Browser, fields_of
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -410,6 +411,26 @@ def test_a_retry_says_so_if_no_other_run_may_finish_an_epoch_whose_run_airflow_h
     assert "It is rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     retried(lab)
     assert short(lab.harness.drive(fresh(lab).retries()[1].run_id)).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def test_of_two_pipelines_with_one_name_in_a_dag_the_one_of_the_ledger_tells_what_a_retry_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    lab, browser = TwoPipelines(tmp_path, monkeypatch, "orders", "epochs_second"), Browser("USER")
+    in_doubt(lab)
+    lab.harness.forget()
+    with browser.client:
+        for blocks in (True, False):
+            lab.second_blocks = not blocks
+            lab.laid_out(on_failed_epoch="block" if blocks else "take_over")
+            said = Retry.of(fresh(lab), "orders", "epochs_default").told(fresh(lab))[1]
+            assert ("another run fails" in said, "rolled forward" in said) == (blocks, not blocks)
+            assert said in unescape(browser.page(RETRY))
+        form = {**fields_of(browser.page(RETRY)), "why": "room again", "ledger_conn_id": "epochs_second"}
+        assert browser.post(RETRY, form).status_code == 303
+    assert short(lab.harness.drive(fresh(lab).retries()[0].run_id)).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 

@@ -226,8 +226,17 @@ def test_a_sink_that_got_a_table_in_another_schema_is_told_of_both_tables(pg: Sq
     assert len(statements(error.remedy)) == 1, "for a copy that has the rows"
 
 
+OF_DELTA = {"table": "/lake/orders", "committer": "pyspark", "table_id": "3f0c9d2e-6a34-4c0b-9a59-0a1f8f1d7c55"}
+"""The detail of a DeltaSink's receipt."""
+
+
 @pytest.mark.parametrize(
-    ("then", "told"), [({"detail": {"topic": "orders"}}, "topic orders"), ({"version": 3}, "a Delta table")]
+    ("then", "told"),
+    [
+        ({"detail": {"topic": "orders"}}, "topic orders"),
+        ({"version": 3}, "a Delta table"),
+        ({"version": 3, "detail": OF_DELTA}, "a Delta table"),
+    ],
 )
 def test_a_sink_that_changed_its_kind_is_told_of_where_its_last_epoch_went(
     world: SqlWorld, then: dict[str, Any], told: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup
 
 from airflow_epochs.ballot import Ballot
 from airflow_epochs.contracts import SparkJob
@@ -119,6 +119,34 @@ class Lab:
 
     def shown(self) -> list[list[object]]:
         return [self.world.table(sink).values() for sink in ("orders", "audit")]
+
+
+class TwoPipelines(Lab):
+    """Its DAG has one more pipeline, in a group of the user's."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, second: str, conn_id: str, **layout: Any) -> None:
+        self.second, self.second_ledger = second, conn_id
+        self.second_blocks = False
+        (folder / conn_id).mkdir()
+        connection = {"conn_type": "epochs", "extra": {"ledger_root": str(folder / conn_id)}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+        super().__init__(folder, monkeypatch, **layout)
+
+    def dag(self, dag_id: str, **layout: Any) -> DAG:
+        with super().dag(dag_id, **layout) as dag, TaskGroup("second"):
+            EpochPipeline(
+                self.second,
+                source=MemorySource(world=self.world.name, topics=("refunds",)),
+                transform=self.transform,
+                sinks=[MemorySink(name="refunds", world=self.world.name)],
+                spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+                ledger_conn_id=self.second_ledger,
+                layout="single",
+                on_failed_epoch="block" if self.second_blocks else "take_over",
+                operator_args={"retries": 0},
+                prefix_group_id=layout.get("prefix_group_id", True) or self.second == "orders",
+            )
+        return dag
 
 
 def short(outcome: Outcome) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs import codes
 from airflow_epochs.commands import finding
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.rebuilding import planning, recording
+from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
-from airflow_epochs.ledger.keys import run_key
+from airflow_epochs.ledger.keys import epoch_folder, run_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.ledger.run_ids import nth
@@ -26,6 +30,7 @@ from orders_demo.duck import duck
 from tests.support.faults_disk import TOPIC
 from tests.support.faults_world import DiskWorld, start
 from tests.support.page_lab import Ledgers
+from tests.support.remedies import restored
 
 EPOCHS = 40
 
@@ -212,6 +217,59 @@ def test_a_run_that_died_before_it_wrote_its_index_leads_to_its_epoch(
     next_run = ledgers.epoch()
     [row] = epochs_of_run(capsys, red)
     assert (row["epoch"], row["attempts_by"]) == (1, [red.run_id, next_run.run_id])
+
+
+def test_a_run_whose_epoch_an_older_copy_of_the_ledger_lacks_leads_to_no_epoch(
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, lost = ledgers.epoch(), ledgers.epoch()
+    shutil.rmtree(ledgers.root / "orders" / epoch_folder(2))
+    with pytest.raises(SystemExit, match=codes.RUN_WITHOUT_EPOCH.name):
+        epochs_of_run(capsys, lost)
+    assert [row["epoch"] for row in epochs_of_run(capsys, first)] == [1]
+
+
+def test_an_epoch_that_was_unfinished_before_a_rebuilding_is_not_said_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = start(DiskWorld(tmp_path))
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    world.crash_at("decision.landed")
+    backup = shutil.copytree(world.ledger_root, tmp_path / "backup")
+    [row] = epochs_of_run(capsys, world.run_of(2))
+    assert (row["epoch"], row["state"], row["not_shown_by"]) == (2, "in doubt", sorted(world.sinks))
+    assert world.run(2) is None
+    world.one_more_epoch(3)
+    restored(world.ledger_root, backup)
+    task = world.coordinator().task
+    plan = planning.plan(task)
+    assert plan and plan.txn.epoch == 3
+    recording.carry_out(task, plan, by=Account(who="ana", why="the disk is gone"))
+    [row] = epochs_of_run(capsys, world.run_of(2))
+    assert (row["epoch"], row["state"], row["not_shown_by"]) == (2, "unfinished before a rebuilding", None)
+
+
+def test_a_run_that_had_many_attempts_of_an_epoch_is_named_once_and_only_the_newest_attempts_are_read(
+    ledgers: Ledgers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_ids, "_LOOKED_AT", 3)
+    for _ in range(3):
+        ledgers.epoch(against="no")
+    again = Run("orders_dag", f"manual__{ledgers.runs}")
+    ledgers.runs -= 1
+    assert ledgers.epoch(against="no") == again
+    last = ledgers.epoch()
+    read: list[int] = []
+    real = Ledger.open_record
+
+    def counted(self: Ledger, epoch: int, attempt: int) -> object:
+        read.append(attempt)
+        return real(self, epoch, attempt)
+
+    monkeypatch.setattr(Ledger, "open_record", counted)
+    [row] = epochs_of_run(capsys, last)
+    assert (row["epoch"], row["attempts_by"], read) == (1, [again.run_id, last.run_id], [3, 4, 5])
 
 
 def test_without_its_dag_a_run_id_is_looked_for_in_every_dag_that_has_owned_a_pipeline(

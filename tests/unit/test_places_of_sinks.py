@@ -99,3 +99,10 @@ def test_tables_whose_names_differ_in_a_letter_that_sqlite_does_not_fold_are_two
     own = receipt("live", table="orders", table_id=None, database={"file": "/x"})
     other = receipt("shadow", table='"ärger"', table_id=None, database={"file": "/x"})
     assert sink.in_place_of(own, [other], Environment()) is None
+
+
+def test_a_sql_sink_that_was_a_delta_sink_is_in_nobodys_place() -> None:
+    sink = SqlSink("live", "db", "orders", staging="/lake/staging")
+    own = receipt("live", table="/lake/orders", committer="delta-rs", table_id="3f0c9d2e-6a34-4c0b-9a59-0a1f8f1d7c55")
+    other = receipt("shadow", table="orders", schema="public", table_id="16385", database={"name": "shop"})
+    assert sink.in_place_of(own, [other], Environment()) is None

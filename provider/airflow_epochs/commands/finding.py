@@ -29,6 +29,9 @@ from airflow_epochs.ledger.queries import waivers
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, Run
 
+_HISTORY = "unfinished before a rebuilding"
+"""The state of an epoch that an older copy of the ledger had, and others came after. Its sinks may show it or not."""
+
 
 def finding_command() -> ActionCommand:
     """The command, for the command line."""
@@ -113,12 +116,16 @@ def _of_connection(conn_id: str, args: Namespace, *, thoroughly: bool = False) -
 
 def _of_run(ledger: Ledger, args: Namespace, conn_id: str) -> Iterator[dict[str, object]]:
     """A row for each epoch of the run, with the runs that opened its attempts, and the one that completed it."""
-    identity = ledger.identity()
+    identity, newest = ledger.identity(), ledger.newest_complete()
     dags = [args.dag_id] if args.dag_id else ledger.owners(identity) if identity else ()
     for number in sorted({epoch for dag in dags for epoch in series.epochs_of(ledger, Run(dag, args.run_id))}):
         view = ledger.view(number)
         done = view.complete
+        if not (done or view.open):  # the ledger was restored, and has only the run's index
+            continue
         row = _complete(ledger, None, done, conn_id) if done else _unfinished(view, conn_id)
+        if not done and number <= newest:
+            row |= {"state": _HISTORY, "not_shown_by": None}
         runs = [run.run_id for run in run_ids.runs_of_attempts(ledger, view)]
         by = run_ids.airflow_run(ledger, done.completed_by).run_id if done else None
         yield {**row, "attempts_by": runs, "completed_by": by}

@@ -17,9 +17,6 @@ from airflow_epochs.ledger.records import last_of
 from airflow_epochs.ledger.run_ids import nth, read_again, runs_of_attempts
 from airflow_epochs.model import Run
 
-_LOOKED_AT = 20
-"""Attempts of an epoch, for one of a run without an index: an epoch that keeps failing may have hundreds."""
-
 
 def newest(ledger: Ledger, run: Run) -> int:
     """How many epochs have an index: the newest of them may be unfinished. 1 if there is none.
@@ -50,7 +47,7 @@ def epochs_of(ledger: Ledger, run: Run) -> list[int]:
     if indexed:
         return sorted(indexed)
     views = newest_epochs(ledger, 2)
-    return sorted(view.number for view in views if run in runs_of_attempts(ledger, view, newest=_LOOKED_AT))
+    return sorted(view.number for view in views if run in runs_of_attempts(ledger, view))
 
 
 def _ids_of(ledger: Ledger, run: Run) -> Iterator[Run]:

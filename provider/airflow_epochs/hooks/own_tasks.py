@@ -42,6 +42,12 @@ def stored_tasks(dag_id: str) -> Iterator[Mapping[str, Any]]:
         yield task.get("__var", task)
 
 
+def stored_own_tasks(pipeline: str, dag_id: str, ledger_conn_id: str) -> list[Mapping[str, Any]]:
+    """Of the tasks of the DAG's newest version, those of the pipeline; of two with one name, those of the ledger."""
+    named = [task for task in stored_tasks(dag_id) if task.get("pipeline") == pipeline]
+    return [task for task in named if task.get("ledger_conn_id", "") == ledger_conn_id] or named
+
+
 def _told(dag_id: str) -> dict[str, tuple[str, str]]:
     """Task -> its pipeline and the connection of its ledger, of the tasks that tell it."""
     told = (task for task in stored_tasks(dag_id) if "pipeline" in task)

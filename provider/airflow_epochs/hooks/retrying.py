@@ -20,7 +20,7 @@ from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_tasks
+from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
 from airflow_epochs.ledger.run_ids import airflow_run, nth, read_again
@@ -54,6 +54,7 @@ class Retry:
         dag_id: The DAG that owns the pipeline.
         run_id: The run to clear; empty: a new one is started.
         txn_id: The newest attempt of the unfinished epoch; empty: there is none.
+        ledger_conn_id: Of two pipelines with one name in the DAG, the one with this connection; empty: it is not known.
     """
 
     pipeline: str
@@ -61,10 +62,11 @@ class Retry:
     dag_id: str
     run_id: str
     txn_id: str
+    ledger_conn_id: str = ""
     name = "retry"
 
     @classmethod
-    def of(cls, ledger: Ledger, pipeline: str) -> Retry:
+    def of(cls, ledger: Ledger, pipeline: str, ledger_conn_id: str = "") -> Retry:
         """The action as it stands now. Raises Refused if a run is at work, or Airflow cannot run the DAG."""
         dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
         _dag(pipeline, dag_id)
@@ -78,6 +80,7 @@ class Retry:
             dag_id,
             newest[0].run_id if newest and goes_on else "",
             view.opened.txn_id if view else "",
+            ledger_conn_id,
         )
 
     def told(self, ledger: Ledger) -> list[str]:
@@ -111,7 +114,7 @@ class Retry:
         run = Run(self.dag_id, self.run_id)
         if view is None and self.run_id and (epoch := _epoch_passed_on(ledger, run)):
             return f"Epoch {epoch} of {run} is complete: the run takes no new data. For that, trigger the DAG."
-        if view is not None and (why := _left_alone(ledger, self.pipeline, view, run)):
+        if view is not None and (why := _left_alone(self, ledger, view)):
             return f"{in_words(view)} {why}"
         return _unfinished_in_words(view)
 
@@ -142,7 +145,7 @@ class Retry:
             raise self._race()
 
     def _require_same(self, ledger: Ledger) -> None:
-        if Retry.of(ledger, self.pipeline) != self:
+        if Retry.of(ledger, self.pipeline, self.ledger_conn_id) != self:
             raise self._race()
 
     def _race(self) -> Refused:
@@ -201,14 +204,15 @@ def _unfinished_in_words(view: EpochView | None) -> str:
     return in_words(view) if view.opened.command else f"{in_words(view)} {_BECOMES[view.state]}"
 
 
-def _left_alone(ledger: Ledger, pipeline: str, view: EpochView, run: Run) -> str:
+def _left_alone(retry: Retry, ledger: Ledger, view: EpochView) -> str:
     """Why the run fails and leaves the unfinished epoch as it is; empty if it finishes it."""
-    owner = airflow_run(ledger, view.opened.run)
+    owner, run = airflow_run(ledger, view.opened.run), Run(retry.dag_id, retry.run_id)
     if view.opened.command or owner == run or view.opened.dag_id != run.dag_id:
         return ""
     source = source_in(view.opened.source)
     by_interval = isinstance(source, ByInterval) and source.by_interval()
-    chosen = {task.get("on_failed_epoch") for task in stored_tasks(run.dag_id) if task.get("pipeline") == pipeline}
+    tasks = stored_own_tasks(retry.pipeline, run.dag_id, retry.ledger_conn_id)
+    chosen = {task.get("on_failed_epoch") for task in tasks}
     if not (BLOCK in chosen or (by_interval and None in chosen)):
         return ""
     return (

@@ -17,6 +17,8 @@ from airflow_epochs.model import Command, Run
 _NTH = " #"
 _AGAIN = "~"
 _READ_AGAIN = re.compile(rf"{_AGAIN}\d+$")
+_LOOKED_AT = 20
+"""To find the runs that worked on an epoch, so many of its newest attempts are read: there may be hundreds."""
 
 
 def nth(run: Run, number: int) -> Run:
@@ -58,15 +60,11 @@ def airflow_run(ledger: Ledger, run: Run) -> Run:
     return airflow_run(ledger, bare)
 
 
-def runs_of_attempts(ledger: Ledger, view: EpochView, *, newest: int | None = None) -> list[Run]:
-    """The runs that opened the epoch's attempts, oldest first, as Airflow knows them. Without pruned attempts.
-
-    ``newest``: of so many attempts, the newest ones; else of all.
-    """
+def runs_of_attempts(ledger: Ledger, view: EpochView) -> list[Run]:
+    """The runs that opened the epoch's newest attempts, oldest first, as Airflow knows them. Without pruned ones."""
     last = (view.complete or view.opened).txn.attempt
-    first = 1 if newest is None else max(1, last - newest + 1)
-    attempts = (ledger.open_record(view.number, number) for number in range(first, last + 1))
-    return [airflow_run(ledger, each.run) for each in attempts if each and not each.command]
+    attempts = (ledger.open_record(view.number, number) for number in range(max(1, last - _LOOKED_AT + 1), last + 1))
+    return list(dict.fromkeys(airflow_run(ledger, each.run) for each in attempts if each and not each.command))
 
 
 def moves_since(ledger: Ledger, epoch: int) -> Iterator[tuple[int, list[Command]]]:

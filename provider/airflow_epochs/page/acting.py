@@ -51,6 +51,8 @@ class Asked(BaseModel):
     restore_tables: bool = False
     to_time: str = ""
     attempt: int = 0
+    ledger_conn_id: str = ""
+    """That of the address, whatever a form says."""
 
 
 class Agreed(Asked):
@@ -68,7 +70,7 @@ def ask(
     if name in FORMS and not getattr(asked, FORMS[name].needs):
         asking: dict[str, Any] = {"name": name, "form": FORMS[name], "newest": ledger.newest_complete()}
         return page(request, "ask.html", conn_id=conn_id, pipeline=pipeline, **asking)
-    action = _action(ledger, pipeline, name, asked)
+    action = _action(ledger, pipeline, name, _here(asked, conn_id))
     return page(
         request,
         "action.html",
@@ -87,7 +89,7 @@ def act(
     """Do exactly what ``ask`` has told, in the name of the user."""
     _require_own_page(request)
     ledger = _ledger(user, conn_id, pipeline, name)
-    action = _agreed(pipeline, name, agreed)
+    action = _agreed(pipeline, name, _here(agreed, conn_id))
     by = Account(who=str(user.get_name()), why=agreed.why.strip(), host=HOST)
     action.told(ledger)  # refused before the audit log says that it happened
     _log(user, action, getattr(action, "dag_id", "") or _owner(ledger, pipeline))
@@ -105,6 +107,10 @@ def _ledger(user: GetUserDep, conn_id: str, pipeline: str, name: str) -> Ledger:
 
 def _owner(ledger: Ledger, pipeline: str) -> str:
     return admin.owner_of(ledger, pipeline)
+
+
+def _here(asked: Asked, conn_id: str) -> Asked:
+    return asked.model_copy(update={"ledger_conn_id": conn_id})
 
 
 def _action(ledger: Ledger, pipeline: str, name: str, asked: Asked) -> Action:

@@ -82,10 +82,10 @@ def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
     """The error for a search path that leads to another table than it did; None if it does not, or does not matter.
 
     ``then``: which table the sink found, as ``place_of`` or a receipt says. In another database, the table may be in
-    another schema.
+    another schema. The receipt may be of a sink of another kind: that of a Delta table has an id, and no schema.
     """
     schema, name = sink.table_name
-    if schema is not None or not then.get("table_id") or _is_elsewhere(then, session):
+    if schema is not None or not (then.get("table_id") and then.get("schema")) or _is_elsewhere(then, session):
         return None
     table = session.table(None, name)
     here = table.schema if table else session.schema_of(None, name)

@@ -260,7 +260,7 @@ class SqlSink:
             Corrupt: The DAG names no schema, and the connection's search path leads to another table now.
         """
         then = own.detail
-        if then.get("table_id") and self.table_name[0] is None:
+        if then.get("table_id") and then.get("schema") and self.table_name[0] is None:
             self._participant(env).require_own_table(own)
         if then.get("table") == self.table or then.get("database") is None:
             return None
