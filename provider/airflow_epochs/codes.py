@@ -1454,7 +1454,7 @@ STATE_EPOCH_GONE = STATE.code(
 STATE_TEXT_UNREADABLE = STATE.code(
     "EPOCHS-STATE-TEXT-UNREADABLE",
     Refused,
-    "A row of the state has a text that is not UTF-8. It was written before epochs with such rows were aborted.",
+    "A row of the state has a text that is not UTF-8. An earlier version of the provider wrote it.",
     "Read the state with Spark: `sql_spark()` has the statement. To let others read it, let the transform return the "
     "row once more with another text: epochs from the next fold on can be read. If the text is in a key, begin the "
     "state anew in a new table, by `initial`: see docs/state-how-it-works.md, 'The change log'.",

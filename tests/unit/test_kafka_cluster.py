@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs import codes
+from airflow_epochs.errors import Code, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.sinks.kafka import marker_partitions
 from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.marker_partitions import Assignments
 
 
 class Answers(AdminClient):  # type: ignore[misc]  # confluent-kafka has no types
@@ -63,3 +67,32 @@ def test_brokers_that_refuse_the_settings_of_a_new_topic_are_not_told_as_brokers
     refused = cluster(Answers(), timeout_s=1).failure("create topic m", KafkaError(code, "not permitted here"))
     assert isinstance(refused, Refused)
     assert "EPOCHS-MARKER-TOPIC-SETTINGS" in str(refused) and "not permitted here" in refused.what
+
+
+@pytest.mark.parametrize(
+    ("first", "told", "code"),
+    [
+        ([], "The request to assign a partition of topic m failed. .*: Unknown broker error", codes.KAFKA_UNREACHABLE),
+        (
+            [KafkaError._FENCED],
+            "Sink orders/a got no partition .* overtook it. The last answer: Unknown broker error",
+            codes.TOPIC_NOT_READY,
+        ),
+    ],
+    ids=["a disk of the broker is broken", "others were overtaking it before"],
+)
+def test_a_claim_that_the_brokers_never_take_is_told_with_their_answer(
+    monkeypatch: pytest.MonkeyPatch, first: list[int], told: str, code: Code
+) -> None:
+    answers = chain(first, repeat(KafkaError.UNKNOWN))
+
+    def answered(*_: object) -> None:
+        raise KafkaException(KafkaError(next(answers)))
+
+    monkeypatch.setattr(marker_partitions, "ASSIGNING_S", 0.05)
+    monkeypatch.setattr(Assignments, "_assigned", answered)
+    assignments = Assignments(cluster=cluster(Answers(), timeout_s=1), topic="m")
+    with pytest.raises(NotApplied, match=told) as failed:
+        assignments.assign("orders/a")
+    assert failed.value.code is code
+    assert isinstance(failed.value.__cause__, KafkaException)

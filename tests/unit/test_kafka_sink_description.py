@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, ThrottleEvent
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection
-from airflow_epochs.errors import BadArgument, Corrupt, Refused
+from airflow_epochs.errors import BadArgument, Corrupt, NotApplied, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
@@ -222,6 +224,31 @@ def test_what_does_not_say_which_partition_is_a_sinks_own_stops_everything(
         assignments.find("orders/events")
 
 
+def publication(**options: Any) -> kafka_publish.TopicTransaction:
+    facts = TopicFacts(
+        name="t",
+        id="i",
+        partitions=1,
+        replicas=1,
+        allowed=None,
+        settings={"max.message.bytes": "1000"},
+        servers=("kafka-1:9092",),
+    )
+    access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
+    return kafka_publish.TopicTransaction(
+        cluster=Cluster(access),
+        markers=Markers(cluster=Cluster(access), topic="m", key="orders/events"),
+        topic="t",
+        facts=(facts, facts),
+        options=options,
+        txn=transaction(2),
+        previous=transaction(1),
+        staged=Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d"),
+        ends={},
+        records=lambda _: iter(()),
+    )
+
+
 def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -235,32 +262,33 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
         raise Corrupt("stop", remedy="")
 
     monkeypatch.setattr(kafka_publish, "_require_kept", stop)
-    txn = transaction(2)
-    facts = TopicFacts(
-        name="t",
-        id="i",
-        partitions=1,
-        replicas=1,
-        allowed=None,
-        settings={"max.message.bytes": "1000"},
-        servers=("kafka-1:9092",),
-    )
-    access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
-    this = kafka_publish.TopicTransaction(
-        cluster=Cluster(access),
-        markers=Markers(cluster=Cluster(access), topic="m", key="orders/events"),
-        topic="t",
-        facts=(facts, facts),
-        options={},
-        txn=txn,
-        previous=transaction(1),
-        staged=Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d"),
-        ends={},
-        records=lambda _: iter(()),
-    )
+    this = publication()
     with pytest.raises(Corrupt, match="stop"):
         kafka_publish.publish(this, Environment())
     assert order == ["init_transactions", "marker", "look"]
+
+
+@pytest.mark.parametrize(
+    ("waits", "told", "remedy"),
+    [
+        ([0.02, 0], "did not accept rows of this epoch for out[0]", "Check that the brokers run"),
+        ([3.2, 0.02], "A quota of the brokers has held the sink back, for up to 3 s at once", "Raise the quota"),
+    ],
+    ids=["hardly", "for seconds"],
+)
+def test_a_record_that_timed_out_is_blamed_on_a_quota_only_if_it_held_the_sink_back_for_a_second(
+    waits: list[float], told: str, remedy: str
+) -> None:
+    heard = kafka_publish._Heard(failed=[("out[0]", KafkaError(KafkaError._MSG_TIMED_OUT))])
+    for seconds in waits:
+        heard.throttled(ThrottleEvent("kafka-1:9092", 1, seconds))
+    this = publication(**{"transaction.timeout.ms": 4000})
+    late = time.monotonic() - 5
+    sending = kafka_publish._Transaction(this, producer=None, env=Environment(), heard=heard, begun=late)
+    with pytest.raises(NotApplied) as failed:
+        sending._require_sound()
+    assert told in str(failed.value)
+    assert failed.value.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Asset
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, SqlSink
 from airflow_epochs.contracts import Limits, Sink
+from airflow_epochs.operators.base import EpochOperator
 from airflow_epochs.operators.phases import asked_limits, asked_savepoint
 
 RULES = {
@@ -128,3 +129,18 @@ def test_outlets_for_all_tasks_do_not_take_the_tables_of_another_pipeline(layout
     last = "epochs" if layout == "single" else "complete"
     assert [asset.name for asset in outlets.pop(last)] == ["mine", "file:///lake/orders"]
     assert all(others == [mine] for others in outlets.values())
+
+
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+def test_a_task_that_is_prepared_more_than_once_still_announces_its_assets(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EpochOperator, "_told", lambda *_: {})
+    last = "epochs" if layout == "single" else "complete"
+    task = pipeline("orders", layout=layout).get_task(f"orders.{last}")
+    task.inlets = [Asset("mine")]
+    prepared: Any = task.prepare_for_execution().prepare_for_execution()
+    assert (prepared.inlets, prepared.outlets) == ([], [])
+    prepared._told({})
+    assert [asset.name for asset in prepared.outlets] == ["file:///lake/orders"]
+    assert [asset.name for asset in prepared.inlets] == ["mine"]

@@ -37,7 +37,8 @@ class AnnouncesSinks(EpochOperator):
         Airflow emits events for the outlets that the operator has at its end.
         """
         other = super().prepare_for_execution()
-        other._declared = (self.inlets, self.outlets)
+        if other._declared is None:
+            other._declared = (self.inlets, self.outlets)
         other.inlets, other.outlets = [], []
         return other
 

@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import BadArgument
+
+log = secrecy.logger(__name__)
 
 _TEXT = ("str", "str | None")
 _TEXTS = "Sequence[str]"
@@ -32,17 +34,28 @@ def _as_text(owner: object, field: str, value: object, kind: str) -> object:
     if isinstance(value, str) or (value is None and kind.endswith("| None")):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
+        log.warning(
+            "The template of %s has rendered to the number %d. The text %r is used. If you mean another text, such "
+            "as 1_000 or 0x10, write the template with quotation marks in it: \"'{{ … }}'\". Or leave "
+            "render_template_as_native_obj=True out of the DAG.",
+            _named(owner, field),
+            value,
+            str(value),
+        )
         return str(value)
     if _TEXTS in kind and isinstance(value, (list, tuple)):
         return type(value)(_as_text(owner, field, each, "str") for each in value)
-    name = getattr(owner, "name", "")
-    where = f"`{field}` of {type(owner).__name__}{f' {name!r}' if name else ''}"
     raise BadArgument(
-        f"The template of {where} has rendered to a value of type {type(value).__name__}. It must be a text. The DAG "
-        "has render_template_as_native_obj=True, so Airflow makes a value of Python of each text that looks like one. "
-        "Let the template render to a text, or leave that argument of the DAG out.",
+        f"The template of {_named(owner, field)} has rendered to a value of type {type(value).__name__}. It must be a "
+        "text. The DAG has render_template_as_native_obj=True, so Airflow makes a value of Python of each text that "
+        "looks like one. Let the template render to a text, or leave that argument of the DAG out.",
         code=codes.PIPELINE_ARGUMENT,
     )
+
+
+def _named(owner: object, field: str) -> str:
+    name = getattr(owner, "name", "")
+    return f"`{field}` of {type(owner).__name__}{f' {name!r}' if name else ''}"
 
 
 def _annotated(kind: type) -> dict[str, str]:

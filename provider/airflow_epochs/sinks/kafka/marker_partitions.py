@@ -14,13 +14,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Corrupt, NotApplied, Refused
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.producer import fenced, producer_options, transactional
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, KafkaException
 
 FORMAT = 1
 DIRECTORY = 0
@@ -98,38 +101,52 @@ class Assignments:
 
         Raises:
             Refused: The topic holds records that are not ours. Nothing was written.
+            NotApplied: Other sinks overtook this one each time, or the brokers never took its assignment.
         """
+        failures: list[KafkaException] = []
         deadline = time.monotonic() + ASSIGNING_S
         for tries in count(1):
             begun = time.monotonic()
             assigned = self._unless_overtaken(key, in_ours)
             now = time.monotonic()
-            if assigned is not None:
+            if isinstance(assigned, Assignment):
                 return assigned
+            failures.append(assigned)
             if now > deadline:
                 break
             # A new try would overtake theirs. So it waits, the longer the more others there seem to be.
             time.sleep(random.uniform(0, min((now - begun) * 2 ** min(tries, DOUBLED_MAX), deadline - now)))
-        raise NotApplied(
+        raise self._never_assigned(key, failures) from failures[-1]
+
+    def _never_assigned(self, key: str, failures: list[KafkaException]) -> EpochError:
+        last: KafkaError = failures[-1].args[0]
+        if not any(each.args[0].code() in fenced() for each in failures):
+            return self.cluster.failure(self._assigning, last)
+        return NotApplied(
             f"Sink {key} got no partition of topic {self.topic} in {ASSIGNING_S} s: other sinks have been assigned "
-            "theirs at the same time, and overtook it.",
+            f"theirs at the same time, and overtook it. The last answer: {last.str()}.",
             code=codes.TOPIC_NOT_READY,
             remedy="Let Airflow retry the task, or clear the failed task.",
         )
 
-    def _unless_overtaken(self, key: str, in_ours: bool) -> Assignment | None:
-        """The assignment; None if another process makes one now, and has fenced this one."""
+    @property
+    def _assigning(self) -> str:
+        return f"assign a partition of topic {self.topic}"
+
+    def _unless_overtaken(self, key: str, in_ours: bool) -> Assignment | KafkaException:
+        """The assignment; or the error that looks as if another process makes one now, and has fenced this one."""
         from confluent_kafka import KafkaError, KafkaException
 
         # UNKNOWN: a commit that Kafka gets while it fences the producer (its log: pending state PREPARE_EPOCH_FENCE).
+        # Kafka gives this answer also when it fails for a reason of its own, such as a broken disk.
         overtaken = {*fenced(), KafkaError.UNKNOWN}
-        with self.cluster.asking(f"assign a partition of topic {self.topic}"):
+        with self.cluster.asking(self._assigning):
             try:
                 return self._assigned(key, in_ours)
             except KafkaException as error:
                 if error.args[0].code() not in overtaken:
                     raise
-        return None
+                return error
 
     def _assigned(self, key: str, in_ours: bool) -> Assignment:
         """The order matters: after the first step, no other process can commit an assignment before this one."""

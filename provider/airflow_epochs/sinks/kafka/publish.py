@@ -35,6 +35,8 @@ log = secrecy.logger(__name__)
 COMMIT_S = 120
 ABORT_S = 10
 SERVE_EVERY = 1_000
+HELD_BACK_S_MIN = 1
+"""What a quota does in less time than this is no reason for a record to time out."""
 Failure = tuple[str, "KafkaError"]
 """Of a record: for which partition, and why."""
 
@@ -92,7 +94,8 @@ class _Heard:
 
     Attributes:
         failed: The records that failed.
-        held_back_s: The longest time for which a broker has made the client wait, because of a quota.
+        held_back_s: The longest time for which a broker has made the client wait, because of a quota. 0 if it is
+            shorter than ``HELD_BACK_S_MIN``.
     """
 
     failed: list[Failure] = field(default_factory=list)
@@ -103,7 +106,8 @@ class _Heard:
             self.failed.append((f"{message.topic()}[{message.partition()}]", error))
 
     def throttled(self, event: Any) -> None:
-        self.held_back_s = max(self.held_back_s, event.throttle_time)
+        if event.throttle_time >= HELD_BACK_S_MIN:
+            self.held_back_s = max(self.held_back_s, event.throttle_time)
 
 
 def _own_producer(this: TopicTransaction, env: Environment, heard: _Heard) -> tuple[Producer, MarkerRecord | None]:
