@@ -122,9 +122,11 @@ class Commit:
         places = tuple(place for place, log in now.items() if noted.get(place) != log)
         if not places or self.staging is None:
             return 0
-        how = self.at.sink.how.plan()
-        plan = ForgetPlan(target=self.at.sink.target, place=self.staged.place, how=how, notes=places)
-        rows = spark_commit.forget(plan, self.attempt.txn, self.at.sink.name, self.at.env).rows_deleted
+        sink = self.at.sink
+        plan = ForgetPlan(
+            target=sink.target, place=self.staged.place, how=sink.how.plan(), notes=places, layout=sink.layout
+        )
+        rows = spark_commit.forget(plan, self.attempt.txn, sink.name, self.at.env).rows_deleted
         log.info("%s: removed %s rows whose keys other sinks had deleted meanwhile", self.attempt.txn, rows)
         return rows
 
