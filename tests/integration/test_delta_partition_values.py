@@ -6,38 +6,36 @@ import uuid
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
-from tests.support.delta_modes_world import Epochs, create, empty, shown, shown_by_others, values, vote_on
+from tests.support.delta_modes_world import (
+    BERLIN,
+    FIRST,
+    LOCAL_TEXT,
+    SECOND,
+    UTC,
+    Epochs,
+    create,
+    empty,
+    hours_seen,
+    shown,
+    shown_by_others,
+    values,
+    vote_on,
+)
 from tests.support.delta_world import attempt_of, log_of, promised, stage_with_spark, transaction
 from tests.support.environment import Environment
 from tests.support.spark_world import settings
 
 pytestmark = pytest.mark.jvm
 
-BERLIN = {"spark.sql.session.timeZone": "Europe/Berlin"}
-UTC = {"spark.sql.session.timeZone": "UTC"}
-LOCAL_TEXT = {"spark.databricks.delta.write.utcTimestampPartitionValues": "false"}
-FIRST, SECOND = 1792886400, 1792890000
-"""Two o'clock in Berlin on 2026-10-25, before and after the clocks were set back: 00:00Z and 01:00Z."""
-
 
 def hour(session: Any, id_: int, second: int) -> Any:
     return values(session, "id, hour", f"({id_}L, timestamp_seconds({second}))")
-
-
-def hours_seen(table: str) -> list[tuple[int, int]]:
-    """Ids and hours as DuckDB sees them, which must be as deltalake does."""
-    with duck() as database:
-        found = database.execute("SELECT id, epoch(hour)::BIGINT FROM delta_scan(?) ORDER BY ALL", [table]).fetchall()
-    arrow = DeltaTable(table).to_pyarrow_table().to_pylist()
-    assert found == sorted((row["id"], int(row["hour"].timestamp())) for row in arrow)
-    return found
 
 
 @pytest.mark.few(1)

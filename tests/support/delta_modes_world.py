@@ -21,6 +21,12 @@ COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSE
 UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
 COUNTER: dict[str, Any] = {"mode": "merge", "keys": ["id"], "merge": COUNT}
 
+BERLIN = {"spark.sql.session.timeZone": "Europe/Berlin"}
+UTC = {"spark.sql.session.timeZone": "UTC"}
+LOCAL_TEXT = {"spark.databricks.delta.write.utcTimestampPartitionValues": "false"}
+FIRST, SECOND = 1792886400, 1792890000
+"""Two o'clock in Berlin on 2026-10-25, before and after the clocks were set back: 00:00Z and 01:00Z."""
+
 
 @contextmanager
 def table_in_catalog(session: Any) -> Iterator[str]:
@@ -64,6 +70,15 @@ def shown_by_others(table: str) -> Rows:
     rows = sorted(found, key=repr)
     assert rows == sorted((tuple(row.values()) for row in arrow), key=repr)
     return rows
+
+
+def hours_seen(table: str) -> list[tuple[int, int]]:
+    """Ids and hours as DuckDB sees them, which must be as deltalake does."""
+    with duck() as database:
+        found = database.execute("SELECT id, epoch(hour)::BIGINT FROM delta_scan(?) ORDER BY ALL", [table]).fetchall()
+    arrow = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert found == sorted((row["id"], int(row["hour"].timestamp())) for row in arrow)
+    return found
 
 
 def vote_on(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: Environment) -> Vote:

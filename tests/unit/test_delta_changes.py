@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt, SparkJob
+from airflow_epochs.delta.table import newest_after_checkpoint
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
 from airflow_epochs.sinks.delta import deleted_keys
@@ -38,6 +40,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     ThinNotesPlan,
 )
 from airflow_epochs.spark.driver.wire import as_json, from_json
+from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import (
     attempt_of,
     change_plan,
@@ -459,6 +462,61 @@ def test_a_commit_asks_for_rows_to_forget_only_if_another_sink_has_noted_deletio
     assert spark.jobs[-1].args["notes"] == [notes]
     sink.commit(attempt, staged, world)
     assert [job.kind for job in spark.jobs[3:]] == ["delta_forget"], "an earlier try may have died before it asked"
+
+
+def many_notes(table: Path) -> Path:
+    """Another sink's notes, in 24 commits. The log has a checkpoint after 4."""
+    notes = table / "_epochs" / "other.gold" / "deleted-2"
+    for number in range(24):
+        no_checkpoint = PostCommitHookProperties(create_checkpoint=False)
+        note = rows(number, v=pa.array([1]))
+        write_deltalake(str(notes), note, mode="append", post_commithook_properties=no_checkpoint)
+        if number == 3:
+            DeltaTable(str(notes)).create_checkpoint()
+    return notes
+
+
+def test_a_commit_finds_a_new_deletion_by_another_sink_without_a_list_of_the_log_of_its_notes(
+    table: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, notes, listed = DeltaSink("silver", str(table), **DELETING), many_notes(table), list[str]()
+    names = LocalFiles.names
+
+    def listing(files: LocalFiles, folder: str) -> set[str]:
+        listed.append(folder)
+        return names(files, folder)
+
+    monkeypatch.setattr(LocalFiles, "names", listing)
+    world.at["delta.commit.after"] = lambda: write_deltalake(str(notes), rows(8, v=pa.array([1])), mode="append")
+    epoch(sink, world, None, 1)
+    assert [job.kind for job in spark.jobs] == ["delta_change", "delta_forget"]
+    assert "_epochs/other.gold" in listed and "_epochs/other.gold/deleted-2/_delta_log" not in listed
+
+
+def without_hint(log: Path) -> None:
+    (log / "_last_checkpoint").unlink()
+
+
+def with_damaged_hint(log: Path) -> None:
+    (log / "_last_checkpoint").write_text("{")
+
+
+def with_old_hint(log: Path) -> None:
+    """As if a younger checkpoint had been made whose hint was lost, and the log had been cleaned up since."""
+    for version in range(10):
+        (log / f"{version:020}.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda log: None, without_hint, with_damaged_hint, with_old_hint], ids=["", "no", "damaged", "old"]
+)
+def test_the_newest_entry_of_a_log_is_found_with_any_hint_about_its_checkpoint(
+    table: Path, changed: Callable[[Path], None]
+) -> None:
+    notes = many_notes(table)
+    changed(notes / "_delta_log")
+    assert newest_after_checkpoint(LocalFiles(table), "_epochs/other.gold/deleted-2") == 23
+    assert newest_after_checkpoint(LocalFiles(table), "_epochs/other.gold/none") == -1
 
 
 def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: Environment, spark: LikeSpark) -> None:

@@ -22,7 +22,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import conditions
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta.merge import _statement
+from airflow_epochs.spark.driver.delta.merge import _Merge
 from airflow_epochs.spark.driver.delta.plans import Change
 from airflow_epochs.spark.driver.stagers import STAGERS
 from airflow_epochs.spark.driver.wire import as_json
@@ -402,7 +402,7 @@ def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Envir
 
 
 def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:
-    return _statement(Mode.of(**options).plan(), "/lake/t", columns, "v", no_rows=rows == 0)
+    return _Merge.of(Mode.of(**options).plan(), "/lake/t", columns, "v", no_rows=rows == 0).statement
 
 
 def test_an_upsert_names_its_columns_and_lets_no_older_row_win() -> None:

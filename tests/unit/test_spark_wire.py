@@ -97,7 +97,7 @@ PLANS: list[JobPlan] = [
     MarkerPlan(target="/t", app="a"),
     OptimizePlan(target="c.s.t", layout=Layout()),
     ThinNotesPlan(places=("/t/_epochs/1", "/t/_epochs/2")),
-    ForgetPlan(target="/t", place="/t/p", how=UPSERT.how, notes=("/t/_epochs/1",)),
+    ForgetPlan(target="/t", place="/t/p", how=UPSERT.how, notes=("/t/_epochs/1",), layout=Layout()),
     CheckPlan(transform=TransformFile(path="app.py", function="f"), formats=("delta", "kafka")),
     ReadPlan(read={"subscribe": "t"}),
 ]

@@ -34,6 +34,8 @@ _STORE_FAILED = re.compile(r"Generic (?!DeltaTable )\w+ error: |The operation la
 """Of a store's error, inside an error of deltalake's: that of a store by its name, or of missing rights."""
 _LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000
+_ASKED_FOR = 16
+"""Log entries at once. Spark makes a checkpoint after every ten."""
 
 
 @dataclass(frozen=True)
@@ -253,16 +255,34 @@ def _puts_back(user_metadata: JsonDict | None, app: App, epoch: int) -> bool:
     return bool(user_metadata["app"] == app.epoch and TransactionId.parse(user_metadata["txn"]).epoch == epoch)
 
 
-def newest_checkpoint(files: Files) -> int:
+def newest_checkpoint(files: Files, table: str = "") -> int:
     """The version of the newest checkpoint, from the hint ``_last_checkpoint``; -1 without a readable hint."""
-    hint = files.read("_delta_log/_last_checkpoint")
+    hint = files.read(f"{table}/_delta_log/_last_checkpoint".lstrip("/"))
     try:
         return int(json.loads(hint)["version"]) if hint else -1
     except (ValueError, KeyError, TypeError):
         return -1
 
 
-def newest_entry(files: Files) -> int:
+def newest_entry(files: Files, table: str = "") -> int:
     """The version of the newest log entry, from a listing of the log; -1 if there is none."""
-    found = (entry_version(name) for name in files.names("_delta_log"))
+    found = (entry_version(name) for name in files.names(f"{table}/_delta_log".lstrip("/")))
     return max((version for version in found if version is not None), default=-1)
+
+
+def newest_after_checkpoint(files: Files, table: str = "") -> int:
+    """The version of the newest log entry, found from the newest checkpoint on; -1 if there is none.
+
+    A listing of a long log takes a store many answers. It is made only if the hint is gone, or is too old to help. A
+    log is cleaned up from its beginning, so the entries after one that is there have no gap.
+    """
+    first = newest_checkpoint(files, table)
+    while first >= 0:
+        asked = [log_entry(version, table) for version in range(first, first + _ASKED_FOR)]
+        missing = files.missing(asked)
+        if asked[0] in missing:
+            break
+        if missing:
+            return first + asked.index(min(missing)) - 1
+        first += _ASKED_FOR - 1
+    return newest_entry(files, table)

@@ -98,7 +98,7 @@ class Commit:
     def _through_spark(self) -> FoundCommit:
         target = self._look()
         found = target.commit_of(self.attempt.txn)
-        noted: dict[str, list[str]] = {}
+        noted: dict[str, int] = {}
         if found is None:  # else its task may have died before it could look again
             noted = self._noted_by_others()
             found = self._inserted(target)
@@ -110,21 +110,23 @@ class Commit:
                 flush.flush_commit(self.location.files, version)
         return found
 
-    def _noted_by_others(self) -> dict[str, list[str]]:
+    def _noted_by_others(self) -> dict[str, int]:
         return self.at.notes_of_others(self.location, self.attempt) if self.at.sink.how.reads_notes else {}
 
-    def _forget_deleted(self, noted: dict[str, list[str]]) -> int:
-        """Remove the rows of this commit that are older than deletions which others have noted beside ``noted``.
+    def _forget_deleted(self, noted: dict[str, int]) -> int:
+        """Remove the rows of this commit that are older than deletions which others have noted since ``noted``.
 
-        Others note a deletion before they make it. So who notes one after this look finds the rows in the table.
+        Others note a deletion before they make it. A sink that notes one later finds the rows, and deletes them itself.
         """
         now = self._noted_by_others()
-        places = tuple(place for place, log in now.items() if noted.get(place) != log)
+        places = tuple(place for place, version in now.items() if noted.get(place) != version)
         if not places or self.staging is None:
             return 0
-        how = self.at.sink.how.plan()
-        plan = ForgetPlan(target=self.at.sink.target, place=self.staged.place, how=how, notes=places)
-        rows = spark_commit.forget(plan, self.attempt.txn, self.at.sink.name, self.at.env).rows_deleted
+        sink = self.at.sink
+        plan = ForgetPlan(
+            target=sink.target, place=self.staged.place, how=sink.how.plan(), notes=places, layout=sink.layout
+        )
+        rows = spark_commit.forget(plan, self.attempt.txn, sink.name, self.at.env).rows_deleted
         log.info("%s: removed %s rows whose keys other sinks had deleted meanwhile", self.attempt.txn, rows)
         return rows
 

@@ -206,11 +206,12 @@ def forget(this: ForgetPlan, txn: TransactionId, sink: str, env: Environment) ->
     try:
         return _asked(env, this, Forgotten, f"forget keys in {this.target} that were deleted during {txn}")
     except (Refused, NotApplied) as error:
+        clear = f"{error.remedy} Then clear" if isinstance(error, Refused) else "Clear"
         raise OutcomeUnknown(
             f"Spark committed {txn} into {this.target}, and failed when it removed rows whose keys another sink had "
             f"deleted meanwhile. Nothing is lost. Spark's error: {error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
-            remedy="Clear the commit task: it finds the commit in the table, and removes these rows.",
+            remedy=f"{clear} the commit task: it finds the commit in the table, and removes these rows.",
             **attempt_fields(txn),
             sink=sink,
         ) from error

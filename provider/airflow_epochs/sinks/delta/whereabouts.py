@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SinkAttempt
-from airflow_epochs.delta.table import NOTES_FOLDER, STAGING_FOLDER, App, TableLocation
+from airflow_epochs.delta.table import NOTES_FOLDER, STAGING_FOLDER, App, TableLocation, newest_after_checkpoint
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
 from airflow_epochs.names import normalised
@@ -108,11 +108,11 @@ class Whereabouts:
         own = [folder for folder in folders if folder.endswith(ending)]
         return [f"{location.url}/{folder}/{name}" for folder in own for name in sorted(location.files.names(folder))]
 
-    def notes_of_others(self, location: TableLocation, attempt: SinkAttempt) -> dict[str, list[str]]:
-        """Where other sinks have noted what they deleted -> the log of these notes, which grows with each."""
+    def notes_of_others(self, location: TableLocation, attempt: SinkAttempt) -> dict[str, int]:
+        """Where other sinks have noted what they deleted -> the version of these notes, which grows with each."""
         own = f"{location.url}/{self.notes_folder(attempt)}/"
         others = [place for place in self.notes_in(location, "") if not place.startswith(own)]
-        return {place: sorted(location.files.names(f"{place[len(location.url) + 1 :]}/_delta_log")) for place in others}
+        return {place: newest_after_checkpoint(location.files, location.relative(place)) for place in others}
 
     def require_notes(self, target: Target, attempt: SinkAttempt) -> None:
         """The notes about deleted keys are there if the sink's last commit says that there are any."""

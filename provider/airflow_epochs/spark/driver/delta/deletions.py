@@ -138,7 +138,10 @@ def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> Da
 
 
 def older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
-    """The keys of those others, each with the sequence of its deletion as ``DELETED_AT``."""
+    """The keys of those ``newest`` rows that are older than a deletion of their key that one of the ``notes`` tells.
+
+    Each comes with the sequence of its newest deletion as ``DELETED_AT``.
+    """
     from pyspark.sql import functions as F
 
     is_older = column(_columns(how)[-1]) < F.col(DELETED_AT)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta import conditions, deletions, partitions, session, staged, table_rules
@@ -22,6 +22,7 @@ from airflow_epochs.spark.driver.delta.jobs import (
     append,
     committed,
     compact_json,
+    delta_describe,
     layout_for,
     planned_by_spark,
     refusal,
@@ -34,6 +35,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
     Committed,
     DeltaChangeStaging,
+    DescribePlan,
     ForgetPlan,
     Forgotten,
     How,
@@ -45,7 +47,7 @@ from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _OF_SESSION = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
@@ -129,26 +131,13 @@ def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame
     target = plan.target if plan.schema is not None else plan.place
     source = delta_keys.newest(rows, plan.how) if plan.how.mode == "upsert" else rows
     with conditions.view(source) as view:
-        statement = _statement(plan.how, target, rows.columns, view)
-        told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
+        merge = _Merge.of(plan.how, target, rows.columns, view)
+        told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {merge.statement}").collect())
         if _NOT_PLANNED not in told:
-            instants = partitions.instants(plan.schema, plan.partition_by)
-            moved = _moved(spark, plan.how, target, instants, rows.columns, view)
+            moved = merge.moved(spark, partitions.instants(plan.schema, plan.partition_by))
             return moved and f"{moved}. {partitions.SET_UTC}."
     why = " ".join(told.split(_NOT_PLANNED, 1)[1].split())
     return _of_padding(plan) or f"The MERGE into {plan.target} is not valid{why[:MESSAGE_LENGTH_MAX]}"
-
-
-def _moved(
-    spark: SparkSession, how: How, target: str, instants: list[str], columns: list[str], view: str
-) -> str | None:
-    """Why the MERGE would move rows of the table into other partitions; None if it would not."""
-    clauses = _clauses(how, columns)
-    if _TAKES_ALL.search(clauses):
-        return partitions.moved(spark, target, instants, f" CROSS JOIN (SELECT 1 FROM {view} LIMIT 1)")
-    if _TAKES_MATCHED.search(clauses):
-        return partitions.moved(spark, target, instants, f" JOIN {view} AS s ON {_condition(how)}")
-    return None
 
 
 def _of_padding(plan: DeltaChangeStaging) -> str | None:
@@ -286,20 +275,19 @@ _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = 
 def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
     """Delete the rows that an upsert has just brought although another sink had noted a later deletion of their key.
 
-    Notes that Spark cannot cast stop the sink's next commit, if it deletes too.
+    Notes that Spark cannot cast are left out here. They stop the sink's next commit, if it deletes too.
     """
     rows = delta_keys.newest(staged.table(spark, plan.place), plan.how)
     noted = deletions.noted(rows, replace(plan.how, delete_when=None), plan.notes)
     older = deletions.older(rows, plan.how, noted.values()) if noted else None
     if older is None or not older.limit(1).collect():
         return Forgotten(rows_deleted=0)
+    table = delta_describe(spark, DescribePlan(target=plan.target)).table
+    session.prepare_commit(spark, plan.layout.of(table.properties if table else {}))
     with conditions.view(older) as view:
         is_older = f"t.{quoted(plan.how.sequence_by or '')} < s.{deletions.DELETED_AT}"
         condition = f"{_same_key(plan.how)} AND {is_older}"
-        statement = (
-            f"MERGE INTO {identifier(plan.target)} AS t USING {view} AS s ON {condition} WHEN MATCHED THEN DELETE"
-        )
-        told = spark.sql(statement).collect()[0]
+        told = _Merge(plan.target, view, condition, "WHEN MATCHED THEN DELETE").run(spark, table)
     return Forgotten(rows_deleted=told["num_deleted_rows"])
 
 
@@ -320,11 +308,9 @@ def _merge_into(
 ) -> None:
     how, no_rows = plan.change.how, plan.change.rows == 0
     with conditions.view(rows) as view:
-        instants = partitions.instants(table.schema, table.partition_by) if table and not no_rows else []
-        if moved := _moved(spark, how, plan.target, instants, columns, view):
-            raise partitions.refused(moved)
+        merge = _Merge.of(how, plan.target, columns, view, no_rows=no_rows)
         with _signed(spark, plan):
-            spark.sql(_statement(how, plan.target, columns, view, no_rows=no_rows)).collect()
+            merge.run(spark, None if no_rows else table)
 
 
 @contextmanager
@@ -343,13 +329,53 @@ def _signed(spark: SparkSession, plan: ChangePlan) -> Iterator[None]:
 # -- the MERGE ---------------------------------------------------------------------------------------------------
 
 
-def _statement(how: How, target: str, columns: list[str], view: str, *, no_rows: bool = False) -> str:
-    """The MERGE of the rows in ``view`` (``s``), which have ``columns``, into ``target`` (``t``)."""
-    evolution = " WITH SCHEMA EVOLUTION" if how.schema_evolution else ""
-    clauses = _clauses(how, columns)
-    if no_rows and how.mode == "merge":
-        clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
-    return f"MERGE{evolution} INTO {identifier(target)} AS t USING {view} AS s ON {_condition(how)} {clauses}"
+@dataclass(frozen=True)
+class _Merge:
+    """The MERGE of the rows in ``view`` (``s``) into ``target`` (``t``)."""
+
+    target: str
+    view: str
+    condition: str
+    clauses: str
+    evolution: str = ""
+
+    @classmethod
+    def of(cls, how: How, target: str, columns: list[str], view: str, *, no_rows: bool = False) -> _Merge:
+        """The MERGE of a mode. Its rows have ``columns``."""
+        clauses = _clauses(how, columns)
+        if no_rows and how.mode == "merge":
+            clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
+        evolution = " WITH SCHEMA EVOLUTION" if how.schema_evolution else ""
+        return cls(target, view, _condition(how), clauses, evolution)
+
+    @property
+    def statement(self) -> str:
+        """In SQL."""
+        into = f"MERGE{self.evolution} INTO {identifier(self.target)} AS t"
+        return f"{into} USING {self.view} AS s ON {self.condition} {self.clauses}"
+
+    def moved(self, spark: SparkSession, instants: list[str]) -> str | None:
+        """Why it would move rows of the table into other partitions; None if it would not."""
+        if _TAKES_ALL.search(self.clauses):
+            join = f" CROSS JOIN (SELECT 1 FROM {self.view} LIMIT 1)"
+        elif _TAKES_MATCHED.search(self.clauses):
+            join = f" JOIN {self.view} AS s ON {self.condition}"
+        else:
+            return None
+        return partitions.moved(spark, self.target, instants, join)
+
+    def run(self, spark: SparkSession, table: Table | None) -> Row:
+        """Merge, and return what Spark tells of it.
+
+        ``table`` is the target as it was before; None if the MERGE cannot move a row of it.
+
+        Raises:
+            Refused: It would move rows of the table into other partitions.
+        """
+        instants = partitions.instants(table.schema, table.partition_by) if table else []
+        if moved := self.moved(spark, instants):
+            raise partitions.refused(moved)
+        return spark.sql(self.statement).collect()[0]
 
 
 def _clauses(how: How, columns: list[str]) -> str:

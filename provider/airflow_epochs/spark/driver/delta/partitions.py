@@ -74,8 +74,8 @@ def refused(what: str) -> Refused:
 def moved(spark: SparkSession, target: str, names: Collection[str], join: str) -> str | None:
     """Why rows of a table, ``t`` in the ``join``, would get into other partitions if a MERGE wrote them anew.
 
-    It writes the files anew in which it finds a row; a file is of one partition. The first query reads no file unless
-    its partition is such a one.
+    It writes the files anew in which it finds a row; a file is of one partition. The first query shows whether the
+    table has such partitions at all. It reads files of ambiguous partitions only.
     """
     for name in names:
         from_table, ambiguous = f"SELECT 1 FROM {identifier(target)} AS t", f"NOT ({_comes_back(f't.{quoted(name)}')})"

@@ -179,6 +179,7 @@ class ForgetPlan(JobPlan):
         place: Where the rows were staged.
         how: The upsert.
         notes: Where the other sinks have noted their deletions.
+        layout: The files, where the table's properties say nothing else.
     """
 
     JOB = "delta_forget"
@@ -187,6 +188,7 @@ class ForgetPlan(JobPlan):
     place: str
     how: How
     notes: tuple[str, ...]
+    layout: Layout
 
 
 # -- look, and keep up -------------------------------------------------------------------------------------------
