@@ -254,6 +254,7 @@ def test_rows_that_are_others_each_time_they_are_computed_are_shown_nowhere(lab:
     assert not Path(lab.at("rejected"), "_delta_log").exists()
 
 
+@pytest.mark.long
 def test_rows_that_break_an_expectation_may_be_put_in_quarantine(lab: Lab, db: Db) -> None:
     sent(lab, [RECORDS[0], RECORDS[7], b"x|bad|0"])
     expected = {"lake": [expect("note <> 'bad'", otherwise="quarantine"), expect("id < 'h'", otherwise="warn")]}
@@ -262,7 +263,7 @@ def test_rows_that_break_an_expectation_may_be_put_in_quarantine(lab: Lab, db: D
     assert rejected(lab) == [(2, "lake", "the row breaks the expectation \"note <> 'bad'\"")]
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "condition",
     [

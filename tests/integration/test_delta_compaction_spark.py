@@ -159,6 +159,7 @@ def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
     assert len(seen_by_spark(session, table)) == len(rows_by_duckdb(table)) == 4
 
 
+@pytest.mark.long
 def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
     session: Any, table: Path, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ TYPED = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("timestamps", ["INT96", pytest.param("TIMESTAMP_MICROS", marks=pytest.mark.long)])
 def test_rows_written_by_spark_are_the_same_for_spark_after_compaction(
     session: Any, world: Environment, table: str, timestamps: str

@@ -81,6 +81,7 @@ OF_THE_CATALOG = {
 
 
 # Delta writes the others into the table's log in the same way.
+@pytest.mark.long
 @pytest.mark.parametrize("statement", long_but(["CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta"], OF_THE_CATALOG))
 def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_next_epoch(
     session: Any, world: Environment, named: str, statement: str

@@ -212,6 +212,7 @@ def test_a_version_that_deletes_rows_is_left_out_by_the_command_that_the_error_n
     assert lab.versions() == [(0, 1), (1, 2), (3, 4)]
 
 
+@pytest.mark.long
 def test_a_feed_reads_a_version_that_stopped_the_appends(lab: TableLab) -> None:
     lab.write(1, 2, configuration=FEED)
     lab.run()

@@ -45,6 +45,7 @@ def file_of(lab: TableLab, version: int) -> str:
     return str(file)
 
 
+@pytest.mark.long
 def test_an_epoch_of_versions_is_listed_shown_and_played_again(lab: TableLab) -> None:
     epochs(lab, 1, 2)
     listed = lab.printed("list", "-o", "plain").splitlines()[1:]

@@ -204,6 +204,7 @@ def test_no_batch_has_properties_of_columns_that_are_for_writers(lab: TableLab, 
         assert feed or batch.count() == number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [pytest.param("appends", marks=pytest.mark.long), "feed"])
 def test_rows_from_before_and_after_a_change_of_the_schema_are_in_one_epoch(
     lab: TableLab, session: Any, changes: str

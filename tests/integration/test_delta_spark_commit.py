@@ -470,6 +470,7 @@ def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(
     assert ids(session, table) == [5]
 
 
+@pytest.mark.long
 def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     session: Any, world: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

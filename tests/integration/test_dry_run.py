@@ -170,6 +170,7 @@ def test_a_corrected_transform_shows_exactly_the_rows_that_change_and_the_same_o
     assert [json.loads(each["value"])["amount"] for each in samples(found["events"])[1]] == [500, 700]
 
 
+@pytest.mark.long
 def test_verify_finds_all_kinds_of_sink_in_order_and_then_what_was_taken_from_them(lab: Lab, db: Db) -> None:
     sent(lab, *ORDERS, b"no order")
     lab.run(orders(lab, db))

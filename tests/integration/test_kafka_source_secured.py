@@ -42,6 +42,7 @@ def plan(topic: Topic, env: KafkaEnv) -> Any:
     return KafkaSource([topic.name], max_wait=0).plan(None, Limits(), env)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM", "certificate"])
 def test_each_way_of_logging_in_plans_and_acknowledges_and_spark_reads(
     way: str, topic: Topic, secured: Secured, connect: ConnectServer
@@ -83,6 +84,7 @@ def written(env: KafkaEnv, file: Path) -> Path:
     return file
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM", "certificate"])
 def test_spark_logs_in_each_way_by_a_file_of_its_server_and_reads_all_records(
     way: str, topic: Topic, secured: Secured, connect: ConnectServer, tmp_path: Path

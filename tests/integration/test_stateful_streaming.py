@@ -75,6 +75,7 @@ def streamed(
     return collected(out=session.table(name))["out"]
 
 
+@pytest.mark.long
 def test_windows_with_a_watermark_are_the_same(session: Any, tmp_path: Path) -> None:
     parts, delay = batches(arrivals(11, 120, nulls=False), 11), 20
     window = F.window("ts", "30 seconds", "10 seconds")

@@ -196,6 +196,7 @@ def in_the_history(block: str, table: Path, **known: Any) -> Any:
     return json.loads(printed(filled(block, names), **known))
 
 
+@pytest.mark.long
 def test_after_the_ledger_is_lost_it_is_rebuilt_from_what_the_tables_history_says(lab: Lab, session: Any) -> None:
     for number in (1, 2):
         lab.produce(40)
