@@ -287,7 +287,7 @@ def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
     with conditions.view(older) as view:
         is_older = f"t.{quoted(plan.how.sequence_by or '')} < s.{deletions.DELETED_AT}"
         condition = f"{_same_key(plan.how)} AND {is_older}"
-        told = _Merge(plan.target, view, condition, "WHEN MATCHED THEN DELETE").run(spark, table)
+        told = _Merge(plan.target, view, condition, "WHEN MATCHED THEN DELETE").run(spark, table)[0]
     return Forgotten(rows_deleted=told["num_deleted_rows"])
 
 
@@ -364,8 +364,8 @@ class _Merge:
             return None
         return partitions.moved(spark, self.target, instants, join)
 
-    def run(self, spark: SparkSession, table: Table | None) -> Row:
-        """Merge, and return what Spark tells of it.
+    def run(self, spark: SparkSession, table: Table | None) -> list[Row]:
+        """Merge, and return what Spark tells of it: nothing if the table has seen the transaction.
 
         ``table`` is the target as it was before; None if the MERGE cannot move a row of it.
 
@@ -375,7 +375,7 @@ class _Merge:
         instants = partitions.instants(table.schema, table.partition_by) if table else []
         if moved := self.moved(spark, instants):
             raise partitions.refused(moved)
-        return spark.sql(self.statement).collect()[0]
+        return spark.sql(self.statement).collect()
 
 
 def _clauses(how: How, columns: list[str]) -> str:
