@@ -375,7 +375,8 @@ class _Merge:
         instants = partitions.instants(table.schema, table.partition_by) if table else []
         if moved := self.moved(spark, instants):
             raise partitions.refused(moved)
-        return spark.sql(self.statement).collect()
+        told: list[Row] = spark.sql(self.statement).collect()
+        return told
 
 
 def _clauses(how: How, columns: list[str]) -> str:
