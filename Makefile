@@ -18,8 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
-	@echo "make test        lint and every test but the long ones (an hour)"
-	@echo "make test-long   what other tests show, in more modes, examples and ways of running (100 minutes)"
+	@echo "make test        lint and every test but the long ones (half an hour)"
+	@echo "make test-long   what other tests show, in more modes, examples and ways of running (two hours and more)"
 	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
