@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -280,15 +281,16 @@ def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_anot
     assert sorted(lab.rows("seen", "page, n"))[-1] == ("c", 4)
 
 
-def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_state_begins_with(lab: Lab) -> None:
+def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_state_begins_with(
+    lab: Lab, session: Any
+) -> None:
     schema = "page string, tags array<struct<t: string>>"
     texts = "select 'a' as page, array(named_struct('t', string({}))) as tags"
     with pytest.raises(Refused, match="rule of state that column tags is UTF-8 of"):
         lab.run(changing(lab, texts.format("X'61FF'"), schema))
     lab.run(changing(lab, texts.format("X'61C3A4'"), schema))
     assert lab.rows("seen", "page, tags[1].t") == [("a", "aä")]
-    old = lab.connect.session()
-    old.sql("select string(X'61FF') as page, 1L as n").write.format("delta").save(lab.at("old"))
+    session.sql("select string(X'61FF') as page, 1L as n").write.format("delta").save(lab.at("old"))
     (lab.folder / "beside").mkdir()
     beside = lab.beside("beside")
     with pytest.raises(Refused, match="rule of state that column page is UTF-8 in the table in `initial`"):
@@ -296,7 +298,7 @@ def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_
 
 
 def test_a_state_with_text_that_is_not_utf8_is_read_by_all_after_a_fold_without_it(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema, row = "page string, more string", "select 'a' as page, string({}) as more"
     with monkeypatch.context() as earlier:
@@ -305,7 +307,7 @@ def test_a_state_with_text_that_is_not_utf8_is_read_by_all_after_a_fold_without_
     found = read_state("changes", "seen", ledger_root=lab.ledger_root)
     with pytest.raises(Refused, match="EPOCHS-STATE-TEXT-UNREADABLE"):
         found.to_arrow()
-    assert lab.connect.session().sql(found.sql_spark()).selectExpr("page", "hex(more)").collect() == [("a", "61FF")]
+    assert session.sql(found.sql_spark()).selectExpr("page", "hex(more)").collect() == [("a", "61FF")]
     monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
     lab.run(changing(lab, row.format("'a'"), schema))
     lab.run(changing(lab, row.format("'b'"), schema))
