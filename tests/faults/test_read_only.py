@@ -28,7 +28,6 @@ def test_a_ledger_that_becomes_read_only_stops_the_run_until_it_can_be_written_a
     fired("F5", STEPS[phase], finished(world, left))
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["stage.done", "delta.commit.before#1"])
 def test_a_table_that_becomes_read_only_stops_the_run_until_it_can_be_written_again(
     world: DiskWorld, phase: str

@@ -47,7 +47,7 @@ def test_a_process_is_killed_at_every_moment_of_the_row(row: int, who: int) -> N
     record("F1", row, outcomes)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(6)
 @pytest.mark.proof
 @ROW
 @WHO

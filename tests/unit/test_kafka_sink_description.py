@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, ThrottleEvent
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection
@@ -266,6 +266,17 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     with pytest.raises(Corrupt, match="stop"):
         kafka_publish.publish(this, Environment())
     assert order == ["init_transactions", "marker", "look"]
+
+
+def test_a_producer_that_failed_for_good_is_asked_why_if_the_clients_exception_is_lost() -> None:
+    class Failed:
+        def begin_transaction(self) -> None:
+            raise KafkaException(KafkaError(KafkaError._FENCED))
+
+    this = publication(**{"transaction.timeout.ms": 4000})
+    sending = kafka_publish._Transaction(this, Failed(), Environment(), kafka_publish._Heard())
+    lost = SystemError("<method 'flush'> returned NULL without setting an exception")
+    assert "EPOCHS-KAFKA-SEND-FENCED" in str(sending._not_applied(kafka_publish._told_by(lost)))
 
 
 @pytest.mark.parametrize(

@@ -431,12 +431,16 @@ class _Transaction:
 def _told_by(error: BaseException) -> KafkaError:
     """What the client says. Raised while callbacks run, its exception arrives as the cause of a SystemError.
 
+    Now and then it is lost on the way. Then the producer has failed for good, and says why when it is asked.
+
     Raises:
         SystemError: It is another one.
     """
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
 
     told = error if isinstance(error, KafkaException) else error.__cause__
+    if told is None:
+        return KafkaError(KafkaError._FATAL)
     if not isinstance(told, KafkaException):
         raise error
     return told.args[0]
