@@ -96,26 +96,31 @@ def test_vote_says_what_to_clear_if_the_xcom_of_stage_is_no_checkpoint(
     assert lab.shown() == [["a"], ["a"]]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("listed", [False, True])
-def test_mapped_commit_tasks_pass_their_measurements_on(lab: Lab, listed: bool) -> None:
-    """Airflow gives the XComs of a mapped task as a lazy sequence."""
-    lab.produce("a")
+def with_mapped_commits(lab: Lab, sinks: list[str], outputs: Callable[[Any], Any]) -> DAG:
+    """A DAG whose commit is mapped by the sinks. ``outputs``: what ``complete`` gets of the mapped task."""
     shared: dict[str, Any] = {
         "pipeline": "orders",
         "source": MemorySource(world=lab.world.name, topics=("orders",)),
         "transform": lab.transform,
-        "sinks": [MemorySink(name=name, world=lab.world.name) for name in ("orders", "audit")],
+        "sinks": [MemorySink(name=name, world=lab.world.name) for name in sinks],
         "spark": lab.spark,
         "retries": 0,
     }
-    with DAG(f"mapped_{listed}", schedule=None, max_active_runs=1) as dag:
+    with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
         opened = OpenEpochOperator(task_id="open", **shared)
         staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
         voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
-        commits = CommitSinkOperator.partial(task_id="commit", checkpoint=voted.output, **shared)
-        given = commits.expand(sink=["orders", "audit"]).output
-        CompleteEpochOperator(task_id="complete", checkpoint=[given] if listed else given, **shared)
+        commits = CommitSinkOperator.partial(task_id="commit", checkpoint=voted.output, **shared).expand(sink=sinks)
+        CompleteEpochOperator(task_id="complete", checkpoint=outputs(commits), **shared)
+    return dag
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("listed", [False, True])
+def test_mapped_commit_tasks_pass_their_measurements_on(lab: Lab, listed: bool) -> None:
+    """Airflow gives the XComs of a mapped task as a lazy sequence."""
+    dag = with_mapped_commits(lab, ["orders", "audit"], lambda commits: [commits.output] if listed else commits.output)
+    lab.produce("a")
     outcome = Harness(dag).run("r1")
     assert outcome.state == "success"
     assert set(outcome.xcoms["complete"]["seconds"]) == SUCCESS
@@ -443,20 +448,7 @@ def test_commits_that_a_dag_maps_by_their_sinks_show_the_epoch_and_complete_read
     lab: Lab, outputs: Callable[[Any], Any]
 ) -> None:
     names = ["mapped_orders", "mapped_audit"]
-    shared: dict[str, Any] = {
-        "pipeline": "orders",
-        "source": MemorySource(world=lab.world.name, topics=("orders",)),
-        "transform": lab.transform,
-        "sinks": [MemorySink(name=name, world=lab.world.name) for name in names],
-        "spark": lab.spark,
-        "retries": 0,
-    }
-    with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
-        opened = OpenEpochOperator(task_id="open", **shared)
-        staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
-        voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
-        commits = CommitSinkOperator.partial(task_id="commit", checkpoint=voted.output, **shared).expand(sink=names)
-        CompleteEpochOperator(task_id="complete", checkpoint=outputs(commits), **shared)
+    dag = with_mapped_commits(lab, names, outputs)
     lab.produce(1, 2)
     outcome = Harness(dag).run("r1")
     assert outcome.state == "success"
