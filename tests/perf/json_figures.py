@@ -83,8 +83,9 @@ def figures() -> list[Figure]:
 def _compared(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> list[Figure]:
     create_topic(bootstrap, load.topic)
     produce_to(bootstrap, load.topic, load.values())
+    rows = load.rows  # counted before the time is taken
     runs: dict[str, Callable[[], object]] = {"query": lambda: _query(spark, bootstrap, folder, load)}
-    runs |= {engine: partial(_epoch, spark, bootstrap, folder, load, engine) for engine in ENGINES}
+    runs |= {engine: partial(_epoch, spark, bootstrap, folder, load, rows, engine) for engine in ENGINES}
     seconds = timed_in_turn(runs)
     what = load.topic.replace("-", " ")
     return [
@@ -102,9 +103,9 @@ def _query(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> Non
     available_now(spark, bootstrap, folder / "query", CONSUMER_DEFAULTS, load.plain, topic=load.topic)
 
 
-def _epoch(spark: SparkSession, bootstrap: str, folder: Path, load: Load, engine: str) -> None:
+def _epoch(spark: SparkSession, bootstrap: str, folder: Path, load: Load, rows: int, engine: str) -> None:
     transform = Transform(path=str(APP), function=f"{load.shape}_{engine}")
-    epoch(spark, bootstrap, folder / "epoch", transform, load.rows, load.topic)
+    epoch(spark, bootstrap, folder / "epoch", transform, rows, load.topic)
 
 
 def an_order(number: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs.transforms import json_columns, parse_json
-from tests.support.odd_json import DDL, SUITE, records
+from tests.support.odd_json import DDL, SUITE, alike, records
 from tests.support.spark_world import batch_of
 from tests.support.spark_world import settings as session_settings
 
@@ -77,6 +77,16 @@ def test_thousands_of_random_records_are_what_from_json_makes_of_them(session: A
 
 def schema_of(session: Any) -> Any:
     return json.loads(session.createDataFrame([], DDL).schema.json())
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(4))
+def test_thousands_of_records_that_are_written_alike_are_what_from_json_makes_of_them(session: Any, seed: int) -> None:
+    """Records of one form follow one another, so those of a batch of Spark's have few."""
+    dice = Random(seed)
+    many = [record for _ in range(60) for record in alike(dice, 60)]
+    with session_settings(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": "60"}):
+        require_equal(session, many)
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["permissive", "strict"]))

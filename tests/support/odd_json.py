@@ -348,3 +348,28 @@ def _spoiled(text: bytes, dice: Random) -> bytes | None:
 def records(dice: Random, count: int) -> Sequence[bytes | None]:
     """Many records."""
     return [record(dice) for _ in range(count)]
+
+
+def alike(dice: Random, count: int) -> Sequence[bytes]:
+    """Records of one form or two, of the columns of ``DDL``: the same names in the same order, and the same blanks.
+
+    A few of them differ in a value or in a byte.
+    """
+    forms = [_form(dice) for _ in range(dice.choice([1, 1, 2]))]
+    return [_of_form(dice, dice.choice(forms)) for _ in range(count)]
+
+
+def _form(dice: Random) -> list[tuple[str, str]]:
+    """Names with the text before each value."""
+    names = dice.sample([*_FITTING], dice.randint(1, 6))
+    if dice.random() < 0.1:
+        names.append(dice.choice(names))
+    blank = dice.choice(["", "", " ", "  "])
+    return [(name, f'{blank}"{name}"{blank}:{blank}') for name in names]
+
+
+def _of_form(dice: Random, form: list[tuple[str, str]]) -> bytes:
+    odd = dice.random() < 0.1
+    values = [_any(dice) if odd and dice.random() < 0.5 else dice.choice(_FITTING[name]) for name, _ in form]
+    told = "{" + ",".join(text + value for (_, text), value in zip(form, values, strict=True)) + "}"
+    return (_spoiled(told.encode(), dice) if dice.random() < 0.05 else None) or told.encode()

@@ -1,11 +1,12 @@
-"""Decodes records of JSON by columns, with pyarrow's reader, where Spark's ``from_json`` would get the same values.
+"""Decodes records of JSON by columns, where Spark's ``from_json`` would get the same values.
 
-pyarrow is strict where ``from_json`` is lenient. So the rule is: what pyarrow takes, and what no check below doubts, is
-what ``from_json`` makes of it; all else is left to ``from_json`` itself, record by record. The checks stand for known
-differences, and each says which. ``tests/properties/test_json_engines.py`` looks for unknown ones.
+Records that are written alike need no parser (``json_alike``). pyarrow's reader decodes others. It is strict where
+``from_json`` is lenient. So the rule is: what pyarrow takes, and what no check below doubts, is what ``from_json`` makes
+of it; all else is left to ``from_json`` itself, record by record. The checks stand for known differences, and each says
+which. ``tests/properties/test_json_engines.py`` looks for unknown ones.
 
-These functions run in Spark's Python workers, which do not have this package: the module travels by value
-(``parse_json`` says so to pyspark). It must use nothing but the standard library, numpy and pyarrow.
+These functions run in Spark's Python workers, which do not have this package: both modules travel by value
+(``parse_json`` says so to pyspark). They must use nothing but the standard library, numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.transforms import json_alike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +31,6 @@ PATIENCE, GAP = 4, 200
 batch that is full of records that it refuses costs little more than without it."""
 LENGTH_MAX = 50_000
 """Longer records are left to ``from_json``: Jackson limits the length of names, and pyarrow does not."""
-BRACKETS_MAX = 200
-"""So are records with more brackets: Jackson limits the depth, and pyarrow's own stack is the limit there."""
 NUMBER_MAX, STEP = 900, 100
 """So are records that may have a longer number: Jackson limits it to 1,000 characters. One of every so many is looked
 at first: a long number has ``NUMBER_MAX // STEP`` of these, one after the other."""
@@ -79,19 +80,18 @@ def decoded(records: pa.Array, schema: Schema) -> pa.StructArray:
     import pyarrow as pa
 
     texts = _texts(records)
-    places = np.flatnonzero(_plausible(texts, schema))
     left = np.ones(len(records), bool)
     pieces = []
-    for found, piece in _pieces(texts, places, schema) if len(places) else ():
+    for found, piece in _pieces(texts, schema):
         doubtful = np.zeros(len(piece), bool)
         values = _converted(piece, schema, np.arange(len(piece)), doubtful)
         left[found[~doubtful]] = False
         pieces.append((found, values))
     if not pieces:
         return pa.nulls(len(records), arrow_type(schema))
-    values = pa.concat_arrays([piece for _, piece in pieces])
     if len(pieces) == 1 and not left.any():
-        return values
+        return pieces[0][1]
+    values = pa.concat_arrays([piece for _, piece in pieces])
     index = np.zeros(len(records), np.int64)
     index[np.concatenate([found for found, _ in pieces])] = np.arange(len(values))
     return values.take(pa.array(index, mask=left))
@@ -120,18 +120,27 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
-def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
+def _are_usual(texts: pa.Array) -> np.ndarray:
     """Which records look like one JSON object of a usual size."""
+    import pyarrow.compute as pc
+
+    good = pc.and_(_are_objects(texts), pc.less_equal(pc.binary_length(texts), LENGTH_MAX))
+    found: np.ndarray = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
+    """Which objects pyarrow's reader may be asked about."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    lengths, good = pc.binary_length(texts), _are_objects(texts)
-    if (pc.max(lengths).as_py() or 0) > BRACKETS_MAX:
-        good = pc.and_(good, pc.less_equal(lengths, LENGTH_MAX))
-        good = pc.and_(good, pa.array(_are_moderate(texts)))
+    good = pa.array(np.ones(len(texts), bool))
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) > json_alike.BRACKETS_MAX:
+        good = pa.array(_are_moderate(texts))
     for doubtful in filter(None, (_quoted_decimals(schema), _INF if _may_have_inf(texts) else "")):
         good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, doubtful)))
-    found: np.ndarray = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    found: np.ndarray = good.to_numpy(zero_copy_only=False)
     return found
 
 
@@ -144,21 +153,21 @@ def _are_objects(texts: pa.Array) -> pa.Array:
 
 def _may_have_inf(texts: pa.Array) -> bool:
     """Whether pyarrow may read a number where Jackson finds no JSON. The pattern would take far longer to tell."""
-    data = _data(texts).tobytes()
+    data = json_alike.data_of(texts).tobytes()
     return b"Inf" in data or b"-NaN" in data
 
 
 def _are_moderate(texts: pa.Array) -> np.ndarray:
-    """Which texts have neither more than ``BRACKETS_MAX`` brackets nor a number that may be too long.
+    """Which texts have neither more than ``json_alike.BRACKETS_MAX`` brackets nor a number that may be too long.
 
     All texts are looked at as one array of bytes: patterns take several times as long.
     """
     import numpy as np
 
-    offsets = _offsets(texts)
-    data, ends = _data(texts), offsets[1:] - offsets[0]
+    offsets = json_alike.offsets_of(texts)
+    data, ends = json_alike.data_of(texts), offsets[1:] - offsets[0]
     brackets = np.flatnonzero(data | 0x20 == ord("{"))  # "[" is "{" but for this bit
-    moderate: np.ndarray = np.diff(np.searchsorted(brackets, ends), prepend=0) <= BRACKETS_MAX
+    moderate: np.ndarray = np.diff(np.searchsorted(brackets, ends), prepend=0) <= json_alike.BRACKETS_MAX
     moderate[_of_long_numbers(data, ends)] = False
     return moderate
 
@@ -205,7 +214,30 @@ def _names_of_decimals(schema: Schema | str, name: str = "") -> Iterator[str]:
 # -- pyarrow's reader --------------------------------------------------------------------------------------------------
 
 
-def _pieces(texts: pa.Array, places: np.ndarray, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+def _pieces(texts: pa.Array, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+    """Places of records, and what they have; some places are left out."""
+    for begin, end in _cut(json_alike.offsets_of(texts)):
+        for found, values in _in_part(texts.slice(begin, end - begin), schema):
+            yield found + begin, values
+
+
+def _in_part(texts: pa.Array, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+    import numpy as np
+    import pyarrow as pa
+
+    rest = np.flatnonzero(_are_usual(texts))
+    if not len(rest):
+        return
+    for found, values in json_alike.decoded(texts, rest, schema, arrow_type(schema, read=True)):
+        yield found, values
+        rest = np.setdiff1d(rest, found, assume_unique=True)
+    if len(rest):
+        chosen = texts if len(rest) == len(texts) else texts.take(pa.array(rest))
+        rest = rest[_plausible(chosen, schema)]
+        yield from _by_pyarrow(texts, rest, schema) if len(rest) else ()
+
+
+def _by_pyarrow(texts: pa.Array, places: np.ndarray, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     """Places of records, and what pyarrow makes of them, in order; some places are left out.
 
     Each record is put into an object with its number. So a record that is two values, or half of one, is refused, and
@@ -216,7 +248,7 @@ def _pieces(texts: pa.Array, places: np.ndarray, schema: Schema) -> Iterator[tup
 
     chosen = texts if len(places) == len(texts) else texts.take(pa.array(places))
     lines = pc.binary_join_element_wise(_prefixes(len(places)), chosen, "}\n", "")
-    todo, refusals = _cut(_offsets(lines)), 0
+    todo, refusals = [(0, len(lines))], 0
     while todo:
         begin, end = todo.pop()
         try:
@@ -232,28 +264,13 @@ def _pieces(texts: pa.Array, places: np.ndarray, schema: Schema) -> Iterator[tup
             yield places[begin:end], read
 
 
-def _offsets(lines: pa.Array) -> np.ndarray:
-    """Where each line begins in the buffer of the text, and where the last one ends."""
-    import numpy as np
-
-    return np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, 4 * lines.offset)
-
-
-def _data(texts: pa.Array) -> np.ndarray:
-    """The bytes of all texts, one behind the other, without a copy."""
-    import numpy as np
-
-    offsets = _offsets(texts)
-    return np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-
-
 def _cut(offsets: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges of lines with at most ``BYTES_MAX`` bytes, if a line has not more; the last one first."""
+    """Ranges of texts with at most ``BYTES_MAX`` bytes, if a text has not more."""
     import numpy as np
 
-    cuts = np.searchsorted(offsets, np.arange(BYTES_MAX, offsets[-1], BYTES_MAX)).tolist()
+    cuts = np.searchsorted(offsets - offsets[0], np.arange(BYTES_MAX, offsets[-1] - offsets[0], BYTES_MAX)).tolist()
     ranges = zip([0, *cuts], [*cuts, len(offsets) - 1], strict=True)
-    return [(begin, end) for begin, end in ranges if begin < end][::-1]
+    return [(begin, end) for begin, end in ranges if begin < end]
 
 
 def _around(begin: int, end: int, row: int | None) -> list[tuple[int, int]]:
@@ -271,7 +288,7 @@ def _read(lines: pa.Array, begin: int, end: int, schema: Schema) -> pa.StructArr
     import pyarrow as pa
     from pyarrow import json
 
-    offsets = _offsets(lines)
+    offsets = json_alike.offsets_of(lines)
     data = lines.buffers()[2].slice(int(offsets[begin]), int(offsets[end] - offsets[begin]))
     wanted = pa.schema([("n", pa.int64()), ("r", arrow_type(schema, read=True))])
     try:
@@ -428,7 +445,7 @@ def _are_alike(texts: pa.Array, kind: str) -> bool:
     # From the 20th character on, a time has a fraction of its second, and a zone.
     if not re.search(_TEXTS[kind], first, re.ASCII) or first[19:].strip(".0123456789") not in ("", "Z"):
         return False
-    data = _data(texts).reshape(len(texts), -1)
+    data = json_alike.data_of(texts).reshape(len(texts), -1)
     form = np.frombuffer(re.sub("[0-9]", "0", first).encode(), np.uint8)
     spans = np.where(form == ord("0"), np.uint8(9), np.uint8(0))
     return bool((data - form <= spans).all() and (data[:, 0] != ord("0")).all())

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_epochs.transforms import json_columns, worker_functions
+from airflow_epochs.transforms import json_alike, json_columns, worker_functions
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import column_named, field_of, quoted
 from airflow_epochs.transforms.json_schema import struct_of
@@ -244,7 +244,7 @@ def _types(kind: DataType) -> Iterator[DataType]:
 def _decoder(schema: json_columns.Schema) -> Callable[[Any], Any]:
     """What Spark's Python workers run."""
     decoded = json_columns.decoded
-    return worker_functions.of_a_column(lambda records: decoded(records, schema), json_columns)
+    return worker_functions.of_a_column(lambda records: decoded(records, schema), json_columns, json_alike)
 
 
 # -- what Spark evaluates ----------------------------------------------------------------------------------------------

@@ -1,0 +1,342 @@
+"""Decodes records of JSON that are written alike: the same names in the same order, and the same blanks.
+
+Most records of one program are so. They are a form with gaps: the same text in all of them, and a value in each gap.
+Such records need no parser: their quotes tell where the gaps are, and all records of a batch are cut at once, as one
+array of bytes. A record is decoded only if each of its bytes is accounted for:
+
+- the text between the gaps is that of the form, byte by byte;
+- a gap inside of quotes has no quote, no backslash and no control character, so it is a text as it stands;
+- a gap outside of quotes has a number, ``true``, ``false`` or ``null``, by the rules of JSON (RFC 8259).
+
+All other records are left to ``json_columns``. These functions run in Spark's Python workers, as those do. So this
+module uses nothing but the standard library, numpy and pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+Schema = dict[str, Any]
+FORMS = 4
+"""So many forms are looked for in a batch."""
+SHARE = 0.02
+"""No form is looked for in fewer of a batch's records."""
+BRACKETS_MAX = 200
+"""Records with more brackets are left to ``from_json``: Jackson limits the depth, and pyarrow's own stack is the limit
+there."""
+_QUOTE, _BACKSLASH, _BLANK = b'"\\ '
+_OUTSIDE = re.compile(r"([ {}\[\],:]*)([^ {}\[\],:]*)([ {}\[\],:]*)")
+"""What stands between two texts in quotes, if it has at most one value."""
+_INTEGER = r"-?(0|[1-9]\d{0,17})"
+_NUMBER = rf"{_INTEGER}(\.\d{{1,20}})?([eE][+-]?\d{{1,2}})?"
+"""Numbers of usual lengths, of which Java and pyarrow make the same."""
+_SCALAR = rf"^({_NUMBER}|true|false|null)$"
+_TEXTS = ("string", "date", "timestamp", "timestamp_ntz")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+class Gap(NamedTuple):
+    """Where a value is.
+
+    Attributes:
+        piece: In which piece of the record, if it is cut at its quotes.
+        before, behind: How many bytes of this piece stand around the value.
+    """
+
+    piece: int
+    before: int = 0
+    behind: int = 0
+
+
+@dataclass(frozen=True)
+class Form:
+    """What records that are written alike have in common.
+
+    Attributes:
+        gaps: Where the values are, from the first to the last.
+        texts: What stands before, between and behind the gaps.
+        tree: The record, with the numbers of the gaps as its values. Those of gaps inside of quotes are texts.
+    """
+
+    gaps: tuple[Gap, ...]
+    texts: tuple[str, ...]
+    tree: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Records with the same number of quotes.
+
+    Attributes:
+        data: The bytes of all records, one behind the other.
+        begins, ends: Where each record begins and ends.
+        quotes: Where its quotes are: a row for each record.
+    """
+
+    data: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    quotes: np.ndarray
+
+    def of(self, chosen: np.ndarray) -> Cut:
+        return Cut(self.data, self.begins[chosen], self.ends[chosen], self.quotes[chosen])
+
+    def gap(self, gap: Gap) -> tuple[np.ndarray, np.ndarray]:
+        """Where this gap begins and ends, in each record. It does not leave its piece, whatever the record is."""
+        import numpy as np
+
+        begin = self.quotes[:, gap.piece - 1] + 1 if gap.piece else self.begins
+        end = self.quotes[:, gap.piece] if gap.piece < self.quotes.shape[1] else self.ends
+        if gap.before or gap.behind:
+            begin = np.minimum(begin + gap.before, end)
+            end = np.maximum(end - gap.behind, begin)
+        return begin, end
+
+    def spans(self, begins: np.ndarray, ends: np.ndarray, kind: pa.DataType) -> pa.Array:
+        """The bytes of each record between two places."""
+        import numpy as np
+        import pyarrow as pa
+
+        offsets = np.empty(2 * len(begins), np.int32)
+        offsets[::2], offsets[1::2] = begins, ends
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        alternate = pa.Array.from_buffers(kind, max(len(offsets) - 1, 0), buffers)
+        return alternate.take(pa.array(np.arange(0, len(offsets), 2)))
+
+
+class _Unlike(Exception):
+    """The schema wants a value of another kind than the form has."""
+
+
+def decoded(
+    texts: pa.StringArray, places: np.ndarray, schema: Schema, kind: pa.StructType
+) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+    """Decode those records that are written alike.
+
+    Args:
+        texts: The records.
+        places: The numbers of those that begin and end as an object does.
+        schema: Their columns.
+        kind: The same, in the types of the result: dates and times are texts, integers have 64 bits.
+
+    Returns:
+        For each form, the places of records, and what they have.
+    """
+    import numpy as np
+
+    data, offsets = data_of(texts), offsets_of(texts) - offsets_of(texts)[0]
+    quotes = np.flatnonzero(data == _QUOTE).astype(np.int32)
+    firsts = np.searchsorted(quotes, offsets)
+    counts = np.diff(firsts)
+    rest = _simple(data, offsets, places)
+    for _ in range(FORMS):
+        if len(rest) <= SHARE * len(places):
+            return
+        count = np.bincount(counts[rest]).argmax()
+        among = rest[counts[rest] == count]
+        form = form_of(texts[among[len(among) // 2]].as_py())
+        if form is not None:
+            rows = quotes[firsts[among, None] + np.arange(count)]
+            cut = Cut(data, offsets[among], offsets[among + 1], rows)
+            found, values = _of_form(among, cut, form, schema, kind)
+            if len(found):
+                yield found, values
+                among = found
+        rest = np.setdiff1d(rest, among, assume_unique=True)
+
+
+def offsets_of(texts: pa.Array) -> np.ndarray:
+    """Where each text begins in the buffer of the array, and where the last one ends."""
+    import numpy as np
+
+    return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset)
+
+
+def data_of(texts: pa.Array) -> np.ndarray:
+    """The bytes of all texts, one behind the other, without a copy."""
+    import numpy as np
+
+    offsets = offsets_of(texts)
+    return np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _simple(data: np.ndarray, offsets: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The places of records without escapes and control characters."""
+    import numpy as np
+
+    escapes = data == _BACKSLASH
+    if not escapes.any() and data.min(initial=_BLANK) >= _BLANK:
+        return places
+    odd = np.flatnonzero(escapes | (data < _BLANK))
+    return np.setdiff1d(places, np.searchsorted(offsets, odd, side="right") - 1)
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+def form_of(record: str) -> Form | None:
+    """The form of a record; None if its quotes do not tell where its values are, or if it is no object of JSON."""
+    pieces = record.split('"')
+    gaps: list[Gap] = []
+    texts, skeleton = [""], []
+    for number in range(len(pieces)):
+        parted = _parted(pieces, number)
+        if parted is None:
+            return None
+        before, gap, behind = parted
+        texts[-1] += before
+        skeleton.append(before)
+        if gap:
+            skeleton.append(str(len(gaps)))
+            gaps.append(gap)
+            texts.append("")
+        texts[-1] += behind
+        skeleton.append(behind)
+    try:
+        tree = json.loads("".join(skeleton), object_pairs_hook=_object)
+    except ValueError:
+        return None
+    if not isinstance(tree, dict) or sum(map("".join(texts).count, "{[")) > BRACKETS_MAX:
+        return None
+    return Form(tuple(gaps), tuple(texts), tree)
+
+
+def _parted(pieces: list[str], number: int) -> tuple[str, Gap | None, str] | None:
+    """The gap in a piece, and the text around it, with the quotes; None if there may be several values.
+
+    Every other piece is inside of quotes: a name, if a colon follows, else a value.
+    """
+    piece = pieces[number]
+    if number % 2:
+        is_name = number + 1 < len(pieces) and pieces[number + 1].lstrip(" ").startswith(":")
+        return (f'"{piece}"', None, "") if is_name else ('"', Gap(number), '"')
+    found = _OUTSIDE.fullmatch(piece)
+    if found is None:
+        return None
+    before, value, behind = found.groups()
+    return before, Gap(number, len(before), len(behind)) if value else None, behind
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses an object with two values of one name: which one counts is for ``from_json`` to say."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name is there twice")
+    return dict(pairs)
+
+
+def _are_of(cut: Cut, form: Form) -> np.ndarray:
+    """Which records have the texts of the form around their gaps."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    good = np.ones(len(cut.begins), bool)
+    begin = cut.begins
+    for gap, text in zip([*form.gaps, None], form.texts, strict=True):
+        end, behind = cut.gap(gap) if gap else (cut.ends, cut.ends)
+        good &= pc.equal(cut.spans(begin, end, pa.binary()), text.encode()).to_numpy(zero_copy_only=False)
+        begin = behind
+    return good
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _of_form(
+    places: np.ndarray, cut: Cut, form: Form, schema: Schema, kind: pa.StructType
+) -> tuple[np.ndarray, pa.StructArray | None]:
+    """The places of the records of this form whose values have the kinds of the schema; and their values."""
+    import numpy as np
+    import pyarrow as pa
+
+    fits = _are_of(cut, form)
+    if not fits.all():
+        places, cut = places[fits], cut.of(fits)
+    reader = _Reader(cut, form, np.ones(len(places), bool))
+    try:
+        values = reader.struct(form.tree, schema, kind)
+    except _Unlike:
+        return places[:0], None
+    reader.check_others()
+    good = reader.good
+    return (places, values) if good.all() else (places[good], values.filter(pa.array(good)))
+
+
+class _Reader:
+    """Reads the gaps of records of one form. ``good``: which records are decoded; the others may get any values."""
+
+    def __init__(self, cut: Cut, form: Form, good: np.ndarray) -> None:
+        self._cut, self._form, self.good = cut, form, good
+        self._unread = set(range(len(form.gaps)))
+
+    def struct(self, tree: dict[str, Any], schema: Schema, kind: pa.StructType) -> pa.StructArray:
+        import pyarrow as pa
+
+        names = [field["name"] for field in schema["fields"]]
+        kinds = [field["type"] for field in schema["fields"]]
+        columns = [
+            self._column(tree[name], wanted, field.type) if name in tree else pa.nulls(len(self.good), field.type)
+            for name, wanted, field in zip(names, kinds, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+    def check_others(self) -> None:
+        """What no column wants must be JSON, too."""
+        import pyarrow.compute as pc
+
+        for number in sorted(self._unread):
+            if self._is_outside(number):
+                self._require(pc.match_substring_regex(self._gap(number), _SCALAR))
+
+    def _column(self, tree: Any, wanted: Schema | str, kind: pa.DataType) -> pa.Array:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if isinstance(tree, dict) and not isinstance(wanted, str) and wanted["type"] == "struct":
+            return self.struct(tree, wanted, cast("pa.StructType", kind))
+        if isinstance(tree, str) and wanted in _TEXTS:
+            return self._gap(int(tree))
+        if not isinstance(tree, int):
+            raise _Unlike
+        values = self._gap(tree)
+        absent = pc.equal(values, "null")
+        if isinstance(wanted, str) and wanted not in _TEXTS:
+            return self._scalars(values, absent, wanted, kind)
+        self._require(absent)
+        return pa.nulls(len(values), kind)
+
+    def _scalars(self, values: pa.Array, absent: pa.Array, wanted: str, kind: pa.DataType) -> pa.Array:
+        import pyarrow.compute as pc
+
+        fits = pc.match_substring_regex(values, f"^({_pattern(wanted)})$")
+        self._require(pc.or_(fits, absent))
+        return pc.if_else(fits, values, None).cast(kind)
+
+    def _gap(self, number: int) -> pa.Array:
+        import pyarrow as pa
+
+        self._unread.discard(number)
+        return self._cut.spans(*self._cut.gap(self._form.gaps[number]), pa.string())
+
+    def _is_outside(self, number: int) -> bool:
+        return self._form.gaps[number].piece % 2 == 0
+
+    def _require(self, condition: pa.Array) -> None:
+        self.good &= condition.to_numpy(zero_copy_only=False)
+
+
+def _pattern(kind: str) -> str:
+    """Values of a type that are written in a usual way."""
+    if decimal := _DECIMAL.fullmatch(kind):
+        precision, scale = map(int, decimal.groups())
+        whole = rf"(0|[1-9]\d{{0,{precision - scale - 1}}})" if precision > scale else "0"
+        return rf"-?{whole}(\.\d{{1,{scale}}})?" if scale else f"-?{whole}"
+    return {"boolean": "true|false", "double": _NUMBER}.get(kind, _INTEGER)
