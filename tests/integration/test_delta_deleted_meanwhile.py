@@ -143,6 +143,7 @@ def test_a_commit_that_died_before_it_looked_for_deletions_again_looks_when_it_i
     assert {f"{table}/{path}" for path in added} <= synced
 
 
+@pytest.mark.long
 def test_a_commit_whose_second_look_fails_is_tried_again_and_a_newer_row_stays(
     session: Any, world: Environment, table: str, theirs: Epochs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_commit_whose_second_look_fails_is_tried_again_and_a_newer_row_stays(
     assert shown(session, table) == shown_by_others(table) == [(1, 6, "again"), (2, 1, "b")]
 
 
+@pytest.mark.long
 def test_rows_beside_one_that_is_removed_after_a_commit_are_written_as_any_commit_writes_them(
     session: Any, world: Environment, table: str, die_after_hour: Callable[[DeltaSink, int], tuple[SinkAttempt, Staged]]
 ) -> None:
@@ -173,6 +175,7 @@ def test_rows_beside_one_that_is_removed_after_a_commit_are_written_as_any_commi
     ]
 
 
+@pytest.mark.long
 def test_a_row_is_not_removed_after_a_commit_while_rows_beside_it_would_move_to_another_hour(
     session: Any, world: Environment, table: str, die_after_hour: Callable[[DeltaSink, int], tuple[SinkAttempt, Staged]]
 ) -> None:

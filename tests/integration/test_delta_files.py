@@ -98,6 +98,7 @@ def test_rows_of_tasks_that_have_few_records_are_gathered_however_many_tasks_the
     assert len(staged(world, tmp_path, ROWS, {"orders": DeltaSink("orders", table)}, records)["orders"]) == files
 
 
+@pytest.mark.long
 def test_a_large_file_has_row_groups_that_readers_can_skip(session: Any, world: Environment, table: str) -> None:
     rows = session.range(0, ROWS_IN_GROUP + 1_000, 1, 1)
     spark_epoch(DeltaSink("orders", table), transaction(1), None, rows, world)
@@ -109,6 +110,7 @@ def test_a_large_file_has_row_groups_that_readers_can_skip(session: Any, world: 
         assert database.execute(query, [table, ROWS_IN_GROUP]).fetchall() == [(1_000,)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_what_a_tables_owner_says_of_its_files_counts_more_than_what_the_sink_says(
     session: Any, world: Environment, tmp_path: Path, how: JsonDict

@@ -236,6 +236,7 @@ def test_a_key_with_blanks_in_its_name_can_be_deleted(session: Any, world: Envir
     assert shown(session, table) == [(2, 2)]
 
 
+@pytest.mark.long
 def test_a_table_of_nothing_but_a_key_and_its_sequence_has_its_keys_deleted(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -106,7 +106,7 @@ AGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "id_"), [(BY_ID, 1), pytest.param(ADD, 1, marks=pytest.mark.long), (AGE, 0)], ids=["upsert", "add", "age"]
 )
@@ -125,6 +125,7 @@ def test_a_merge_moves_no_row_of_the_table_out_of_an_hour_that_comes_twice_in_th
     assert hours_seen(table) == FILLED
 
 
+@pytest.mark.long
 def test_a_merge_of_other_rows_beside_an_hour_that_comes_twice_is_committed_in_any_zone(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_rerun_of_a_feed_reads_the_same_changes_and_columns(lab: TableLab, ses
     assert names == ["id", "amount", "_change_type", "_commit_version", "_commit_timestamp", "epoch"]
 
 
+@pytest.mark.long
 def test_a_whole_table_is_read_as_of_its_version_by_a_rerun(lab: TableLab, session: Any) -> None:
     lab.write(1, 2)
     session.sql(f"ALTER TABLE delta.`{lab.table}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")

@@ -248,7 +248,7 @@ def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: Envir
         sink.plan_stage(attempt_of(transaction(1)), "n", world)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rows", "names"),
     [
@@ -280,6 +280,7 @@ def test_the_targets_rules_hold_while_staging_for_spark(
         assert ids(session, table) == [1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "overwrite"}], ids=str)
 def test_rows_without_a_struct_that_has_a_required_field_are_a_vote_abort(
     session: Any, world: Environment, table: str, how: dict[str, Any]

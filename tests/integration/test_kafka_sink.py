@@ -293,6 +293,7 @@ def own_feed(own_broker: Broker, pipeline: str, tmp_path: Path) -> Feed:
     return a_feed(own_broker.bootstrap, topic, pipeline, tmp_path, transaction_timeout=2)
 
 
+@pytest.mark.long
 def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its_way(
     own_broker: Broker, own_feed: Feed
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_claim_that_others_overtake_all_the_time_ends_with_an_error_and_succee
     assert assignments(broker, made).assign(f"{pipeline}/a").partition == 1
 
 
+@pytest.mark.long
 def test_a_first_claim_is_not_taken_for_records_of_strangers_by_another_that_is_under_way(
     broker: Broker, admin: AdminClient, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

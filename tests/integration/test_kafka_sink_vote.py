@@ -154,6 +154,7 @@ def test_a_marker_topic_with_fewer_replicas_is_refused_until_it_was_reassigned(c
     assert visible(cluster.pair.bootstrap, large.sink.topic) == ["b"]
 
 
+@pytest.mark.long
 def test_a_marker_topic_that_waits_for_fewer_replicas_is_refused_until_it_is_altered(
     cluster: Playground,
 ) -> None:

@@ -228,6 +228,7 @@ def test_the_example_of_the_page_lets_a_table_follow_the_database_over_several_e
         assert dict(lab.rows("customers", "id, name")) == told
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_lets_a_table_of_another_database_follow_it_too(lab: Lab, postgres: Postgres) -> None:
     db = new_postgres(postgres)
     db.run(*blocks("sql"))

@@ -125,6 +125,7 @@ def test_each_record_is_decoded_with_the_schema_that_the_registry_has_for_it(sho
     assert shop.rejected() == [("no magic byte and schema id",), (f"unknown schema id {2**31 - 1}",)]
 
 
+@pytest.mark.long
 def test_a_schema_that_is_registered_between_two_epochs_is_known_to_the_second_one(shop: Shop) -> None:
     first = shop.register(V1)
     shop.send(order(first, "a"))
@@ -161,6 +162,7 @@ def test_a_rerun_decodes_with_the_schemas_of_the_first_attempt_though_the_regist
     assert epoch.txn.attempt == 2
 
 
+@pytest.mark.long
 def test_a_rerun_asks_again_once_the_dag_names_other_subjects(shop: Shop) -> None:
     elsewhere = f"elsewhere-{uuid.uuid4().hex}"
     known = shop.register(V1, subject=elsewhere)

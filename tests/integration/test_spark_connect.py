@@ -305,6 +305,7 @@ SparkConnect("spark").runner(env).run(job, session)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by", ["a file of the server", "value"])
 def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next_try_has_stopped_its_session(
     by: str, connect: ConnectServer, env: Environment, secured: Secured, tmp_path: Path

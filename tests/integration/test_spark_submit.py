@@ -171,6 +171,7 @@ def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_av
     assert {row["raw"] for row in staged_rows(places["corrupt"])} == {b'{"n":bad}'}
 
 
+@pytest.mark.long
 def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
     topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -282,6 +282,7 @@ def test_of_several_rows_of_a_key_the_newest_is_written_or_deletes_it(customers:
         assert customers.db.run("SELECT id, name, at, tags::text FROM orders ORDER BY id") == shown
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("rows", "options", "problem"),
     [

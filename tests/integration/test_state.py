@@ -343,6 +343,7 @@ def test_an_end_that_falls_is_a_vote_to_abort_since_an_older_row_would_come_back
     lab.run(changing(lab, until.format(11), schema, "until"))
 
 
+@pytest.mark.long
 def test_columns_of_a_state_may_have_dots_in_their_names(lab: Lab) -> None:
     for clicks in (
         [(0, "a", 1, 10), (1, "a", 2, 20), (0, "b", 3, 50)],

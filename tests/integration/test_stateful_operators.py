@@ -86,7 +86,7 @@ def run_windows(
     return shown, numbers(late)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("size", "slide", "lateness", "seed"),
     [

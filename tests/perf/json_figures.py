@@ -122,6 +122,14 @@ def _wide(number: int) -> dict[str, Any]:
 def _peak_mb() -> float:
     """The most memory that any Python worker of Spark's had, of those that wait for more work."""
     ours = psutil.Process().children(recursive=True)
-    workers = [each for each in ours if "pyspark.daemon" in " ".join(each.cmdline())]
-    peaks = [line for each in workers for line in Path(f"/proc/{each.pid}/status").read_text().splitlines()]
-    return max(int(line.split()[1]) / 1024 for line in peaks if line.startswith("VmHWM:"))
+    peaks = [line for each in ours for line in _status(each) if line.startswith("VmHWM:")]
+    return max(int(line.split()[1]) / 1024 for line in peaks)
+
+
+def _status(process: psutil.Process) -> list[str]:
+    """What the kernel says of a Python worker; nothing of another process, or of one that has ended."""
+    try:
+        is_worker = "pyspark.daemon" in " ".join(process.cmdline())
+        return Path(f"/proc/{process.pid}/status").read_text().splitlines() if is_worker else []
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return []

@@ -1,9 +1,9 @@
 """Decodes records of JSON by columns, where Spark's ``from_json`` would get the same values.
 
 Records that are written alike need no parser (``json_alike``). pyarrow's reader decodes others. It is strict where
-``from_json`` is lenient. So the rule is: what pyarrow takes, and what no check below doubts, is what ``from_json`` makes
-of it; all else is left to ``from_json`` itself, record by record. The checks stand for known differences, and each says
-which. ``tests/properties/test_json_engines.py`` looks for unknown ones.
+``from_json`` is lenient. So the rule is: what pyarrow takes, and what no check below doubts, is what ``from_json``
+makes of it; all else is left to ``from_json`` itself, record by record. The checks stand for known differences, and
+each says which. ``tests/properties/test_json_engines.py`` looks for unknown ones.
 
 These functions run in Spark's Python workers, which do not have this package: both modules travel by value
 (``parse_json`` says so to pyspark). They must use nothing but the standard library, numpy and pyarrow.
