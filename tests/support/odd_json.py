@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 DDL = (
     "i bigint, b tinyint, s smallint, n int, d double, m decimal(12,2), w decimal(38,10), t timestamp, "
@@ -308,6 +309,11 @@ SUITE: tuple[bytes, ...] = (
         b'{"surplus":' + b'{"a":' * 150 + b"1" + b"}" * 150 + b"}",
     ),
 )
+
+
+def struct(**columns: Any) -> dict[str, Any]:
+    """The type of a record with these columns, as Spark's own JSON tells it."""
+    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]}
 
 
 def record(dice: Random) -> bytes | None:

@@ -14,11 +14,7 @@ import pytest
 from airflow_epochs.transforms import json_alike
 from airflow_epochs.transforms.json_alike import Gap, form_of
 from airflow_epochs.transforms.json_columns import arrow_type
-from tests.support.odd_json import alike
-
-
-def struct(**columns: Any) -> dict[str, Any]:
-    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]}
+from tests.support.odd_json import alike, struct
 
 
 def values(records: Sequence[str], schema: dict[str, Any], places: Iterable[int] | None = None) -> list[Any]:
@@ -86,6 +82,16 @@ def test_each_form_of_a_batch_is_found_if_it_has_enough_records() -> None:
     assert [told["n"] for told in values(records, struct(n="long", s="string"))] == [*range(400)]
     rare = [*records[0::4] * 20, '{"n":1,"s":"x"}']
     assert values(rare, struct(n="long"))[-1] is None
+
+
+@pytest.mark.parametrize("odd", ['{"n":1,,"s":"x"}', '{"n":1,"n":2}', '{"n":"1","s":2}', '{"n":{"s":"x"}}'])
+def test_one_odd_record_does_not_hide_the_form_of_the_others_wherever_it_stands(odd: str) -> None:
+    usual = '{"n":1,"s":"x"}'
+    for at in range(5):
+        records = [usual] * 5
+        records[at] = odd
+        found = values(records, struct(n="long", s="string"))
+        assert found == [None if place == at else {"n": 1, "s": "x"} for place in range(5)]
 
 
 def test_a_record_that_differs_from_its_form_in_one_byte_is_left_or_another_value() -> None:

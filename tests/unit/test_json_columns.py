@@ -14,11 +14,7 @@ import pytest
 
 from airflow_epochs.transforms import json_columns
 from airflow_epochs.transforms.json_columns import arrow_type, decoded, supported
-from tests.support.odd_json import SUITE
-
-
-def struct(**columns: Any) -> dict[str, Any]:
-    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]}
+from tests.support.odd_json import SUITE, struct
 
 
 def array(kind: Any) -> dict[str, Any]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Schema = dict[str, Any]
+"""A type of Spark's, as its own JSON tells it: {"type": "struct", "fields": [...]}."""
+DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 FORMS = 4
 """So many forms are looked for in a batch."""
 SHARE = 0.02
@@ -40,7 +42,6 @@ _NUMBER = rf"{_INTEGER}(\.\d{{1,20}})?([eE][+-]?\d{{1,2}})?"
 """Numbers of usual lengths, of which Java and pyarrow make the same."""
 _SCALAR = rf"^({_NUMBER}|true|false|null)$"
 _TEXTS = ("string", "date", "timestamp", "timestamp_ntz")
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 class Gap(NamedTuple):
@@ -142,14 +143,16 @@ def decoded(
             return
         count = np.bincount(counts[rest]).argmax()
         among = rest[counts[rest] == count]
-        form = form_of(texts[among[len(among) // 2]].as_py())
-        if form is not None:
-            rows = quotes[firsts[among, None] + np.arange(count)]
-            cut = Cut(data, offsets[among], offsets[among + 1], rows)
-            found, values = _of_form(among, cut, form, schema, kind)
-            if len(found):
-                yield found, values
-                among = found
+        example = among[len(among) // 2]
+        form = form_of(texts[example].as_py())
+        if form is None:
+            rest = rest[rest != example]
+            continue
+        cut = Cut(data, offsets[among], offsets[among + 1], quotes[firsts[among, None] + np.arange(count)])
+        fits = _are_of(cut, form)
+        if not fits.all():
+            among, cut = among[fits], cut.of(fits)
+        yield from _of_form(among, cut, form, schema, kind)
         rest = np.setdiff1d(rest, among, assume_unique=True)
 
 
@@ -186,22 +189,20 @@ def form_of(record: str) -> Form | None:
     """The form of a record; None if its quotes do not tell where its values are, or if it is no object of JSON."""
     pieces = record.split('"')
     gaps: list[Gap] = []
-    texts, skeleton = [""], []
+    texts = [""]
     for number in range(len(pieces)):
         parted = _parted(pieces, number)
         if parted is None:
             return None
         before, gap, behind = parted
         texts[-1] += before
-        skeleton.append(before)
         if gap:
-            skeleton.append(str(len(gaps)))
             gaps.append(gap)
             texts.append("")
         texts[-1] += behind
-        skeleton.append(behind)
+    numbered = texts[0] + "".join(f"{number}{text}" for number, text in enumerate(texts[1:]))
     try:
-        tree = json.loads("".join(skeleton), object_pairs_hook=_object)
+        tree = json.loads(numbered, object_pairs_hook=_object)
     except ValueError:
         return None
     if not isinstance(tree, dict) or sum(map("".join(texts).count, "{[")) > BRACKETS_MAX:
@@ -252,29 +253,28 @@ def _are_of(cut: Cut, form: Form) -> np.ndarray:
 
 def _of_form(
     places: np.ndarray, cut: Cut, form: Form, schema: Schema, kind: pa.StructType
-) -> tuple[np.ndarray, pa.StructArray | None]:
-    """The places of the records of this form whose values have the kinds of the schema; and their values."""
-    import numpy as np
+) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+    """The places of those records of the form whose values have the kinds of the schema; and their values."""
     import pyarrow as pa
 
-    fits = _are_of(cut, form)
-    if not fits.all():
-        places, cut = places[fits], cut.of(fits)
-    reader = _Reader(cut, form, np.ones(len(places), bool))
+    reader = _Reader(cut, form)
     try:
         values = reader.struct(form.tree, schema, kind)
     except _Unlike:
-        return places[:0], None
+        return
     reader.check_others()
     good = reader.good
-    return (places, values) if good.all() else (places[good], values.filter(pa.array(good)))
+    yield (places, values) if good.all() else (places[good], values.filter(pa.array(good)))
 
 
 class _Reader:
     """Reads the gaps of records of one form. ``good``: which records are decoded; the others may get any values."""
 
-    def __init__(self, cut: Cut, form: Form, good: np.ndarray) -> None:
-        self._cut, self._form, self.good = cut, form, good
+    def __init__(self, cut: Cut, form: Form) -> None:
+        import numpy as np
+
+        self._cut, self._form = cut, form
+        self.good = np.ones(len(cut.begins), bool)
         self._unread = set(range(len(form.gaps)))
 
     def struct(self, tree: dict[str, Any], schema: Schema, kind: pa.StructType) -> pa.StructArray:
@@ -335,7 +335,7 @@ class _Reader:
 
 def _pattern(kind: str) -> str:
     """Values of a type that are written in a usual way."""
-    if decimal := _DECIMAL.fullmatch(kind):
+    if decimal := DECIMAL.fullmatch(kind):
         precision, scale = map(int, decimal.groups())
         whole = rf"(0|[1-9]\d{{0,{precision - scale - 1}}})" if precision > scale else "0"
         return rf"-?{whole}(\.\d{{1,{scale}}})?" if scale else f"-?{whole}"

@@ -17,13 +17,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms import json_alike
+from airflow_epochs.transforms.json_alike import DECIMAL, Schema
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-Schema = dict[str, Any]
-"""A type of Spark's, as its own JSON tells it: {"type": "struct", "fields": [...]}."""
 BYTES_MAX = 16 << 20
 """So much text is decoded at once."""
 PATIENCE, GAP = 4, 200
@@ -43,7 +42,6 @@ _TEXTS = {"date": f"^{_DATE}$", "timestamp": f"^{_TIME}{_ZONE}$", "timestamp_ntz
 """Which texts of dates and times are decoded here; in years that all calendars agree on."""
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _PLAIN = {"string", "boolean", "double", *_INTEGERS, *_TEXTS}
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _IN_ROW = re.compile(r"in row (\d+)")
 _PREFIXES: dict[int, pa.Array] = {}
 """Powers of two, and the beginnings of so many lines. A cache of functools would not travel by value."""
@@ -59,7 +57,7 @@ class _Undecided(Exception):
 def supported(schema: Schema | str) -> bool:
     """Whether all of the type can be decoded here. Maps, binary values and floats of 32 bits cannot."""
     if isinstance(schema, str):
-        return schema in _PLAIN or bool(_DECIMAL.fullmatch(schema))
+        return schema in _PLAIN or bool(DECIMAL.fullmatch(schema))
     if schema["type"] == "struct":
         names = [field["name"] for field in schema["fields"]]
         return len(set(names)) == len(names) and all(supported(field["type"]) for field in schema["fields"])
@@ -132,16 +130,14 @@ def _are_usual(texts: pa.Array) -> np.ndarray:
 def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
     """Which objects pyarrow's reader may be asked about."""
     import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    good = pa.array(np.ones(len(texts), bool))
+    good = np.ones(len(texts), bool)
     if (pc.max(pc.binary_length(texts)).as_py() or 0) > json_alike.BRACKETS_MAX:
-        good = pa.array(_are_moderate(texts))
+        good = _are_moderate(texts)
     for doubtful in filter(None, (_quoted_decimals(schema), _INF if _may_have_inf(texts) else "")):
-        good = pc.and_(good, pc.invert(pc.match_substring_regex(texts, doubtful)))
-    found: np.ndarray = good.to_numpy(zero_copy_only=False)
-    return found
+        good &= ~pc.match_substring_regex(texts, doubtful).to_numpy(zero_copy_only=False)
+    return good
 
 
 def _are_objects(texts: pa.Array) -> pa.Array:
@@ -202,7 +198,7 @@ def _quoted_decimals(schema: Schema) -> str:
 
 def _names_of_decimals(schema: Schema | str, name: str = "") -> Iterator[str]:
     if isinstance(schema, str):
-        if _DECIMAL.fullmatch(schema):
+        if DECIMAL.fullmatch(schema):
             yield name
     elif schema["type"] == "array":
         yield from _names_of_decimals(schema["elementType"], name)
@@ -330,7 +326,7 @@ def arrow_type(schema: Schema | str, *, read: bool = False) -> pa.DataType:
         if schema["type"] == "array":
             return pa.list_(arrow_type(schema["elementType"], read=read))
         return pa.struct([(field["name"], arrow_type(field["type"], read=read)) for field in schema["fields"]])
-    if decimal := _DECIMAL.fullmatch(schema):
+    if decimal := DECIMAL.fullmatch(schema):
         precision, scale = map(int, decimal.groups())
         # The reader takes so many digits, multiplies them by 10**scale, and does not see when that overflows.
         wide = read and precision + scale > 38
@@ -395,7 +391,7 @@ def _scalars(values: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:
     if _INTEGERS.get(kind, 64) < 64:
         bound = 1 << (_INTEGERS[kind] - 1)
         return _where(pc.and_(pc.greater_equal(values, -bound), pc.less(values, bound)), values, arrow_type(kind))
-    if _DECIMAL.fullmatch(kind):
+    if DECIMAL.fullmatch(kind):
         return _decimals(values, arrow_type(kind))
     return values, np.zeros(len(values), bool)
 
