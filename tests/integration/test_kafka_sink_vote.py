@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
@@ -75,8 +75,20 @@ class Playground:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         named = f"{name}-{self.id}"
         self.admin.create_topics([NewTopic(named, partitions, replicas, config=settings)])[named].result()
-        wait_until(lambda: named in self.admin.list_topics(timeout=5).topics)
+        wait_until(lambda: self._known_at(named) == [True, True])
         return named
+
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topics([topic])[topic].result()
+        wait_until(lambda: self._known_at(topic) == [False, False])
+
+    def _known_at(self, topic: str) -> list[bool]:
+        """Of each broker: one may hear of a topic later than the other."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        asked = [self.admin.describe_configs([resource], broker=broker, request_timeout=5) for broker in (1, 2)]
+        errors = [answer[resource].exception() for answer in asked]
+        assert all(error is None or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART for error in errors)
+        return [error is None for error in errors]
 
     def feed(self, topic: str, **options: object) -> Feed:
         given = {"marker_topic": f"m-{self.id}", **options}
@@ -250,8 +262,7 @@ def test_a_topic_that_was_created_again_with_other_partitions_since_the_vote_is_
         return words in caught.value.what
 
     def again(partitions: int) -> None:
-        admin.delete_topics([topic])[topic].result()
-        wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+        cluster.delete(topic)
         cluster.topic("out", partitions)
 
     again(4)
@@ -265,15 +276,14 @@ def test_a_topic_that_was_created_again_with_other_partitions_since_the_vote_is_
 
 
 def test_a_topic_that_is_deleted_and_created_again_while_an_epoch_is_sent_gets_all_of_it(
-    cluster: Playground, admin: AdminClient
+    cluster: Playground,
 ) -> None:
     feed = cluster.feed(cluster.topic("out"))
     attempt = feed.attempt()
     staged = feed.staged(attempt, rows("a", "b"))
 
     def again() -> None:
-        admin.delete_topics([feed.sink.topic])[feed.sink.topic].result()
-        wait_until(lambda: feed.sink.topic not in admin.list_topics(timeout=5).topics)
+        cluster.delete(feed.sink.topic)
         cluster.topic("out")
 
     feed.world.at = {"kafka.rows.sent": again}
@@ -285,12 +295,11 @@ def test_a_topic_that_is_deleted_and_created_again_while_an_epoch_is_sent_gets_a
 
 
 def test_a_topic_that_was_created_again_between_epochs_takes_the_next_one_and_the_log_warns(
-    cluster: Playground, admin: AdminClient, caplog: pytest.LogCaptureFixture
+    cluster: Playground, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed = cluster.feed(cluster.topic("out"))
     feed.run(rows("a"))
-    admin.delete_topics([feed.sink.topic])[feed.sink.topic].result()
-    wait_until(lambda: feed.sink.topic not in admin.list_topics(timeout=5).topics)
+    cluster.delete(feed.sink.topic)
     cluster.topic("out")
     wait_until(lambda: vote(feed).vote is VoteKind.VOTE_COMMIT)  # both brokers know of it
     with caplog.at_level(logging.WARNING):
