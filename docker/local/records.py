@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
+    from confluent_kafka import Consumer, KafkaError, Producer
 
 PARTITIONS = 4
 WAIT_S = 30.0
@@ -52,7 +52,24 @@ def run(command: str, topic: str) -> None:
             for line in consume(bootstrap, topic):
                 print(line)
     except KafkaException as error:
-        raise Failed(f"{error.args[0].str()}. What to do: if no broker answers, type `make stack-up`.") from error
+        raise Failed(_told(error.args[0], topic)) from error
+
+
+def _told(error: KafkaError, topic: str) -> str:
+    """Cause and remedy of an error that Kafka's client has raised."""
+    from confluent_kafka import Consumer, KafkaError, Producer
+
+    if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        return f"There is a topic {topic} already. What to do: produce into it, or choose another name."
+    return f"{error.str().rstrip('.')}. What to do: if no broker answers, type `make stack-up`."
+
+
+def _require_there(client: Consumer | Producer, topic: str) -> list[int]:
+    """The partitions of the topic."""
+    found = client.list_topics(topic, timeout=WAIT_S).topics[topic]
+    if found.error is not None:
+        raise Failed(f"{found.error.str()}: {topic}. What to do: type `python docker/local/records.py topic {topic}`.")
+    return sorted(found.partitions)
 
 
 def make_topic(bootstrap: str, topic: str) -> None:
@@ -73,6 +90,7 @@ def produce(bootstrap: str, topic: str, lines: Iterable[bytes]) -> int:
             refused.append(error.str())
 
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "message.timeout.ms": int(WAIT_S * 1000)})
+    _require_there(producer, topic)
     count = 0
     for line in lines:
         count += 1
@@ -101,12 +119,7 @@ def consume(bootstrap: str, topic: str) -> Iterator[str]:
         {"bootstrap.servers": bootstrap, "group.id": "records", "enable.auto.commit": False, "log_level": 0}
     )
     try:
-        found = consumer.list_topics(topic, timeout=WAIT_S).topics[topic]
-        if found.error is not None:
-            raise Failed(
-                f"{found.error.str()}: {topic}. What to do: type `python docker/local/records.py topic {topic}`."
-            )
-        for partition in sorted(found.partitions):
+        for partition in _require_there(consumer, topic):
             start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
             consumer.assign([TopicPartition(topic, partition, start)])
             position = start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,9 +57,13 @@ class Watch:
         return all(ends.get((TOPIC, partition)) == end for partition, end in self._topic_ends())
 
     def progress(self) -> object:
-        """What differs once an epoch is complete, or visible in a sink. New attempts that fail are no progress."""
+        """What differs once an epoch is complete, visible in a sink, or staged once more after a task has died.
+
+        New attempts that fail are no progress.
+        """
         number = self.ledger.newest_complete()
-        return number, sorted(self.ledger.view(number + 1).receipts)
+        tries = Counter(each.txn_id for each in self.ledger.tries(number + 1))
+        return number, sorted(self.ledger.view(number + 1).receipts), max(tries.values(), default=0)
 
     def staging(self) -> tuple[OpenRecord, TryRecord] | None:
         """The undecided attempt on which Spark has been set to work, and its newest try."""

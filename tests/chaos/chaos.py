@@ -6,6 +6,7 @@ Exit code 0 only for PASS. ``--markdown FILE`` leaves what is printed there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -53,9 +54,14 @@ def main() -> int:
 
 def run(folder: Path, minutes: float, seed: int) -> Outcome:
     """One run; all it starts has ended when it returns."""
-    with System(folder, fetch()) as system, (canaries := system.canaries()).watching(system.descendants):
+    with contextlib.ExitStack() as ending:
+        system = ending.enter_context(System(folder, fetch()))
+        canaries = system.canaries()
+        ending.enter_context(canaries.watching(system.descendants))
         transfers = Transfers(system.broker.bootstrap, seed)
         readers = [reader_of(system, pipeline) for pipeline in PIPELINES]
+        for reader in readers:
+            ending.enter_context(reader.ended())
         nemesis = Nemesis(system, transfers, {reader.pipeline: reader for reader in readers}, seed)
         transfers.start()
         say("everything is up")

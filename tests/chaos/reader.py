@@ -47,14 +47,26 @@ class Reader:
         """Read anew at each look: a ledger that lives on would remember what it has read."""
         return self.system.ledger_of(self.pipeline)
 
+    @contextlib.contextmanager
+    def ended(self) -> Iterator[None]:
+        """The reader does not outlive the block: a thread in the middle of a look holds up the end of the process."""
+        try:
+            yield
+        finally:
+            self._end()
+
     def start(self) -> None:
         self._thread.start()
 
     def finish(self) -> None:
         """Stop, after one last look."""
-        self._stop.set()
-        self._thread.join(60)
+        self._end()
         self.look(closely=True)
+
+    def _end(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(60)
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:

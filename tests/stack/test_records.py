@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+import uuid
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 import records
+from stack.broker import Broker
 
 
 @pytest.fixture
@@ -21,8 +23,8 @@ def bootstrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     del mock
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, command: str, text: bytes = b"") -> int:
-    monkeypatch.setattr(sys, "argv", ["records.py", command, "first"])
+def typed(monkeypatch: pytest.MonkeyPatch, command: str, text: bytes = b"", topic: str = "first") -> int:
+    monkeypatch.setattr(sys, "argv", ["records.py", command, topic])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     return records.main()
 
@@ -54,3 +56,20 @@ def test_a_broker_that_is_gone_is_an_error_with_a_remedy(
     for command in ("topic", "produce", "consume"):
         assert typed(monkeypatch, command, b"x\n") == 1
         assert "make stack-up" in capsys.readouterr().err
+
+
+@pytest.mark.jvm
+def test_a_topic_that_is_there_already_and_one_that_is_not_are_named_with_what_to_do(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BOOTSTRAP", broker.bootstrap)
+    topic = f"first-{uuid.uuid4().hex[:8]}"
+    for command in ("produce", "consume"):
+        assert typed(monkeypatch, command, b"x\n", topic) == 1
+        assert f"type `python docker/local/records.py topic {topic}`" in capsys.readouterr().err
+    assert typed(monkeypatch, "topic", topic=topic) == 0
+    assert typed(monkeypatch, "topic", topic=topic) == 1
+    assert f"There is a topic {topic} already. What to do: produce into it" in capsys.readouterr().err
+    assert typed(monkeypatch, "produce", b"x\n", topic) == 0
+    assert typed(monkeypatch, "consume", topic=topic) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" x")

@@ -255,7 +255,9 @@ def database_of(connection: Connection) -> Database:
         f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}. A SqlSink supports postgres and "
         "sqlite.",
         code=codes.SQL_CONNECTION,
-        remedy="Give the sink a connection of type postgres or sqlite. Then clear the failed task.",
+        remedy="Give the sink a connection of type postgres or sqlite. If Airflow does not offer this type, `pip install "
+        "apache-airflow-providers-postgres` or `apache-airflow-providers-sqlite`, or set the environment variable "
+        f"AIRFLOW_CONN_{connection.conn_id.upper()}, which takes any type. Then clear the failed task.",
     )
 
 
