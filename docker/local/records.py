@@ -57,7 +57,7 @@ def run(command: str, topic: str) -> None:
 
 def _told(error: KafkaError, topic: str) -> str:
     """Cause and remedy of an error that Kafka's client has raised."""
-    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka import KafkaError
 
     if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
         return f"There is a topic {topic} already. What to do: produce into it, or choose another name."

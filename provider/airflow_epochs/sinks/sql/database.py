@@ -255,8 +255,8 @@ def database_of(connection: Connection) -> Database:
         f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}. A SqlSink supports postgres and "
         "sqlite.",
         code=codes.SQL_CONNECTION,
-        remedy="Give the sink a connection of type postgres or sqlite. If Airflow does not offer this type, `pip install "
-        "apache-airflow-providers-postgres` or `apache-airflow-providers-sqlite`, or set the environment variable "
+        remedy="Give the sink a connection of type postgres or sqlite. If Airflow does not offer this type, type `pip "
+        "install apache-airflow-providers-postgres` (or `…-sqlite`), or set the environment variable "
         f"AIRFLOW_CONN_{connection.conn_id.upper()}, which takes any type. Then clear the failed task.",
     )
 
