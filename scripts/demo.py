@@ -153,8 +153,8 @@ def wait_consumed(watch: Watch) -> None:
         elif time.monotonic() > since + STILL_S:
             raise RuntimeError(
                 f"Nothing went on for {STILL_S:.0f} s, and not everything was consumed. What to do: look at the DAG "
-                f"{PIPELINE} in Airflow, and at the logs in {PROJECT / '.stack'}. On a busy machine Spark may only need "
-                f"longer: if the stack still runs, `airflow epochs list {PIPELINE}` shows whether it goes on."
+                f"{PIPELINE} in Airflow, and at the logs in {PROJECT / '.stack'}. On a busy machine Spark may only "
+                f"need longer: if the stack still runs, `airflow epochs list {PIPELINE}` shows whether it goes on."
             )
         time.sleep(0.2)
 
