@@ -1099,6 +1099,14 @@ class Disagreement:
         )
 
 
+FIRST_AGAIN = "<the first epoch to read again>"
+
+
+def backfill_from(first: int | str) -> str:
+    """What the DAG says if a sink with a new name is to get the input from this epoch on."""
+    return f'EpochPipeline(…, backfill={{"<the new name>": {first}}})'
+
+
 def waive_command(txn: TransactionId, sink: str) -> str:
     """The command with which an operator completes the epoch without this sink's rows."""
     return f"airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …"
@@ -1111,7 +1119,7 @@ def rename_in_doubt(txn: TransactionId, sink: str) -> str:
     """
     return (
         f"complete epoch {txn.epoch}, which is in doubt, without this sink's rows: `{waive_command(txn, sink)}`. Clear "
-        f'the failed task. Then give this sink another name, with backfill={{"<the new name>": {txn.epoch}}}'
+        f"the failed task. Then give this sink another name, with {backfill_from(txn.epoch)}"
     )
 
 

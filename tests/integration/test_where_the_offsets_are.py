@@ -216,7 +216,7 @@ def test_sinks_that_lack_the_last_epoch_get_it_under_other_names(world: World, j
         assert f"Sink {sink} shows epoch 1, and lacks epoch 2." in str(refused.value)
         without += _words_of(r"type it with (--without \S+);", str(refused.value))
     screen = world.rebuild(error, *without)
-    assert screen.count('another name in the DAG, with backfill={"<the new name>": 2}') == 2
+    assert screen.count('another name in the DAG, with EpochPipeline(…, backfill={"<the new name>": 2})') == 2
     renamed = {"events_2": "events", "rows_2": "rows"}
     world = replace(world, sinks=("lake", *renamed), tables=renamed, backfill=dict.fromkeys(renamed, 2))
     for number, payloads in enumerate(("", "kl"), 81):

@@ -75,7 +75,7 @@ def renamed(world: DiskWorld, table: str = "orders", **backfill: int) -> DiskWor
 
 def backfill_in(error: EpochError) -> int:
     """The epoch that a new name of the sink is to begin with."""
-    named = re.search(r'give the sink another name and backfill=\{"<the new name>": (\d+)\}', error.remedy)
+    named = re.search(r'another name, with EpochPipeline\(…, backfill=\{"<the new name>": (\d+)\}\)', error.remedy)
     assert named, error.remedy
     return int(named[1])
 

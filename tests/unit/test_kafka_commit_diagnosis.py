@@ -67,7 +67,7 @@ def test_a_topic_behind_the_ledger_while_an_epoch_is_in_doubt_names_the_command_
 
 WAIVED = (
     "complete epoch 3, which is in doubt, without this sink's rows: `airflow epochs waive orders 3 orders --why …`. "
-    'Clear the failed task. Then give this sink another name, with backfill={"<the new name>": 3}'
+    'Clear the failed task. Then give this sink another name, with EpochPipeline(…, backfill={"<the new name>": 3})'
 )
 
 

@@ -23,7 +23,7 @@ from airflow_epochs.commands.asking import (
     offsets_in,
     tells_refusals,
 )
-from airflow_epochs.contracts import Movable, Move
+from airflow_epochs.contracts import Movable, Move, backfill_from
 from airflow_epochs.coordinator import admin, orders, rewinding, savepoints
 from airflow_epochs.coordinator.order_wording import planned_anew, told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
@@ -263,8 +263,8 @@ def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
         f"it is, and goes on with epoch {at.epoch}.",
         f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption, adoption.lacks)}",
-        "  To read them again, answer no, and give the sink another name with "
-        f'backfill={{"<the new name>": {first}}} in the DAG instead.',
+        "  To read them again, answer no, and give the sink another name, with "
+        f"{backfill_from(first)} in the DAG instead.",
     ]
 
 

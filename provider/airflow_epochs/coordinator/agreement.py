@@ -16,6 +16,7 @@ from airflow_epochs.contracts import (
     KnownByMarker,
     Sink,
     Stateful,
+    backfill_from,
     rebuild_remedy,
     waive_command,
 )
@@ -249,8 +250,8 @@ def _sink_empty(seen: Disagreement) -> Corrupt:
         "the sink was dropped or replaced, or the sink points to another place now. Nothing was read or written.",
         code=codes.SINK_EMPTY,
         remedy="Restore the target of the sink from a backup, or point the sink back to the old place. If neither "
-        'is possible, give the sink another name and backfill={"<the new name>": <epoch>} with the first epoch '
-        "that it lacks. See docs/failures.md#the-table-is-gone.",
+        f"is possible, give the sink another name, with {backfill_from('<epoch>')} with the first epoch that it lacks. "
+        "See docs/failures.md#the-table-is-gone.",
     )
 
 
@@ -270,8 +271,8 @@ def _sink_behind(seen: Disagreement, epoch: int) -> Corrupt:
         f"The sink is behind the ledger: it shows {_describe(seen.found)}, but the ledger expects "
         f"{_describe(seen.expected)}. The sink was restored from an older copy. Nothing was read or written.",
         code=codes.SINK_BEHIND,
-        remedy="Restore the newest copy of the sink. If there is none, give the sink another name and "
-        f'backfill={{"<the new name>": {epoch + 1}}}: the sink then gets the missing epochs again. See '
+        remedy="Restore the newest copy of the sink. If there is none, give the sink another name, with "
+        f"{backfill_from(epoch + 1)}: the sink then gets the missing epochs again. See "
         "docs/failures.md#the-table-is-behind.",
     )
 

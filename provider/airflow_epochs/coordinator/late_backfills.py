@@ -6,7 +6,7 @@ The sink now shows rows that this epoch's promised rows have among them. On top 
 from __future__ import annotations
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Sink, Vacating, waive_command
+from airflow_epochs.contracts import Sink, Vacating, backfill_from, waive_command
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OpenRecord, Ranges, TransactionId, attempt_fields
@@ -20,8 +20,8 @@ def found(task: TaskTry, opened: OpenRecord, sink: Sink, late: TransactionId) ->
     waived = (
         f"ype `{waive_command(opened.txn, sink.name)}`, so that the epoch is completed without this sink's rows. Then "
         f"clear the failed task. The sink goes on with the next epoch, and lacks what came after epoch {late.epoch} up "
-        f"to epoch {opened.txn.epoch}. To have all rows, also give the sink another name and "
-        f'backfill={{"<the new name>": {first or "<its first epoch>"}}}, and a new target.'
+        f"to epoch {opened.txn.epoch}. To have all rows, also give the sink another name, with "
+        f"{backfill_from(first or '<its first epoch>')}, and a new target."
     )
     return Corrupt(
         f"The commit of epoch {late.epoch} landed in the sink late, after an operator had waived it. This epoch is "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_epochs.contracts import backfill_from
 from airflow_epochs.coordinator.rebuilding.planning import Plan
 from airflow_epochs.model import Ranges, described_epochs
 from airflow_epochs.spark.driver.event_times import instant
@@ -75,6 +76,6 @@ def _consequences(plan: Plan) -> Iterator[str]:
             yield f"Give sink {name} another name in the DAG. {begins}"
         else:
             yield (
-                f'Give sink {name} another name in the DAG, with backfill={{"<the new name>": {first}}}: '
-                "it then gets the rows that it lacks."
+                f"Give sink {name} another name in the DAG, with {backfill_from(first)}: it then gets the rows that it "
+                "lacks."
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement, rebuild_remedy
+from airflow_epochs.contracts import Disagreement, backfill_from, rebuild_remedy
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.delta.target import Target
@@ -57,7 +57,7 @@ class Suspect:
             f"The table {self._name} is gone, but {self._last} was committed to it. Nothing was written.",
             code=codes.TABLE_GONE,
             remedy="Put the table back from a backup: restore its whole folder. If the table cannot come back, give "
-            f"the sink another name and {self._backfill(1)}: a new table gets what the source still has. See "
+            f"the sink another name, with {backfill_from(1)}: a new table gets what the source still has. See "
             "docs/failures.md#the-table-is-gone.",
         )
 
@@ -98,7 +98,7 @@ class Suspect:
             "was committed to it. The table was restored from an older copy. Nothing was written.",
             code=codes.SINK_BEHIND,
             remedy="Put the newest copy of the table back: restore its whole folder. If there is none, give the sink "
-            f"another name and {self._backfill(found.epoch + 1)}: the provider reads the missing epochs from the "
+            f"another name, with {backfill_from(found.epoch + 1)}: the provider reads the missing epochs from the "
             "source again. See docs/failures.md#the-table-is-behind.",
         )
 
@@ -154,7 +154,4 @@ class Suspect:
     def _and_backfill(self, expected: TransactionId) -> str:
         """With the epoch in doubt, whose rows are not in the table yet."""
         waits = self.seen.in_doubt
-        return f" and {self._backfill(waits.epoch)}" if waits and waits.epoch > expected.epoch else ""
-
-    def _backfill(self, epoch: int) -> str:
-        return f'backfill={{"<the new name>": {epoch}}}'
+        return f", with {backfill_from(waits.epoch)}" if waits and waits.epoch > expected.epoch else ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import waive_command
+from airflow_epochs.contracts import backfill_from, waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.replay import key_of
 from airflow_epochs.delta.shape import metadata_of
@@ -117,8 +117,8 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         code=codes.DELTA_FILES_LOST,
         remedy="Restore the files from a backup, or from the store's own versions of them. Then clear the commit task. "
         f"If there is no backup, {_undo(location, found)}; then complete the epoch without this sink's rows: "
-        f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "
-        f'backfill={{"<the new name>": {txn.epoch}}}: the provider reads the epoch from the source again.',
+        f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name, with "
+        f"{backfill_from(txn.epoch)}: the provider reads the epoch from the source again.",
         **attempt_fields(txn),
         sink=app.sink,
     )

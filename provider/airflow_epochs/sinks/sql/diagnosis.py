@@ -10,7 +10,14 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy, rename_in_doubt
+from airflow_epochs.contracts import (
+    FIRST_AGAIN,
+    Disagreement,
+    SinkAttempt,
+    backfill_from,
+    rebuild_remedy,
+    rename_in_doubt,
+)
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
@@ -117,8 +124,8 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
         f"{_at(found)} Nothing was written.",
         code=codes.SINK_BEHIND,
         remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
-        f'name in the DAG, with backfill={{"<the new name>": {found.txn.epoch + 1}}}: it reads the missing epochs from '
-        "the source again. See docs/sql.md, 'The database is behind the ledger'.",
+        f"name in the DAG, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source "
+        "again. See docs/sql.md, 'The database is behind the ledger'.",
     )
 
 
@@ -196,7 +203,7 @@ def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
         "was written.",
         code=codes.SINK_EMPTY,
         remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
-        'name in the DAG, with backfill={"<the new name>": <its first epoch>}. See docs/sql.md, '
+        f"name in the DAG, with {backfill_from('<its first epoch>')}. See docs/sql.md, "
         "'The database is behind the ledger'.",
     )
 
@@ -213,7 +220,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             "the connection of the sink is wrong. Nothing was written.",
             code=codes.TABLE_GONE,
             remedy="Restore the table and its marker, or correct the sink. To fill a new table, create it and give the "
-            'sink another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See '
+            f"sink another name in the DAG, with {backfill_from(FIRST_AGAIN)}. See "
             "docs/sql.md, 'The table is gone'.",
         )
     has_moved = recorded.get("schema") not in (None, table.schema)
@@ -227,7 +234,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             code=codes.TABLE_REPLACED,
             remedy=f"Put the marker back if the table has the rows of a dump that ends with epoch {expected.epoch}: "
             f"{put_back} To fill a new table instead, give the sink another name in the DAG, with "
-            'backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+            f"{backfill_from(FIRST_AGAIN)}. See docs/sql.md, "
             "'The table is gone'.",
         )
     moved_from = recorded["schema"] if has_moved and recorded.get("table_id") else None
@@ -270,8 +277,8 @@ def _changed_kind(sink: SqlSink, expected: TransactionId, place: str) -> Corrupt
         f"{sink.table} now, which has no epoch of it. Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
         remedy="Give the sink its old kind back in the DAG if it is not to change. If it is to write to the "
-        'table from now on, give it another name in the DAG, with backfill={"<the new name>": <the first epoch to read '
-        "again>}. See docs/sql.md, 'The table is gone'.",
+        f"table from now on, give it another name in the DAG, with {backfill_from(FIRST_AGAIN)}. See docs/sql.md, "
+        "'The table is gone'.",
     )
 
 
@@ -284,7 +291,7 @@ def _another_table(sink: SqlSink, expected: TransactionId, then: JsonDict, now: 
         code=codes.TABLE_ELSEWHERE,
         remedy="Correct `table` if the DAG points the sink to a wrong table. If the table is a copy that has the rows "
         f"of epoch {expected.epoch}, put the marker back: {put_back} To fill a new table instead, give the sink "
-        'another name in the DAG, with backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+        f"another name in the DAG, with {backfill_from(FIRST_AGAIN)}. See docs/sql.md, "
         "'The table is gone'.",
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import (
+    FIRST_AGAIN,
     Connection,
     Disagreement,
     Elsewhere,
@@ -20,6 +21,7 @@ from airflow_epochs.contracts import (
     LastEpoch,
     SinkAttempt,
     StagedSample,
+    backfill_from,
     waive_command,
 )
 from airflow_epochs.errors import Corrupt, Refused, located
@@ -206,7 +208,7 @@ class SqlParticipant:
                 code=codes.SQL_TABLE_MISSING,
                 remedy="Restore the table with its rows, or grant its rights to the user. Then clear the failed "
                 "task. To fill a new table instead, create it and give the sink another name in the DAG, with "
-                'backfill={"<the new name>": <the first epoch to read again>}. See docs/sql.md, '
+                f"{backfill_from(FIRST_AGAIN)}. See docs/sql.md, "
                 "'The table is gone'.",
             )
         return Refused(
