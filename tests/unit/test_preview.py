@@ -19,6 +19,7 @@ import yaml
 from airflow_epochs import DeltaSink, codes
 from airflow_epochs.commands import preview as command
 from airflow_epochs.commands.preview import show_preview
+from airflow_epochs.contracts import StagedSample
 from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.actions import Abort, Pause, Unpause
 from airflow_epochs.coordinator.admin import Account
@@ -240,6 +241,20 @@ def test_the_command_prints_a_document_with_real_types(
     assert {"name", "type"} == set(sink["columns"][0])
     assert sink["fit"] == "yes"
     assert len(sink["sample"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(b"not json \xc3\xa9", "not json é"), (b"\xff\x00", "0xff00"), (1.5, 1.5)]
+)
+def test_a_binary_value_is_shown_as_the_text_that_it_is_or_else_by_its_bytes(
+    found: TaskTry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: object, shown: object
+) -> None:
+    sample = StagedSample(columns=(("value", "binary"),), count=1, rows=({"value": value},))
+    sink = SinkPreview(sink="own", rows=1, sample=sample, problem=None)
+    told = Preview(pipeline="orders", epoch=2, ranges={}, sinks=(sink,), warnings=())
+    monkeypatch.setattr(command, "preview", lambda *_: told)
+    assert json.loads(typed(capsys, output="json"))["sinks"][0]["sample"] == [{"value": shown}]
+    assert f"own: {json.dumps({'value': shown})}\n" in typed(capsys)
 
 
 @pytest.mark.parametrize(("problem", "fit"), [(None, "unknown"), ("It has no column day.", "no")])

@@ -41,6 +41,8 @@ FAIR = """\
 <allocations>
   <pool name="default">
     <schedulingMode>FAIR</schedulingMode>
+    <weight>1</weight>
+    <minShare>0</minShare>
   </pool>
 </allocations>
 """

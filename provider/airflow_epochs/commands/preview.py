@@ -91,7 +91,17 @@ def _details(each: SinkPreview) -> list[str]:
 
 
 def _as_text(row: Mapping[str, object]) -> str:
-    return json.dumps(dict(row), default=str)
+    return json.dumps(dict(row), default=_shown)
+
+
+def _shown(value: object) -> str:
+    """A value that JSON has no form for. Binary values are mostly text: of a record of Kafka, for example."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
 
 
 def _as_json(told: Preview) -> dict[str, object]:
