@@ -139,6 +139,18 @@ def test_an_epoch_has_a_place_for_each_sink_with_its_table_and_version(
         world.ledger.prune(1)
 
 
+def test_of_several_tries_the_one_whose_rows_the_sinks_voted_on_is_told(
+    ledgers: Ledgers, reader: Browser, tmp_path: Path
+) -> None:
+    world = start(DiskWorld(tmp_path, ledger_folder=ledgers.root))
+    world.produce(2)
+    world.crash_at("stage.done", number=2)
+    assert world.run(2) is None
+    newest, first = re.findall(r"Try \w+ of stage , begun (.*?) session and places", reader.text(f"{ORDERS}/epochs/2"))
+    assert newest.endswith(": the sinks voted on its rows")
+    assert ":" in first and "voted" not in first
+
+
 def test_the_records_of_an_epoch_are_what_the_command_prints(
     ledgers: Ledgers, reader: Browser, capsys: pytest.CaptureFixture[str]
 ) -> None:
