@@ -251,8 +251,10 @@ class EpochOperator(BaseOperator):
             epoch, txn = unknown[-1].epoch, unknown[-1].txn_id
             raise Refused(
                 f"A task before this one has worked on epoch {epoch} ({txn}). The ledger at "
-                f"{secrecy.shown(ledger.root)}, seen from host {socket.gethostname()}, has no record of it: this "
-                "worker sees another folder, or the ledger was lost or restored from an older copy.",
+                f"{secrecy.shown(ledger.root)} (connection {self.ledger_conn_id!r}), seen from host "
+                f"{socket.gethostname()}, has no record of it: since then `ledger_conn_id` of the DAG or `ledger_root` "
+                "of the connection was changed, or this worker sees another folder, or the ledger was lost or restored "
+                "from an older copy.",
                 code=codes.LEDGER_NOT_SHARED,
                 pipeline=self.pipeline,
             )
