@@ -176,6 +176,12 @@ class EpochOperator(BaseOperator):
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # of Airflow
         return fields | {"pipeline", "on_failed_epoch"}
 
+    def resolve_template_files(self) -> None:
+        """Called by Airflow when it has read the whole DAG file, which may have changed the DAG after this task."""
+        super().resolve_template_files()
+        if self.has_dag():  # type: ignore[no-untyped-call]  # of Airflow
+            require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
+
     def _require_no_wait_for_last_run(self) -> None:
         if self.depends_on_past or self.wait_for_downstream:
             raise BadArgument(
