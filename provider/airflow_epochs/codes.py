@@ -76,11 +76,13 @@ PACKAGE_MISSING = CONFIGURATION.code(
 LEDGER_NOT_SHARED = CONFIGURATION.code(
     "EPOCHS-LEDGER-NOT-SHARED",
     Refused,
-    "A task does not find the epoch in the ledger that an earlier task of its run has opened: the folder of the ledger "
-    "is another one on its worker, or the ledger was lost or restored from an older copy.",
-    "Put the ledger into an object store, or on a disk that all workers share: copy its folder there from the worker "
-    "that has the newest records, and set `ledger_root` of the connection. Then clear the open task with its "
-    "downstream tasks. If no copy is left, see docs/operations.md#rebuild-a-lost-ledger.",
+    "A task does not find the epoch in the ledger that an earlier task of its run has opened: `ledger_conn_id` of the "
+    "DAG, or `ledger_root` of its connection, was changed between the two tasks, the folder of the ledger is another "
+    "one on its worker, or the ledger was lost or restored from an older copy.",
+    "Set `ledger_conn_id`, or `ledger_root`, back if it was changed, and clear the failed task. If the workers see "
+    "different folders, put the ledger into an object store, or on a disk that all workers share: copy its folder "
+    "there from the worker that has the newest records, and set `ledger_root` of the connection. Then clear the open "
+    "task with its downstream tasks. If no copy is left, see docs/operations.md#rebuild-a-lost-ledger.",
 )
 SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
     "EPOCHS-SIGNING-PASSWORD-MISSING",
@@ -279,17 +281,21 @@ AGREEMENT = Chapter("Ledger and sinks do not agree")
 ATTEMPT_UNDECIDED = AGREEMENT.code(
     "EPOCHS-ATTEMPT-UNDECIDED",
     Corrupt,
-    "A sink shows an epoch for which this ledger has no decision: the ledger is an old copy.",
-    "Restore the newest copy of the ledger. If there is none, run `airflow epochs rebuild PIPELINE --why …`. If you "
-    "use this copy on purpose, see docs/failures.md#the-ledger-is-behind.",
+    "A sink shows an epoch for which this ledger has no decision: a newer copy of the ledger, or another ledger of the "
+    "pipeline, went on without it.",
+    "Set `ledger_conn_id` of the DAG, or `ledger_root` of its connection, to the ledger that has the newest records if "
+    "it was changed, and clear the failed task. Otherwise restore the newest copy of the ledger. If there is none, "
+    "pause the DAG and run `airflow epochs rebuild PIPELINE --why …`. If you use this copy on purpose, see "
+    "docs/failures.md#the-ledger-is-behind.",
 )
 LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-BEHIND",
     Corrupt,
     "A sink shows an epoch that the ledger does not have.",
-    "Restore the newest copy of the ledger. If another worker has it, in a folder of its own, see "
-    "EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs rebuild PIPELINE --why …`: the "
-    "pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
+    "Set `ledger_conn_id` of the DAG, or `ledger_root` of its connection, to the ledger that has the newest records if "
+    "it was changed, and clear the failed task. Otherwise restore the newest copy of the ledger. If another worker has "
+    "it, in a folder of its own, see EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs "
+    "rebuild PIPELINE --why …`: the pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
 )
 BACKFILL_OVERTAKEN = AGREEMENT.code(
     "EPOCHS-BACKFILL-OVERTAKEN",

@@ -1126,9 +1126,11 @@ def rename_in_doubt(txn: TransactionId, sink: str) -> str:
 def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-behind") -> str:
     """What to do where a ledger is behind its sinks. ``see``: the chapter to read."""
     return (
-        "Restore the newest copy of the ledger. If another worker has it, in a folder of its own, see "
-        "EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs rebuild "
-        f"{pipeline} --why …`: the pipeline goes on where its sinks end, in the same tables and topics. See {see}."
+        "Set `ledger_conn_id` of the DAG, or `ledger_root` of its connection, to the ledger that has the newest "
+        "records if it was changed, and clear the failed task. Otherwise restore the newest copy of the ledger. If "
+        "another worker has it, in a folder of its own, see EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG "
+        f"and run `airflow epochs rebuild {pipeline} --why …`: the pipeline goes on where its sinks end, in the same "
+        f"tables and topics. See {see}."
     )
 
 

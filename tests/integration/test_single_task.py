@@ -14,13 +14,14 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_epochs.coordinator import code_changes, savepoints, series
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import Run
 from airflow_epochs.operators.base import EpochOperator
 from airflow_epochs.operators.single import EpochsOperator
-from airflow_epochs.testing import Crash
+from airflow_epochs.testing import Crash, MemorySink
 from tests.support.layout_lab import Lab, broken_commit, in_state
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -274,6 +275,40 @@ def test_a_stage_that_airflow_ends_by_its_execution_timeout_is_aborted_and_the_r
     assert "AirflowTaskTimeout: Timeout, PID: 1" in decision.reason
     assert lab.run("r2").state == "success"
     assert lab.shown() == [["a"], ["a"]]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("layout", [{"layout": "single"}, {}], ids=["single", "per step"])
+@pytest.mark.parametrize("step", ["stage", "vote", "commit", "complete"])
+def test_an_error_of_a_step_names_the_epoch_and_the_attempt_whoever_raises_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[str], layout: dict[str, str], step: str
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    lab.produce("a")
+    assert lab.run("r1").state == "success"
+    lab.produce("b")
+    raised = Refused("A key is missing.", remedy="Mend it. Then clear the failed task.")
+
+    def fail(*of: Any, **by: Any) -> None:
+        raise raised
+
+    def broken() -> None:
+        patched.setattr(MemorySink, "last_committed", fail)
+
+    with monkeypatch.context() as patched:
+        if step == "complete":
+            with at("committed.audit", 1, broken):
+                assert lab.run("r2").state == "failed"
+        else:
+            target = {"stage": (lab.spark, "run"), "vote": (MemorySink, "vote"), "commit": (MemorySink, "commit")}
+            patched.setattr(*target[step], fail)
+            assert lab.run("r2").state == "failed"
+    place = failures[0].splitlines()[1]
+    assert place.removesuffix(", sink orders").removesuffix(", sink audit") == (
+        "Where: pipeline orders, epoch 2, attempt 1"
+    )
+    assert lab.clear("r2").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 def test_a_vote_against_the_second_epoch_says_to_clear_the_one_task_and_that_helps(

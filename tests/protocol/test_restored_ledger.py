@@ -239,9 +239,8 @@ def test_an_attempt_is_not_aborted_behind_the_back_of_a_sink_that_was_removed() 
     scenario.world.store.values = dict(undecided)
     scenario.world.tables["orders"] = scenario.world.tables["orders"][:1]
     records = decisions(scenario)
-    with pytest.raises(
-        Corrupt, match=r"has no decision for .*: it is an old copy of the ledger.*\nWhere: .*, sink audit\n"
-    ):
+    told = r"has no decision for .*: a newer copy of the ledger, or another ledger .*\nWhere: .*, sink audit\n"
+    with pytest.raises(Corrupt, match=told):
         scenario.with_sinks("orders").coordinator().open(run(9))
     assert decisions(scenario) == records
     assert len(scenario.world.table("audit").commits) == 2
@@ -267,3 +266,13 @@ def test_a_copy_that_aborts_what_its_original_commits_later_leaves_the_originals
         original.commit(run(2), sink)
     original.complete(run(2))
     scenario.check_every_row()
+
+
+def test_an_open_that_asks_the_sinks_of_an_undecided_attempt_names_that_attempt_in_their_errors() -> None:
+    scenario = Scenario(SINKS)
+    scenario.airflow_run(run(1))
+    scenario.produce(4)
+    scenario.coordinator().open(run(2))
+    scenario.world.tables["audit"] = ()
+    with pytest.raises(Corrupt, match=r"shows no epoch .*\nWhere: pipeline \w+, epoch 2, attempt 1, sink audit\n"):
+        scenario.coordinator().open(run(3))

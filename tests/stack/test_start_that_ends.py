@@ -89,16 +89,43 @@ def test_ctrl_c_during_the_start_ends_the_supervisor(
     assert len(found) == 1 and not alive(found[0])
 
 
-def test_a_start_that_takes_too_long_ends_the_supervisor(
+def test_a_start_that_takes_too_long_ends_the_supervisor_and_says_how_to_give_it_longer(
     supervisor: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor(DEAF)
     monkeypatch.setattr(control, "STOP_S", 1.0)
     much_later = SimpleNamespace(monotonic=lambda: time.monotonic() + control.START_S)
     found = while_it_waits(monkeypatch, lambda: monkeypatch.setattr(control, "time", much_later))
-    with pytest.raises(StackError, match="was not ready after"):
+    with pytest.raises(StackError, match="was not ready after 240 s, and was ended") as late:
         control.up(tmp_path / "stack")
     assert len(found) == 1 and not alive(found[0])
+    assert "What to do: look for an error in the log. If there is none" in str(late.value)
+    assert "EPOCHS_STACK_WAIT=720" in str(late.value)
+
+
+def test_a_start_gets_as_long_as_the_remedy_says(
+    supervisor: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor(NEVER_READY)
+    monkeypatch.setenv("EPOCHS_STACK_WAIT", "720")
+    seen: list[float] = []
+
+    def monotonic() -> float:
+        seen.append(time.monotonic() + 150 * len(seen))
+        return seen[-1]
+
+    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=monotonic, sleep=lambda _seconds: None))
+    with pytest.raises(StackError, match="was not ready after 720 s"):
+        control.up(tmp_path / "stack")
+    assert 720 < seen[-1] - seen[0] < 1000
+
+
+def test_a_wait_that_is_no_number_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPOCHS_STACK_WAIT", "long")
+    monkeypatch.setattr(control, "fetch", lambda *_: None)
+    with pytest.raises(StackError, match="EPOCHS_STACK_WAIT is 'long'"):
+        control.up(tmp_path / "stack")
+    assert not (tmp_path / "stack").exists()
 
 
 def test_down_ends_a_stack_that_is_starting(

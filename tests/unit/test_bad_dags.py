@@ -201,6 +201,28 @@ def test_a_dag_whose_runs_may_overlap_is_refused(runs: int) -> None:
         define([ONE], max_active_runs=runs)
 
 
+@pytest.mark.parametrize("layout", ["tasks", "single"])
+def test_a_dag_that_lets_runs_overlap_only_after_its_pipeline_was_made_is_an_import_error(
+    layout: str, tmp_path: Path
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    def parsed(runs: int) -> DagBag:
+        lines = (
+            f"from {define.__module__} import ONE, define",
+            f"dag = define([ONE], layout={layout!r})",
+            f"dag.max_active_runs = {runs}",
+        )
+        file = tmp_path / f"runs_{runs}.py"
+        file.write_text("\n".join(lines))
+        return DagBag(dag_folder=str(file), safe_mode=False)
+
+    [told] = parsed(3).import_errors.values()
+    assert "EPOCHS-PIPELINE-ARGUMENT: DAG 'bad' has max_active_runs=3. It must have max_active_runs=1" in told
+    assert not parsed(3).dags
+    assert [*parsed(1).dags] == ["bad"] and not parsed(1).import_errors
+
+
 @pytest.mark.parametrize("name", ["or ders", "ä", "", "a/b", "x" * 64])
 def test_a_pipeline_name_that_cannot_be_a_key_is_refused(name: str) -> None:
     with pytest.raises(BadArgument, match="1 to 63 letters"):

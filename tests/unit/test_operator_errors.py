@@ -148,7 +148,7 @@ def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: py
     assert remedy == "What to do: " + codes.GLOBAL_ABORT.remedy.replace("PIPELINE", "orders")
 
 
-def test_a_step_that_does_not_find_the_opened_epoch_names_its_ledger_and_the_workers_that_may_not_share_it(
+def test_a_step_that_does_not_find_the_opened_epoch_names_its_ledger_and_why_it_may_be_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, elsewhere = Scenario(), Scenario()
@@ -161,8 +161,11 @@ def test_a_step_that_does_not_find_the_opened_epoch_names_its_ledger_and_the_wor
         step.execute(CONTEXT)
     cause, _, remedy = str(raised.value).splitlines()
     assert cause.startswith(f"{codes.LEDGER_NOT_SHARED.name}: ") and checkpoint.txn_id in cause
-    assert f"The ledger at /lake/ledger, seen from host {socket.gethostname()}, has no record" in cause
-    assert remedy.startswith("What to do: Put the ledger into an object store, or on a disk that all workers share")
+    seen = f"The ledger at /lake/ledger (connection 'epochs_default'), seen from host {socket.gethostname()}, has no"
+    assert seen in cause
+    assert "`ledger_conn_id` of the DAG or `ledger_root` of the connection was changed, or this worker sees" in cause
+    assert remedy.startswith("What to do: Set `ledger_conn_id`, or `ledger_root`, back if it was changed, and clear")
+    assert "put the ledger into an object store, or on a disk that all workers share" in remedy
 
 
 def test_a_step_of_a_run_that_opened_nothing_is_told_to_clear_the_open_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import psutil
 
 from stack import private, shell
 from stack.jars import fetch
-from stack.processes import StackError
+from stack.processes import StackError, wait_longer, wait_s
 from stack.whole import Stack, State
 
 START_S = 240.0
@@ -41,13 +41,14 @@ def up(folder: Path) -> State:
     """
     if state := running(folder):
         return state
+    limit_s = wait_s(START_S)
     fetch("spark", "broker")  # here, where the user sees an error, and outside of the deadline
     private.make_folder(folder)
     with _locked(folder) as lock:
         (folder / "state.json").unlink(missing_ok=True)
         supervisor = _start(folder, lock)
         try:
-            return _when_ready(folder, supervisor)
+            return _when_ready(folder, supervisor, limit_s)
         except BaseException:  # Ctrl-C, too: the supervisor does not hear of it
             _end(supervisor)
             raise
@@ -86,13 +87,16 @@ def _start(folder: Path, lock: TextIO) -> subprocess.Popen[bytes]:
     return supervisor
 
 
-def _when_ready(folder: Path, supervisor: subprocess.Popen[bytes]) -> State:
-    end = time.monotonic() + START_S
+def _when_ready(folder: Path, supervisor: subprocess.Popen[bytes], limit_s: float) -> State:
+    end = time.monotonic() + limit_s
     while not (state := State.read(folder)):
         if supervisor.poll() is not None:
             raise StackError(f"The stack did not start:\n{(folder / LOG).read_text(errors='replace')[-3000:]}")
         if time.monotonic() > end:
-            raise StackError(f"The stack was not ready after {START_S:.0f} s; see the logs in {folder}.")
+            raise StackError(
+                f"The stack was not ready after {limit_s:.0f} s, and was ended. Its logs are in {folder}.\n"
+                f"{wait_longer(limit_s)}"
+            )
         time.sleep(0.1)
     return state
 

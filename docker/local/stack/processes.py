@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -21,10 +22,31 @@ from stack import private
 CHILD = Path(__file__).with_name("child.py")
 READY_S = 90.0
 GRACE_S = 5.0
+WAIT = "EPOCHS_STACK_WAIT"
+"""The environment variable with the seconds that every start may take, in place of the limits in the code."""
 
 
 class StackError(RuntimeError):
     """A server did not start, or is not there. The message carries the end of its log."""
+
+
+def wait_s(usual: float) -> float:
+    """How long to wait for a start: ``usual`` seconds, unless ``$EPOCHS_STACK_WAIT`` says otherwise."""
+    given = os.environ.get(WAIT)
+    if not given:
+        return usual
+    with contextlib.suppress(ValueError):
+        if math.isfinite(seconds := float(given)) and seconds > 0:
+            return seconds
+    raise StackError(f"{WAIT} is {given!r}. What to do: set it to a number of seconds above 0, or unset it.")
+
+
+def wait_longer(waited_s: float) -> str:
+    """What to do about a start that took longer than this."""
+    return (
+        f"What to do: look for an error in the log. If there is none, this machine is slow: set {WAIT} to more "
+        f"seconds, such as {WAIT}={3 * waited_s:.0f}, and start again."
+    )
 
 
 class Process:
@@ -66,23 +88,28 @@ class Process:
                 umask=private.UMASK,
             )
 
-    def wait_ready(self, ready: Callable[[], bool], *, deadline_s: float = READY_S) -> None:
+    def wait_ready(self, ready: Callable[[], bool]) -> None:
         """Return when ``ready()`` is true. Raises StackError if the process ends, or time runs out, before."""
+        deadline_s = wait_s(READY_S)
         end = time.monotonic() + deadline_s
         while not ready():
             if not self.running:
                 raise StackError(f"{self.name} ended while starting. {self._tail()}")
             if time.monotonic() > end:
-                raise StackError(f"{self.name} was not ready after {deadline_s:.0f} s. {self._tail()}")
+                raise StackError(
+                    f"{self.name} was not ready after {deadline_s:.0f} s. {self._tail()}\n{wait_longer(deadline_s)}"
+                )
             time.sleep(0.05)
 
-    def wait_success(self, *, deadline_s: float = READY_S) -> None:
-        """Wait for a process that is meant to end. Raises StackError if it fails."""
+    def wait_success(self) -> None:
+        """Wait for a process that is meant to end. Raises StackError if it fails, or if time runs out before."""
         assert self._popen is not None
+        deadline_s = wait_s(READY_S)
         try:
             code = self._popen.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            raise StackError(f"{self.name} has not ended after {deadline_s:.0f} s. {self._tail()}") from None
+            late = f"{self.name} has not ended after {deadline_s:.0f} s. {self._tail()}\n{wait_longer(deadline_s)}"
+            raise StackError(late) from None
         if code:
             raise StackError(f"{self.name} failed with exit code {code}. {self._tail()}")
 

@@ -149,7 +149,8 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
     A sink that cannot be asked is left out.
 
     Raises:
-        Corrupt: A sink shows this epoch or a later one. So the attempt was decided, and this ledger is an old copy.
+        Corrupt: A sink shows this epoch or a later one. So this ledger is an old copy, or the pipeline has worked with
+            another ledger meanwhile. Even the transaction does not tell which: the original may have tried again.
     """
     confirmed = set()
     for name, plan in opened.sinks.items():
@@ -159,8 +160,9 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
             asked = True
         if asked and found and compare(found, opened.txn) is not Shown.BEHIND:
             raise Corrupt(
-                f"The sink shows {_describe(found)}, but this ledger has no decision for {opened.txn}: it is an old "
-                "copy of the ledger, and the original went on without it. Nothing was read or written.",
+                f"The sink shows {_describe(found)}, but this ledger has no decision for {opened.txn}: a "
+                "newer copy of the ledger, or another ledger of this pipeline, went on without it. Nothing was read or "
+                "written.",
                 code=codes.ATTEMPT_UNDECIDED,
                 remedy=f"{rebuild_remedy(opened.txn.pipeline)} But if you use this copy on purpose, with tables of its "
                 "own, or if you restored other tables together with it, delete the folder "

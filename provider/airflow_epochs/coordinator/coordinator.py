@@ -27,7 +27,7 @@ from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise, event_times
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, located, tolerated
 from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -113,7 +113,8 @@ class Coordinator:
             case Step.PRESUME_ABORT:
                 # A delay only. If the other run decides meanwhile, its decision wins and this put loses.
                 if not leave_alone(self.task, view, run):
-                    self._require_markers(view)
+                    with located(**attempt_fields(view.opened.txn)):
+                        self._require_markers(view)
                     reason = f"found undecided by {run}{process_of(self.task.writer)}"
                     self._presume_abort(view, run, reason)
             case Step.ROLL_FORWARD:
@@ -168,7 +169,8 @@ class Coordinator:
         with self.task.unless_overtaken(view):
             opened = self._reopened(view, run, limits) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)
-        report = stage_attempt(self.task, opened)
+        with located(**attempt_fields(opened.txn)):
+            report = stage_attempt(self.task, opened)
         complete = self.task.ledger.complete_record(view.number)
         if complete:  # another run completed the epoch meanwhile, and may have swept it before these places were there
             self._sweep(view.number)
@@ -199,7 +201,7 @@ class Coordinator:
             report = self.stage(run, limits).stage
             view = self.task.mine(run)
         if view.state is State.OPEN:
-            with self.task.unless_overtaken(view):
+            with located(**attempt_fields(view.opened.txn)), self.task.unless_overtaken(view):
                 standing = self._decide(view.opened, run, report)
             # In every other case the epoch may be further on: another task's decision stands, or the attempt ended.
             if standing.writer == self.task.writer and standing.decision is DecisionKind.GLOBAL_COMMIT:
@@ -372,7 +374,9 @@ class Coordinator:
                 code=codes.RECEIPT_MISSING,
                 **attempt_fields(view.opened.txn),
             )
-        record = self._completion(view, self._receipts_that_hold(view), run, metrics)
+        with located(**attempt_fields(view.opened.txn)):
+            receipts = self._receipts_that_hold(view)
+        record = self._completion(view, receipts, run, metrics)
         if run != view.opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")

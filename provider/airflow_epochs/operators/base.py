@@ -176,6 +176,12 @@ class EpochOperator(BaseOperator):
         fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # of Airflow
         return fields | {"pipeline", "on_failed_epoch"}
 
+    def resolve_template_files(self) -> None:
+        """Called by Airflow when it has read the whole DAG file, which may have changed the DAG after this task."""
+        super().resolve_template_files()
+        if self.has_dag():  # type: ignore[no-untyped-call]  # of Airflow
+            require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
+
     def _require_no_wait_for_last_run(self) -> None:
         if self.depends_on_past or self.wait_for_downstream:
             raise BadArgument(
@@ -251,8 +257,10 @@ class EpochOperator(BaseOperator):
             epoch, txn = unknown[-1].epoch, unknown[-1].txn_id
             raise Refused(
                 f"A task before this one has worked on epoch {epoch} ({txn}). The ledger at "
-                f"{secrecy.shown(ledger.root)}, seen from host {socket.gethostname()}, has no record of it: this "
-                "worker sees another folder, or the ledger was lost or restored from an older copy.",
+                f"{secrecy.shown(ledger.root)} (connection {self.ledger_conn_id!r}), seen from host "
+                f"{socket.gethostname()}, has no record of it: since then `ledger_conn_id` of the DAG or `ledger_root` "
+                "of the connection was changed, or this worker sees another folder, or the ledger was lost or restored "
+                "from an older copy.",
                 code=codes.LEDGER_NOT_SHARED,
                 pipeline=self.pipeline,
             )

@@ -142,12 +142,12 @@ def _ahead(
             f"Look whose rows table {other!r} in schema {marker.schema} has: those of epoch {found.txn.epoch} went "
             f"there, and this sink has table {sink.table}. If they are not this pipeline's, the marker is another "
             f"pipeline's: {_another_name(sink, in_doubt)}. If they are, point the sink back to that table, unless "
-            "somebody renamed it; and"
+            "somebody renamed it. Then mend the ledger:"
         )
     else:
         whose = (
             f"Check that table {sink.table} has the rows of epoch {found.txn.epoch}. If it does not, the marker is "
-            f"another pipeline's: {_another_name(sink, in_doubt)}. If it does,"
+            f"another pipeline's: {_another_name(sink, in_doubt)}. If it does, mend the ledger:"
         )
     return Corrupt(
         f"The marker of sink {sink.name} in {marker.schema}.{marker.name} says that its last epoch is "
@@ -155,8 +155,7 @@ def _ahead(
         "older copy, the connection leads to another ledger, or another pipeline with these names of pipeline and "
         f"sink has its marker in the same table.{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
-        remedy=f"{whose} point `ledger_conn_id` to the right ledger if it leads to another one. "
-        + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
+        remedy=f"{whose} " + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
 
 
