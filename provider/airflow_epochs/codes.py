@@ -63,7 +63,7 @@ LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     Refused,
     "The field `ledger_root` must be an absolute path without '%' before two hexadecimal digits, or a URL without '#' "
     "and '?'. A URL of a file has three slashes: file:///srv/epochs. If it has blanks around it, no folder may have "
-    "them in its name.",
+    "them in its name. No file may be where the folder has to be.",
     "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 PACKAGE_MISSING = CONFIGURATION.code(
@@ -173,6 +173,13 @@ STORE_FORBIDDEN = STORAGE.code(
     "The object store or the file system denies access.",
     "Grant the user of the Airflow worker, or the credentials of the connection, the permissions to read, write, list "
     "and delete there.",
+)
+STORE_PLACE_UNUSABLE = STORAGE.code(
+    "EPOCHS-STORE-PLACE-UNUSABLE",
+    Refused,
+    "Nothing can be written to a place on the disk, because a file is where a folder has to be, or because the file "
+    "system takes no new folders there. To try again does not help.",
+    "Correct the path in the DAG, or move the file away if it is in the way. Then clear the failed task.",
 )
 PATH_RELATIVE = STORAGE.code(
     "EPOCHS-PATH-RELATIVE",
@@ -1011,7 +1018,7 @@ CLUSTER_CHANGED = SOURCE.code(
 RECORDS_GONE = SOURCE.code(
     "EPOCHS-RECORDS-GONE",
     Corrupt,
-    "Kafka no longer has records that the pipeline must read.",
+    "Kafka no longer has records that the pipeline must read, or the topic or partition where it goes on.",
     "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
     "the loss instead, run the command that the message names: it prints what is lost, and asks.",
 )

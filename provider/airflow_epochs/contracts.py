@@ -950,6 +950,20 @@ class Preflight(Protocol):
 
 
 @runtime_checkable
+class Probing(Protocol):
+    """A sink that can find out whether it can write where its rows are staged."""
+
+    def require_writable(self, env: Environment) -> None:
+        """Write a probe there, and remove it. ``open`` asks before the sink's first epoch, ``check`` at any time.
+
+        Raises:
+            Refused: A right is missing, or something is in the way.
+            NotApplied, OutcomeUnknown: The store does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class Fitting(Protocol):
     """A sink that can tell which values its destination takes, so that other rows become dead letters."""
 

@@ -104,13 +104,13 @@ def ordered(ledger_root: Path, *words: str) -> str:
     """``airflow <words>`` at a terminal, which asks, and is told yes; what it shows."""
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
-        parsed = _parser().parse_args([*words])
+        parsed = parser().parse_args([*words])
         with terminal("y\n") as screen:
             parsed.func(parsed)
     return screen.text
 
 
-def _parser() -> ArgumentParser:
+def parser() -> ArgumentParser:
     """What Airflow makes of our commands."""
     parser = ArgumentParser(prog="airflow")
     groups = parser.add_subparsers(required=True)

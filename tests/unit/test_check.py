@@ -22,6 +22,7 @@ from airflow_epochs.contracts import SparkJob
 from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.looks import Checked, Result, made
 from airflow_epochs.errors import Refused
+from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict
@@ -37,13 +38,13 @@ DAG = """
     from airflow.sdk import DAG
     from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect
 
-    def pipeline(name, transform="{folder}/app.py:kept", **options):
+    def pipeline(name, transform="{folder}/app.py:kept", table=None, **options):
         usual = dict(mode="upsert", keys=["id"], storage_conn_id="lake")
         EpochPipeline(
             name,
             source=DeltaSource("{folder}/input"),
             transform=transform,
-            sinks=[DeltaSink("out", "{folder}/" + name, **(usual | options))],
+            sinks=[DeltaSink("out", table or "{folder}/" + name, **(usual | options))],
             spark=SparkConnect("spark"),
         )
 
@@ -167,7 +168,14 @@ def test_a_good_pipeline_is_in_order_in_every_part_and_nothing_is_changed(world:
         *("ledger, connection", "ledger, store", "ledger, signatures", "ledger, owner", "ledger, epochs"),
         *("transform, file", "transform, code", "source, input"),
         *("spark, connection spark", "spark, session", "spark, delta jars", "spark, python"),
-        *("transform, import", "spark, input", "sink out, connection lake", "sink out, marker", "sink out, ready"),
+        *(
+            "transform, import",
+            "spark, input",
+            "sink out, connection lake",
+            "sink out, marker",
+            "sink out, ready",
+            "sink out, write",
+        ),
     ]
     assert rows["ledger, signatures"]["details"] == "Records are signed."
     assert rows["spark, session"]["details"] == "Spark 4.0.1; pyspark 4.0.1 with Python 3.12.1 asks it."
@@ -178,7 +186,7 @@ def test_a_good_pipeline_is_in_order_in_every_part_and_nothing_is_changed(world:
 
 def test_the_table_ends_with_a_sentence_and_json_has_real_types(world: World) -> None:
     code, told = world.said("table")
-    assert code == 0 and told.rstrip().endswith("DAG orders_dag: 17 of 17 checks are in order. Nothing was changed.")
+    assert code == 0 and told.rstrip().endswith("DAG orders_dag: 18 of 18 checks are in order. Nothing was changed.")
     assert json.loads(world.said("json")[1])[1] | {"details": ""} == {
         "pipeline": "orders",
         "of": "ledger",
@@ -287,7 +295,7 @@ def test_a_key_that_the_table_lacks_is_found_and_green_once_the_table_has_it(wor
 def test_a_missing_connection_of_a_sink_is_told_of_that_sink_alone(world: World) -> None:
     world.patch.delenv("AIRFLOW_CONN_LAKE")
     assert world.failed()["check"] == "connection lake"
-    assert world.not_checked() == {"sink out, marker", "sink out, ready"}
+    assert world.not_checked() == {"sink out, marker", "sink out, ready", "sink out, write"}
 
 
 def test_an_input_that_is_not_there_is_found(world: World) -> None:
@@ -425,3 +433,53 @@ def test_code_that_must_be_acknowledged_is_found_until_the_command_is_typed(tmp_
     assert told.error and told.error.code is codes.CODE_NOT_ACKNOWLEDGED
     remedies.typed(tmp_path / "ledger", told.error, "acknowledge-code")
     assert results(changed) == set()
+
+
+# -- places that can never be written ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [("afile/lake/orders", "afile is not a folder"), ("/proc/nowhere/x", "/proc takes no new folders")],
+    ids=["below a file", "in a file system without folders of users"],
+)
+def test_a_table_that_can_never_be_written_fails_until_its_path_is_correct(world: World, table: str, says: str) -> None:
+    (world.folder / "afile").write_text("precious")
+    world.dag(f'pipeline("audit", table="{world.folder / table}")')
+    row = world.failed()
+    assert (row["pipeline"], row["of"], row["check"]) == ("audit", "sink out", "write")
+    assert row["code"] == codes.STORE_PLACE_UNUSABLE.name and says in row["cause"]
+    assert row["remedy"].startswith("Correct the path in the DAG") and row["remedy"].endswith(
+        "Then run the command again."
+    )
+    world.dag('pipeline("audit")')
+    before = world.files()
+    world.require_green()
+    assert world.files() == before
+
+
+def test_a_table_below_a_file_is_in_order_as_soon_as_the_file_is_moved_away(world: World) -> None:
+    file = world.folder / "afile"
+    file.touch()
+    world.dag(f'pipeline("audit", table="{file}/orders")')
+    assert world.failed()["code"] == codes.STORE_PLACE_UNUSABLE.name
+    file.rename(world.folder / "moved")
+    world.require_green()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("root", ["afile", "afile/ledger"], ids=["a file", "below a file"])
+def test_a_ledger_root_that_is_a_file_fails_as_it_would_in_a_run_until_it_is_a_folder(world: World, root: str) -> None:
+    (world.folder / "afile").write_text("precious")
+    for extra in ({}, {"create": True}):
+        world.ledger_at(root, **extra)
+        row = world.failed()
+        assert (row["of"], row["check"], row["code"]) == ("ledger", "connection", codes.LEDGER_ROOT_UNUSABLE.name)
+        assert f"{world.folder}/afile is not a folder" in row["cause"] and "'epochs_default'" in row["cause"]
+        assert "What to do: Set `ledger_root` of connection 'epochs_default'" in world.said("table")[1]
+    with pytest.raises(Refused) as refused:
+        EpochsHook().ledger("orders")  # as a run begins
+    assert refused.value.code and (refused.value.code.name, refused.value.what) == (row["code"], row["cause"])
+    world.ledger_at("ledger")
+    world.require_green()
+    assert (world.folder / "afile").read_text() == "precious"

@@ -479,10 +479,40 @@ def test_a_connection_that_cannot_be_read_does_not_hide_the_others(
         {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
     assert isinstance(ended.value.code, str), "Python prints the text, and exits with 1"
     assert [row["pipeline"] for row in json.loads(capsys.readouterr().out)] == ["orders"]
-    record.offset = 99
-    if command == "find":
-        with pytest.raises(SystemExit, match="EPOCHS-LEDGER-ROOT-UNUSABLE"):
-            finding.find(record)
+    told = ended.value.code
+    assert "The ledger of connection a_broken_one was left out.\nEPOCHS-LEDGER-ROOT-UNUSABLE" in told
+    assert "run the command again" in told and "clear the failed task" not in told
+    record.ledger_conn_id = "epochs_default"  # as the text says
+    {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
+    assert [row["pipeline"] for row in json.loads(capsys.readouterr().out)] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("question", "nothing"),
+    [
+        ({"topic": "orders", "partition": 0, "offset": 99}, "No complete epoch of any pipeline of the other ledgers"),
+        ({"run_id": "r99"}, "No pipeline of the other ledgers has an epoch of run r99"),
+    ],
+    ids=["a record", "a run"],
+)
+def test_what_no_readable_ledger_has_is_not_found_and_the_ledger_that_was_left_out_is_named(
+    in_doubt: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: JsonDict, nothing: str
+) -> None:
+    initialised()
+    (tmp_path / "afile").touch()
+    broken = {"conn_type": "epochs", "extra": {"ledger_root": f"{tmp_path}/afile"}}
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER_FILE", json.dumps(broken))
+    unasked = dict.fromkeys(("run_id", "dag_id", "topic", "partition", "offset", "table", "version", "row_file"))
+    with pytest.raises(SystemExit) as ended:
+        finding.find(_args(**{**unasked, **question, "ledger_conn_id": None}))
+    told = str(ended.value.code)
+    assert nothing in told
+    assert "The ledger of connection ledger_file was left out." in told and "afile is not a folder" in told
+    assert "`--ledger-conn-id`" in told and "Airflow retry" not in told
+    with pytest.raises(SystemExit) as ended:
+        finding.find(_args(**{**unasked, **question, "ledger_conn_id": "epochs_default"}))
+    assert nothing.replace(" of the other ledgers", "") in str(ended.value.code)
+    assert "ledger_file" not in str(ended.value.code)
 
 
 def test_show_without_a_number_shows_the_newest_epoch_and_the_attempts_before_it(

@@ -82,12 +82,53 @@ def test_the_test_button_creates_no_misspelled_folder_unless_it_is_told_to(
     ok, told = EpochsHook().test_connection()
     assert not ok and not root.exists()
     assert told.startswith(
-        f"EPOCHS-LEDGER-FOLDER-MISSING: The folder {root} does not exist on this machine. Nothing was created.\n"
-        "What to do: Correct"
+        f"EPOCHS-LEDGER-FOLDER-MISSING: The folder {root} does not exist on this machine. The field `ledger_root` of "
+        "connection 'epochs_default' names it. Nothing was created.\nWhat to do: Correct"
     )
     given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(root), "create": True})
     ok, told = EpochsHook().test_connection()
     assert ok and list(root.iterdir()) == []
+
+
+def test_the_test_button_names_the_place_that_takes_no_folder_and_no_pipeline_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": "/proc/nowhere", "create": True})
+    ok, told = EpochsHook().test_connection()
+    assert not ok and "cannot write to the ledger at /proc/nowhere: FileNotFoundError" in told
+    assert "What to do: Correct `ledger_root`" in told
+    assert epochs.PROBED not in told and "probe" not in caplog.text
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(tmp_path / "new"), "create": True})
+    ok, told = EpochsHook().test_connection()
+    assert ok and list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_probe_that_could_not_be_put_is_not_said_to_be_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    class Full(LocalStore):
+        def put_if_absent(self, key: str, value: bytes) -> bool:
+            raise OSError(28, "No space left on device")
+
+        def delete(self, key: str) -> None:
+            raise OSError(5, "Input/output error")
+
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(tmp_path)})
+    monkeypatch.setattr(EpochsHook, "get_conn", lambda self: Full(tmp_path))
+    ok, told = EpochsHook().test_connection()
+    assert not ok and "No space left on device" in told and "Free space on the ledger's disk" in told
+    assert "cannot delete the probe" not in caplog.text
+
+
+def test_a_root_that_is_a_file_is_refused_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "afile"
+    file.write_text("precious")
+    for root in (file, file / "epochs"):
+        given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(root), "create": True})
+        ok, told = EpochsHook().test_connection()
+        assert not ok and told.startswith(f"{codes.LEDGER_ROOT_UNUSABLE.name}: ")
+        assert f"connection 'epochs_default' is '{root}', and {file} is not a folder" in told
+    assert file.read_text() == "precious"
 
 
 def test_the_test_button_leaves_the_ledgers_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,8 @@ class Told(Brokers):
     def __init__(self) -> None:
         self.logs: dict[str, Log] = {}
         self.epoch_ends: dict[Partition, int | None] = {}
+        self.made = 1
+        """How often the topics were created."""
 
     def __enter__(self) -> Brokers:
         return self
@@ -41,7 +44,11 @@ class Told(Brokers):
         pass
 
     def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
-        there = {topic: TopicLog(f"id-of-{topic}", {0: self.logs[topic]}) for topic in topics if topic in self.logs}
+        there = {
+            topic: TopicLog(f"id-{self.made}-of-{topic}", {0: self.logs[topic]})
+            for topic in topics
+            if topic in self.logs
+        }
         return ClusterLog("c", there, {at: end for at, end in self.epoch_ends.items() if at in (epochs or {})})
 
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
@@ -122,6 +129,22 @@ def test_a_log_that_was_cut_before_the_beginning_of_an_aborted_epoch_is_gone_on_
     assert world.opened(4).ranges == {world.topic(): (OffsetRange(0, 15, 60),)}
 
 
+def test_a_topic_that_is_gone_is_not_said_to_have_had_more_records_and_is_gone_on_with_when_it_is_there_again(
+    world: TopicWorld, brokers: Told
+) -> None:
+    """Epoch 1 has read the topic to its end."""
+    del brokers.logs[world.topic()]
+    error = stopped(world, 2)
+    assert error.code is codes.RECORDS_GONE and "no longer has records" not in error.what
+    assert f"{world.topic()}[0] offset 20 and up (the topic no longer exists)" in error.what
+    assert "If there were records that it had not read yet, they are gone too." in error.what
+    assert f"create {world.topic()}, and run `airflow epochs reset-source" in error.remedy
+    brokers.logs[world.topic()] = Log(0, 7, 0)
+    brokers.made = 2
+    typed(world.ledger_root, error, "reset-source")
+    assert world.opened(3).ranges == {world.topic(): (OffsetRange(0, 0, 7),)}, "each record of the new topic, once"
+
+
 def test_where_nothing_is_lost_and_no_epoch_was_aborted_skip_has_nothing_to_do(
     world: TopicWorld, brokers: Told
 ) -> None:
@@ -156,6 +179,20 @@ def test_a_command_goes_on_with_the_source_on_record_whatever_fails_in_the_searc
     shown = typed(world.ledger_root, stopped(world, 2), "skip")
     assert "No DAG tells the source here (RuntimeError): it is taken as epoch 1 has it on record." in shown
     assert world.opened(3).ranges == {world.topic(): (OffsetRange(0, 25, 40),)}
+
+
+def test_what_airflow_logs_of_its_bundles_is_not_in_the_midst_of_what_reset_source_prints(
+    world: TopicWorld, brokers: Told, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def bags() -> Iterable[object]:
+        os.write(1, b"[info] DAG bundles loaded\n")
+        return ()
+
+    monkeypatch.setattr(definitions, "_bags", bags)
+    words = ("epochs", "reset-source", world.name, "--starting", "earliest", "--why", "the test says so")
+    assert "No DAG tells the source here" in ordered(world.ledger_root, *words)
+    out, err = capfd.readouterr()
+    assert "bundles" not in out and "DAG bundles loaded" in err
 
 
 def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_has_opened_an_epoch(

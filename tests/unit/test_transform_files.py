@@ -37,6 +37,15 @@ def test_a_missing_transform_is_refused_naming_every_place_looked_at(tmp_path: P
     assert str(tmp_path / "b" / "orders.py") in str(refused.value)
 
 
+def test_a_folder_that_is_named_twice_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        find_transform("orders.py:orders", [tmp_path, tmp_path.parent, tmp_path, tmp_path.parent])
+    assert refused.value.what.count(f"{tmp_path}/orders.py") == refused.value.what.count("/orders.py") - 1 == 1
+    assert "the folder above each" in refused.value.remedy
+    (tmp_path.parent / "orders.py").write_text("def orders(batch, epoch): ...\n")
+    assert find_transform("orders.py:orders", [tmp_path, tmp_path.parent]).path == str(tmp_path.parent / "orders.py")
+
+
 @pytest.mark.parametrize("changed", ["orders.py", "helper.py", "rates/__init__.py", None])
 def test_the_digest_tells_the_code_that_is_run_wherever_it_lies(tmp_path: Path, changed: str | None) -> None:
     digests: list[str | None] = []

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -46,6 +46,8 @@ _UNKNOWN = (
     codes.DAG_NOT_IMPORTED,
 )
 """The command names something that is not there: the cause says where."""
+_OF_LEDGER = (codes.LEDGER_ROOT_MISSING, codes.LEDGER_ROOT_UNUSABLE, codes.LEDGER_UNREADABLE)
+"""The command cannot read the ledger, whatever the pipeline's tasks do."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _QUIET = {**dict.fromkeys(CHATTER, logging.WARNING), "kafka.net.selector": logging.ERROR}
 """Logger -> what it may log. kafka-python's selector warns of every step that takes 0.1 s, such as to connect."""
@@ -73,32 +75,48 @@ def tells_refusals(command: Command) -> Command:
     return telling
 
 
-def of_each(conn_ids: Sequence[str], rows: Callable[[str], Iterable[T]]) -> tuple[list[T], list[EpochError]]:
-    """The rows of all ledger connections, and why some connections cannot be read.
+def of_each(conn_ids: Sequence[str], rows: Callable[[str], Iterable[T]]) -> tuple[list[T], dict[str, EpochError]]:
+    """The rows of all ledger connections; and of those that cannot be read, why.
 
     Raises:
         EpochError: There is only one connection, and it cannot be read.
     """
     found: list[T] = []
-    failed: list[EpochError] = []
+    failed: dict[str, EpochError] = {}
     for conn_id in conn_ids:
         try:
             found += rows(conn_id)
         except EpochError as error:
             if len(conn_ids) == 1:
                 raise
-            failed.append(error)
+            failed[conn_id] = error
     return found, failed
 
 
-def end_with(failed: Sequence[EpochError]) -> None:
-    """End the command with these errors and exit code 1; do nothing if there are none."""
-    if failed:
-        raise SystemExit("\n\n".join(map(str, failed)))
+def end_with(failed: Mapping[str, EpochError], nothing: Refused | None = None) -> None:
+    """End the command with exit code 1, and say which ledgers could not be read; do nothing if all could be.
+
+    ``nothing``: that the other ledgers have nothing to print, if so.
+    """
+    if not failed:
+        return
+    left_out = [
+        f"The ledger of connection {conn_id} was left out.\n{_typed(error)}" for conn_id, error in failed.items()
+    ]
+    others = "To ask one ledger alone, type the command with `--ledger-conn-id` and its connection."
+    raise SystemExit("\n\n".join([*([str(nothing)] if nothing else []), *left_out, others]))
+
+
+def _typed(error: EpochError) -> str:
+    """The error as a command has it: no task has failed that could be cleared."""
+    error.remedy = in_dry_run(error.remedy)
+    return str(error)
 
 
 def _ending(error: EpochError) -> SystemExit:
     """Python prints the text of an exit only if its code is the text, and then exits with 1."""
+    if error.code in _OF_LEDGER:
+        return SystemExit(_typed(error))
     if error.code in _UNKNOWN:
         return _misspelled(with_remedy(error.cause, in_dry_run(error.filled_remedy)))
     return _misspelled(str(error)) if error.code is codes.SOURCE_NOT_MOVABLE else SystemExit(str(error))

@@ -12,6 +12,7 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, known_ledger, tells_refusals
+from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.coordinator import code_changes
 from airflow_epochs.coordinator.code_changes import Code
 from airflow_epochs.errors import Refused
@@ -68,7 +69,8 @@ def acknowledge_code(args: Namespace) -> None:
 
 def _ledger_and_code(args: Namespace) -> tuple[Ledger, Code]:
     if args.code is None:
-        found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="open")
+        with answer_alone():
+            found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="open")
         assert found.pipeline.transform.digest, "the step `open` finds the file"
         return found.task().ledger, Code.of(found.pipeline.transform)
     if not (named := _CODE.fullmatch(args.code)):

@@ -64,17 +64,18 @@ def find(args: Namespace) -> None:
     if not found and args.topic is None and args.run_id is None:
         found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args, thoroughly=True))
     if not found:
-        end_with(failed)
-        raise _nothing(args)
+        nothing = _nothing(args, "pipeline of the other ledgers" if failed else "pipeline")
+        end_with(failed, nothing)
+        raise nothing
     print_rows(found, args.output)
     end_with(failed)
 
 
-def _nothing(args: Namespace) -> Refused:
+def _nothing(args: Namespace, pipeline: str) -> Refused:
     if args.run_id is not None:
         of_dag = f" of DAG {args.dag_id}" if args.dag_id else ""
-        return Refused(f"No pipeline has an epoch of run {args.run_id}{of_dag}.", code=codes.RUN_WITHOUT_EPOCH)
-    return Refused(f"No complete epoch of any pipeline has {_question(args)}.", code=codes.NOTHING_FOUND)
+        return Refused(f"No {pipeline} has an epoch of run {args.run_id}{of_dag}.", code=codes.RUN_WITHOUT_EPOCH)
+    return Refused(f"No complete epoch of any {pipeline} has {_question(args)}.", code=codes.NOTHING_FOUND)
 
 
 def _question(args: Namespace) -> str:

@@ -16,6 +16,7 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, ledger_of, tells_refusals
 from airflow_epochs.commands.orders import environment, wrong_options
+from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import adopting, orders
 from airflow_epochs.coordinator.admin import Account
@@ -109,7 +110,8 @@ def _moving_out() -> list[ActionCommand]:
 def adopt_checkpoint(args: Namespace) -> None:
     """``airflow epochs adopt-checkpoint``: begin where a Spark query ended, after a look at its folder and a yes."""
     by, files, place = account_of(args), _files(args), _place(args)
-    found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
+    with answer_alone():
+        found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
     source = _kafka(found)
     attempt = adopting.require_new(found.task())
     with located(args.pipeline):
@@ -189,7 +191,8 @@ def _state_stays(checkpoint: StreamCheckpoint, place: str) -> list[str]:
 def adopt_group(args: Namespace) -> None:
     """``airflow epochs adopt-group``: begin at a group's committed offsets, after a look at the group and a yes."""
     by, otherwise = account_of(args), _otherwise(args.starting)
-    found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
+    with answer_alone():
+        found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
     source, attempt = _kafka(found), adopting.require_new(found.task())
     with located(args.pipeline):
         offsets = _offsets_of_group(source, args.group)

@@ -23,6 +23,7 @@ from airflow_epochs.commands.asking import (
     offsets_in,
     tells_refusals,
 )
+from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Movable, Move, backfill_from
 from airflow_epochs.coordinator import admin, orders, rewinding, savepoints
 from airflow_epochs.coordinator.order_wording import planned_anew, told
@@ -245,7 +246,8 @@ def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
     newest, pipeline = at.newest, at.newest.txn.pipeline
     try:
         owner = admin.owner_of(ledger, pipeline)
-        return definitions.find(pipeline, owner, args.ledger_conn_id).pipeline.source.spec()
+        with answer_alone():
+            return definitions.find(pipeline, owner, args.ledger_conn_id).pipeline.source.spec()
     except Exception as error:
         code = error.code if isinstance(error, EpochError) else None
         told = code.name if code else type(error).__name__

@@ -10,6 +10,7 @@ from argparse import Namespace
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, instant_in, offsets_in, tells_refusals
+from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.coordinator.rebuilding import planning, recording, wording
 from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.hooks.audit import caller, logged
@@ -49,7 +50,8 @@ def rebuild_command() -> ActionCommand:
 def rebuild(args: Namespace) -> None:
     """Record where the sinks end, after a look at the plan and a yes."""
     by = account_of(args)
-    found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
+    with answer_alone():
+        found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
     ends = offsets_in(args.offsets) if args.offsets else {}
     told = Told(
         ends={topic: {str(partition): at for partition, at in of.items()} for topic, of in ends.items()},

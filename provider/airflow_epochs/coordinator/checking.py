@@ -21,6 +21,7 @@ from airflow_epochs.contracts import (
     PlannedEpoch,
     Position,
     Preparing,
+    Probing,
     Sink,
     SparkJob,
     Stateful,
@@ -376,6 +377,8 @@ def _of_sink(state: _State, sink: Sink) -> Iterator[Look]:
     after = (*_keys(connections), _EPOCHS)
     yield look(check="marker", ask=partial(_marker, state, sink), after=after)
     yield look(check="ready", ask=partial(_ready, state, sink), after=after)
+    if isinstance(sink, Probing):
+        yield look(check="write", ask=partial(_write, state, sink), after=_keys(connections))
 
 
 def _adopted(state: _State) -> dict[str, str | None]:
@@ -400,6 +403,13 @@ def _ready(state: _State, sink: Sink) -> str:
     if refused := preflight.refusal(state.task, sink.name, SinkPlan(spec=sink.spec(), previous=previous)):
         raise refused
     return ""
+
+
+def _write(state: _State, sink: Sink) -> str:
+    """Whether rows can be staged. ``open`` asks this before the sink's first epoch alone."""
+    if refused := preflight.unwritable(sink, state.pipeline.name, state.env):
+        raise refused
+    return "A probe was written and removed."
 
 
 def _of_state(state: _State) -> Iterator[Look]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from airflow_epochs import secrecy
-from airflow_epochs.contracts import Preflight
+from airflow_epochs.contracts import Environment, Preflight, Probing, Sink
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.model import SinkPlan, TransactionId
@@ -19,21 +19,26 @@ _OF_VOTE = re.compile(r"\b([Cc]lear the) stage task\b")
 def require_ready(task: TaskTry, plans: Mapping[str, SinkPlan]) -> None:
     """Raise the Refused of the first sink that is not ready; log those of the others, so one look shows all of them.
 
-    Raises NotApplied if a sink does not answer. Changes nothing.
+    Of a sink without an epoch so far, also find out whether it can write. Raises as ``refusal`` and ``unwritable``.
     """
-    refusals = [no for sink, plan in plans.items() if (no := refusal(task, sink, plan))]
+    refusals = [no for sink, plan in plans.items() if (no := _refusal_at_open(task, sink, plan))]
     for other in refusals[1:]:
         log.error("%s", other)
     if refusals:
         raise refusals[0]
 
 
+def _refusal_at_open(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
+    refused = refusal(task, name, plan)
+    return refused or (None if plan.previous else unwritable(_sink(task, name), task.pipeline.name, task.env))
+
+
 def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
-    """The error of one sink that is not ready; None if it is, or if a sink of its kind cannot tell.
+    """The error of one sink that is not ready; None if it is, or if a sink of its kind cannot tell. Changes nothing.
 
     Raises NotApplied if the sink does not answer.
     """
-    (sink,) = (sink for sink in task.pipeline.sinks if sink.name == name)
+    sink = _sink(task, name)
     if not isinstance(sink, Preflight):
         return None
     previous = TransactionId.parse(plan.previous) if plan.previous else None
@@ -45,3 +50,22 @@ def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
         refused.remedy = _OF_VOTE.sub(r"\1 failed task", refused.remedy)
         return refused
     return None
+
+
+def unwritable(sink: Sink, pipeline: str, env: Environment) -> Refused | None:
+    """The error of one sink that cannot write; None if it can, or if a sink of its kind cannot tell. Leaves nothing.
+
+    Raises NotApplied or OutcomeUnknown if its store does not answer.
+    """
+    if not isinstance(sink, Probing):
+        return None
+    try:
+        with located(pipeline, sink=sink.name):
+            sink.require_writable(env)
+    except Refused as refused:
+        return refused
+    return None
+
+
+def _sink(task: TaskTry, name: str) -> Sink:
+    return next(sink for sink in task.pipeline.sinks if sink.name == name)

@@ -14,6 +14,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.errors import NotApplied, Refused, first_line
 from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.storage.blobs import PROBE
 from airflow_epochs.storage.files import Files, open_files
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _require_nothing(location: TableLocation) -> None:
     # deltalake says "not found" also for a folder that it may not read. Listing the folder tells the difference.
     files = location.files
     found = files.names("")
-    others = found - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
+    others = {name for name in found if not name.startswith(PROBE)} - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
     if STAGING_FOLDER in found:  # the name of a staging folder has a dot; a ledger, for example, has none
         others |= {f"{STAGING_FOLDER}/{name}" for name in files.names(STAGING_FOLDER) if "." not in name}
     if others:

@@ -14,6 +14,7 @@ from airflow.sdk.log import mask_secret
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown, Refused, with_remedy
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
+from airflow_epochs.storage.local import in_the_way
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Connection, SparkRunner
@@ -103,7 +104,7 @@ class EpochsHook(BaseHook):
         return connection(self.ledger_conn_id)
 
     def get_conn(self) -> Store:
-        """The byte store at the ledger's root. Raises Refused if the connection has no ``ledger_root``."""
+        """The byte store at the ledger's root. Raises Refused if ``ledger_root`` is missing, or can be no folder."""
         from airflow_epochs.ledger.store import open_store, without_blanks
 
         described = self._described
@@ -113,7 +114,21 @@ class EpochsHook(BaseHook):
                 f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
                 code=codes.LEDGER_ROOT_MISSING,
             )
-        return open_store(without_blanks(str(root)), _storage_options(described))
+        store = open_store(without_blanks(str(root)), _storage_options(described))
+        self._require_folder(store)
+        return store
+
+    def _require_folder(self, store: Store) -> None:
+        """No file is where the ledger's folder has to be."""
+        folder = _local_folder(store)
+        if folder and (found := in_the_way(folder)):
+            raise Refused(
+                f"The field `ledger_root` of connection {self.ledger_conn_id!r} is {str(folder)!r}, and {found} is not "
+                "a folder. The ledger is a folder.",
+                code=codes.LEDGER_ROOT_UNUSABLE,
+                remedy=f"Set `ledger_root` of connection {self.ledger_conn_id!r} to the folder that has the ledger, or "
+                "that a new ledger shall have. Then clear the failed task.",
+            )
 
     def ledger(self, pipeline: str) -> Ledger:
         """The pipeline's ledger. Raises Refused if the connection requires signatures but has no key."""
@@ -197,14 +212,19 @@ class EpochsHook(BaseHook):
             Refused: The folder does not exist, or the store is none for a ledger.
             NotApplied: The store cannot be written.
         """
-        folder = self._local_folder()
+        folder = _local_folder(self.get_conn())
         if folder and not folder.is_dir() and not self._flag("create"):
-            raise _no_folder(folder)
-        ledger = self.ledger(PROBED)
-        ledger.identity()  # is not there: a store may deny to say so
-        ledger.probe()
-        if folder:
-            _remove_empty(folder / PROBED)
+            raise self._no_folder(folder)
+        try:
+            ledger = self.ledger(PROBED)
+            ledger.identity()  # is not there: a store may deny to say so
+            ledger.probe()
+        except EpochError as error:
+            error.pipeline = None  # it is none of the user's
+            raise
+        finally:
+            if folder:
+                _remove_empty(folder / PROBED)
         fine = "The ledger's store honours put-if-absent: a probe was written, read back and removed."
         return f"{fine} Every worker must see the same folder at {folder}." if folder else fine
 
@@ -212,19 +232,19 @@ class EpochsHook(BaseHook):
         """Whether records are signed, and what is weak about that."""
         return self._flaw_of_keys() or "Records are signed."
 
-    def _local_folder(self) -> Path | None:
-        """The folder of a ledger on this machine's disk; None if it is in an object store."""
-        from airflow_epochs.ledger.store import LocalStore
+    def _no_folder(self, folder: Path) -> Refused:
+        return Refused(
+            f"The folder {folder} does not exist on this machine. The field `ledger_root` of connection "
+            f"{self.ledger_conn_id!r} names it. Nothing was created.",
+            code=codes.LEDGER_FOLDER_MISSING,
+        )
 
-        store = self.get_conn()
-        return Path(store.root) if isinstance(store, LocalStore) else None
 
+def _local_folder(store: Store) -> Path | None:
+    """The folder of a ledger on this machine's disk; None if it is in an object store."""
+    from airflow_epochs.ledger.store import LocalStore
 
-def _no_folder(folder: Path) -> Refused:
-    return Refused(
-        f"The folder {folder} does not exist on this machine. Nothing was created.",
-        code=codes.LEDGER_FOLDER_MISSING,
-    )
+    return Path(store.root) if isinstance(store, LocalStore) else None
 
 
 def _remove_empty(folder: Path) -> None:

@@ -6,6 +6,7 @@ A store that overwrites would replace a decision without an error.
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
@@ -20,6 +21,11 @@ DISK_REMEDY = (
 )
 
 
+PLACE_REMEDY = (
+    "Correct `ledger_root` of the ledger's connection: no folder can be created there, or there is no such bucket. "
+    "Then clear the failed task."
+)
+
 RIGHTS_REMEDY = (
     "Grant the credentials of the ledger's connection the permissions to read, write, list and delete below "
     f"`ledger_root`. {S3_RIGHTS} Then let Airflow retry, or clear the failed task: it goes on where it stopped."
@@ -30,6 +36,8 @@ def remedy_of(error: Exception) -> str | None:
     """What to do about an error of the ledger's store; None: what its code says."""
     if is_denied(error):
         return RIGHTS_REMEDY
+    if isinstance(error, FileNotFoundError):
+        return PLACE_REMEDY
     return DISK_REMEDY if disk_says_no(error) else None
 
 
@@ -44,7 +52,7 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
         honoured = _honours_put_if_absent(store, key)
     except Exception as error:
         raise NotApplied(
-            f"The provider cannot write to the ledger: {error!r}.",
+            f"The provider cannot write to the ledger at {getattr(store, 'root', '') or 'its store'}: {error!r}.",
             code=codes.LEDGER_NOT_WRITTEN,
             remedy=remedy_of(error),
             pipeline=pipeline,
@@ -60,12 +68,23 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
 
 def _honours_put_if_absent(store: Store, key: str) -> bool:
     try:
-        store.put_if_absent(key, b"first")
-        return not store.put_if_absent(key, b"second") and store.get(key) == b"first"
+        _put_first(store, key)
     except NotImplementedError:
         return False
+    try:
+        return not store.put_if_absent(key, b"second") and store.get(key) == b"first"
     finally:
         _forget(store, key)
+
+
+def _put_first(store: Store, key: str) -> None:
+    """Put the probe. If that fails, it may have landed; that it cannot be deleted then is no news."""
+    try:
+        store.put_if_absent(key, b"first")
+    except Exception:
+        with suppress(Exception):
+            store.delete(key)
+        raise
 
 
 def _forget(store: Store, key: str) -> None:

@@ -25,14 +25,16 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     """
     transform = Transform.parse(text)
     relative = transform.path
-    looked = [Path(relative)] if Path(relative).is_absolute() else [folder / relative for folder in folders]
+    places = [Path(relative)] if Path(relative).is_absolute() else [folder / relative for folder in folders]
+    looked = list(dict.fromkeys(places))
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
         raise Refused(
             f"There is no transform file {relative!r}. The task looked for: {', '.join(map(str, looked))}.",
             code=codes.TRANSFORM_MISSING,
-            remedy="Give `transform=` an absolute path, or a path relative to the DAG file or to the DAGs folder. Then "
-            "clear the failed task.",
+            remedy="Give `transform=` an absolute path, or one that is relative to a folder in which the task looked. "
+            "In a DAG, these are the folder of the DAG file, the DAGs folder, and the folder above each. Then clear "
+            "the failed task.",
         )
     path = found.resolve()
     siblings = siblings_of(str(path)).values()

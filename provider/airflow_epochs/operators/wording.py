@@ -26,5 +26,6 @@ def in_one_task(remedy: str) -> str:
 def in_dry_run(remedy: str) -> str:
     """``remedy`` for a dry run, or for a misspelled command: no task has failed, so the command is run again."""
     again = re.sub(_RETRIED + _OR_NEXT, "run the command again", _CLEARED.sub("run the command again", remedy))
+    again = again.replace("run the command again: it goes on where it stopped", "run the command again")
     alone = re.sub(r"let Airflow retry,? or (?=run the command)", "", again, flags=re.I)
     return re.sub(r"(^|\. )run the command", r"\1Run the command", alone)

@@ -101,6 +101,10 @@ class StagedTable:
         txn = attempt.txn
         return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{try_id}"
 
+    def require_writable(self) -> None:
+        """Raise Refused if no rows can be staged below the root. Leaves nothing behind."""
+        self._where.files.probe("")
+
     def plan(self, attempt: SinkAttempt, try_id: str, newest: How | None = None) -> JsonDict:
         """What Spark needs to fill the place of this try. Says whose the folder is.
 

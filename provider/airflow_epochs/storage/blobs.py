@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+PROBE = ".epochs-probe-"
+"""How the name of a probe begins: hidden from readers of tables, and the name of no pipeline."""
+
 
 class TooLarge(ValueError):
     """The file is larger than its reader accepts, or is no regular file. It was not read."""

@@ -54,6 +54,16 @@ class Files(Protocol):
         """
         ...
 
+    def probe(self, folder: str) -> None:
+        """Find out whether files can be written below a folder, which need not exist. Leaves nothing behind.
+
+        Raises:
+            Refused: Something else than a folder is in the way, or no folder can be created.
+            NotApplied: The disk does not take a file.
+            OutcomeUnknown: The object store does not confirm the file.
+        """
+        ...
+
     def upload(self, path: str, source: Path) -> None:
         """Copy a file of the local disk to a path that nobody else uses, durably, without reading all of it at once.
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage import fsync
-from airflow_epochs.storage.blobs import TooLarge
+from airflow_epochs.storage.blobs import PROBE, TooLarge
+
+_READ_ONLY = "Mount the disk so that it can be written, or correct the path. Then clear the failed task."
 
 
 @contextmanager
-def _local_errors(place: Path | str) -> Iterator[None]:
+def _local_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
@@ -27,10 +31,29 @@ def _local_errors(place: Path | str) -> Iterator[None]:
             code=codes.STORE_FORBIDDEN,
         ) from error
     except OSError as error:
+        is_no_folder = isinstance(error, (NotADirectoryError, FileExistsError))
+        if is_no_folder and (found := in_the_way(place)):
+            raise _unusable(found, "is not a folder", place) from error
         raise NotApplied(
             f"A file operation in {place} failed: {error}.",
             code=codes.STORE_UNREACHABLE,
+            remedy=_READ_ONLY if error.errno == errno.EROFS else None,
         ) from error
+
+
+def _unusable(found: Path, why: str, place: Path) -> Refused:
+    return Refused(f"{found} {why}, so {place} cannot be written.", code=codes.STORE_PLACE_UNUSABLE)
+
+
+def in_the_way(folder: Path) -> Path | None:
+    """What is where an absolute folder, or one above it, has to be, and is not a folder; None if nothing is."""
+    there = _nearest(folder)
+    return None if os.path.isdir(there) else there
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself if something is there, else the nearest one above it."""
+    return next(each for each in (folder, *folder.parents) if os.path.lexists(each))
 
 
 class Disk:
@@ -136,6 +159,17 @@ class LocalFiles:
         """As ``Files.write_new``."""
         with _local_errors(self._root / path):
             return self._disk.put_new(path, value)
+
+    def probe(self, folder: str) -> None:
+        """As ``Files.probe``: in the nearest folder that is there, so none is created that is missing."""
+        target = self._root / folder
+        with _local_errors(target):
+            try:
+                with TemporaryDirectory(prefix=PROBE, dir=_nearest(target)) as made:
+                    Path(made, "probe").write_bytes(b"probe")
+            except FileNotFoundError as error:
+                why = "is not a folder" if in_the_way(target) else "takes no new folders"
+                raise _unusable(_nearest(target), why, target) from error
 
     def upload(self, path: str, source: Path) -> None:
         """As ``Files.upload``."""

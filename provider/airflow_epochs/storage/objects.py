@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_epochs import codes
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line
+from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown, Refused, first_line
 from airflow_epochs.secrecy import shown
-from airflow_epochs.storage.blobs import TooLarge
+from airflow_epochs.storage.blobs import PROBE, TooLarge
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -233,6 +234,17 @@ class ObjectFiles:
                 code=codes.STORE_UNCONDITIONAL,
                 remedy="Take `aws_conditional_put` out of the storage options of the connection.",
             ) from error
+
+    def probe(self, folder: str) -> None:
+        """As ``Files.probe``: writes an object, and deletes it."""
+        path = f"{folder}/{PROBE}{uuid.uuid4().hex}".lstrip("/")
+        try:
+            self.write_new(path, b"probe")
+        except EpochError:
+            with suppress(EpochError):  # it may have landed; why it cannot be written is what counts
+                self.delete(path)
+            raise
+        self.delete(path)
 
     def upload(self, path: str, source: Path) -> None:
         """As ``Files.upload``."""

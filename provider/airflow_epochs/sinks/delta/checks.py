@@ -6,13 +6,14 @@ A check that cannot be made because a store does not answer raises NotApplied: t
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import EpochError, Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import (
     ADD_COLUMNS,
@@ -265,5 +266,8 @@ def require_store(files: Files, folder: str) -> None:
                 remedy="Use a store with conditional writes (S3, GCS, Azure, MinIO), or correct aws_conditional_put in "
                 "the storage options.",
             )
-    finally:
-        files.delete(probe)
+    except EpochError:
+        with suppress(EpochError):  # it may have landed; why the store will not do is what counts
+            files.delete(probe)
+        raise
+    files.delete(probe)

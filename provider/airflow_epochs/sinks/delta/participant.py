@@ -32,6 +32,9 @@ class DeltaParticipant(Whereabouts):
         with located(pipeline, sink=self.sink.name):
             ready.require_ready(self, pipeline)
 
+    def require_writable(self) -> None:
+        ready.require_writable(self)
+
     def plan_stage_at(self, attempt: SinkAttempt, place: str) -> JsonDict:
         if attempt.restore:
             stage.write_empty(self, attempt, place)

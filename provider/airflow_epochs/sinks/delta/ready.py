@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from airflow_epochs import codes
 from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import STAGING_FOLDER
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.delta import checks
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, Whereabouts
+from airflow_epochs.storage.blobs import PROBE
+from airflow_epochs.storage.files import is_local
 
 
 def require_ready(at: Whereabouts, pipeline: str) -> None:
@@ -34,6 +37,15 @@ def require_ready(at: Whereabouts, pipeline: str) -> None:
             code=codes.DELTA_PARTITIONS,
             remedy="Choose another mode, or give the sink a partitioned table. Then clear the failed task.",
         )
+
+
+def require_writable(at: Whereabouts) -> None:
+    """Raise Refused if no rows can be staged in the table's folder. In an object store, ask what the vote asks."""
+    location = at.location()
+    if is_local(location.url):
+        location.files.probe(STAGING_FOLDER)
+    else:
+        checks.require_store(location.files, f"{STAGING_FOLDER}/{PROBE}")
 
 
 def _require_key_columns(how: Mode, shape: TableShape, name: str) -> None:

@@ -293,6 +293,10 @@ class DeltaSink:
         """Look at partitions, key columns, features and properties of a table that deltalake can open."""
         self._participant(env).require_ready(pipeline)
 
+    def require_writable(self, env: Environment) -> None:
+        """Write a probe into the table's folder, and remove it. For a catalog table, Spark says where that is."""
+        self._participant(env).require_writable()
+
     def fit(self, pipeline: str, env: Environment) -> JsonDict:
         """What the table takes of a row."""
         from airflow_epochs.spark.driver.wire import as_json

@@ -200,6 +200,10 @@ class KafkaSink:
         """Look at the topic and the marker topic, their settings, and the user's rights on them."""
         self._participant(env).require_ready(pipeline, previous)
 
+    def require_writable(self, env: Environment) -> None:
+        """Write a probe into the folder ``staging``, and remove it."""
+        self._participant(env).staged.require_writable()
+
     def fit(self, pipeline: str, env: Environment) -> JsonDict:
         """What the topic takes of a record."""
         from airflow_epochs.spark.driver.wire import as_json

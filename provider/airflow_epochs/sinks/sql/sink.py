@@ -152,6 +152,10 @@ class SqlSink:
         """Look at the table, its key columns and its index, and at the user's rights on it and on the marker table."""
         self._participant(env).require_ready(pipeline, previous)
 
+    def require_writable(self, env: Environment) -> None:
+        """Write a probe into the folder ``staging``, and remove it."""
+        self._participant(env).staged.require_writable()
+
     def fit(self, pipeline: str, env: Environment) -> JsonDict:
         """What the database's table takes of a row."""
         from airflow_epochs.spark.driver.wire import as_json

@@ -216,16 +216,31 @@ def _is_another(topic: str, log: TopicLog, state: JsonDict) -> bool:
 def _require_none(gaps: Sequence[Gap], cluster: ClusterLog) -> None:
     if not gaps:
         return
+    raise Corrupt(_told(gaps), code=codes.RECORDS_GONE, remedy=_remedy(gaps, cluster))
+
+
+def _told(gaps: Sequence[Gap]) -> str:
+    """A sentence for records that are known to be gone, and one for logs of which nobody can tell what they had."""
+    lost = [gap for gap in gaps if not gap.is_of_another_log]
+    gone = [gap for gap in gaps if gap.is_of_another_log]
+    sentences = []
+    if lost:
+        sentences.append(f"Kafka no longer has records that this pipeline must read: {_listed(lost)}.")
+    if gone:
+        sentences.append(
+            f"This pipeline cannot go on where it is: {_listed(gone)}. If there were records that it had not read yet, "
+            "they are gone too."
+        )
+    return " ".join(sentences)
+
+
+def _listed(gaps: Sequence[Gap]) -> str:
     shown = sorted(gaps, key=lambda gap: (gap.why, gap.topic, gap.partition))[:SHOWN_MAX]
     parts = []
     for why in dict.fromkeys(gap.why for gap in shown):
         parts.append(f"{', '.join(str(gap) for gap in shown if gap.why == why)} ({why})")
     more = f"; and in {len(gaps) - SHOWN_MAX} more partitions" if len(gaps) > SHOWN_MAX else ""
-    raise Corrupt(
-        f"Kafka no longer has records that this pipeline must read: {'; '.join(parts)}{more}.",
-        code=codes.RECORDS_GONE,
-        remedy=_remedy(gaps, cluster),
-    )
+    return f"{'; '.join(parts)}{more}"
 
 
 def _remedy(gaps: Sequence[Gap], cluster: ClusterLog) -> str:
@@ -245,6 +260,9 @@ def _remedy(gaps: Sequence[Gap], cluster: ClusterLog) -> str:
         )
     if gone := sorted({gap.topic for gap in gaps} - cluster.topics.keys()):
         text += (
+            f" To go on with a new topic of the same name, create {', '.join(gone)}, and run `airflow epochs "
+            f"reset-source PIPELINE{''.join(f' --topic {topic}' for topic in gone)} --starting earliest --why …`. Then "
+            "clear the failed task."
             f" To go on without {', '.join(gone)}, remove it from `topics` in the DAG. If an aborted epoch has records "
             "of it, also run `airflow epochs replan PIPELINE --why …`. Then clear the failed task."
         )
