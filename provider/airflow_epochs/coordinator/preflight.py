@@ -33,7 +33,7 @@ def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
 
     Raises NotApplied if the sink does not answer.
     """
-    (sink,) = (sink for sink in task.pipeline.sinks if sink.name == name)
+    sink = task.pipeline.sink(name)
     if not isinstance(sink, Preflight):
         return None
     previous = TransactionId.parse(plan.previous) if plan.previous else None
