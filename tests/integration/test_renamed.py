@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 from collections import Counter
@@ -18,13 +17,13 @@ from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator import adopting
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.errors import Code, EpochError, Refused
+from airflow_epochs.errors import Code, Refused
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Ranges, WaivedRecord
 from airflow_epochs.testing import FaultyStore
 from tests.support.checked import checks_of
 from tests.support.faults_world import DiskWorld, start
-from tests.support.remedies import assert_all_rows, seen_by_duckdb, typed
+from tests.support.remedies import assert_all_rows, seen_by_duckdb, starting_in, typed
 from tests.support.sql_pipeline import Related
 from tests.support.sql_world import SqliteDb
 from tests.support.table_lab import TableLab
@@ -75,14 +74,6 @@ def stopped(world: DiskWorld, code: Code, number: int = 3) -> Refused:
     assert str(error.what) in [each.what for each in found]
     assert world.snapshot_of_tables() == before
     return error
-
-
-def starting_in(error: EpochError) -> dict[str, dict[str, int]]:
-    """Where the source is to begin, as the error spells it."""
-    named = re.search(r"set `starting` of the source to (\{.*?\}\})", error.remedy)
-    assert named, error.remedy
-    found: dict[str, dict[str, int]] = ast.literal_eval(named[1])
-    return found
 
 
 # -- a pipeline -------------------------------------------------------------------------------------------------------
