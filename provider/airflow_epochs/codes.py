@@ -198,6 +198,14 @@ PIPELINE_OF_OTHER_DAG = LEDGER.code(
     "on where it is. Then clear the failed task. Only if this is another pipeline, give it another name, and sinks of "
     "its own: it begins at `starting`, and would write the other's rows once more.",
 )
+PIPELINE_RENAMED = LEDGER.code(
+    "EPOCHS-PIPELINE-RENAMED",
+    Refused,
+    "The pipeline is new in the ledger. It would read again what another pipeline of the DAG has read, which is not in "
+    "the DAG any more, and write it to the same table or topic: each row would come twice. Nothing was opened.",
+    "Give the pipeline its old name again, which the message has: it goes on where it ended. Then clear the failed "
+    "task. Only if it is to have the new name, or is another pipeline, do what the message says.",
+)
 TAKEOVER_RACE = LEDGER.code(
     "EPOCHS-TAKEOVER-RACE",
     Refused,
@@ -541,6 +549,14 @@ BACKFILL_TOO_LATE = STEPS.code(
     Refused,
     "`backfill` names an epoch that is later than the epoch that the run is opening.",
     "Let `backfill` name that epoch or an earlier one, or remove the sink from `backfill`. Then clear the failed task.",
+)
+SINK_RENAMED = STEPS.code(
+    "EPOCHS-SINK-RENAMED",
+    Refused,
+    "`backfill` names a new sink whose table or topic has rows of these epochs already: the pipeline wrote them under "
+    "another name of the sink. They would come twice. Nothing was opened.",
+    "Give the sink its old name again, or remove it from `backfill`: it goes on with the next epoch, and each row is "
+    "there once. For a second copy of the rows, give the sink another table or topic. Then clear the failed task.",
 )
 BACKFILL_GONE = STEPS.code(
     "EPOCHS-BACKFILL-GONE",

@@ -67,6 +67,7 @@ class Pipeline:
         on_code_change: What ``open`` does when the transform's code is not that of the epoch before: "warn" or "stop".
         on_failed_epoch: What ``open`` does with an unfinished epoch of another run: "take_over" or "block". None:
             "block" if epochs belong to data intervals, else "take_over".
+        in_dag: The names of all pipelines in the DAG; None: they are not known.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Pipeline:
     vote: VoteFunction | None = None
     on_code_change: str = WARN
     on_failed_epoch: str | None = None
+    in_dag: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         require_name("pipeline", self.name)
@@ -97,6 +99,10 @@ class Pipeline:
         require_vote(self.vote)
         require_on_code_change(self.on_code_change)
         require_on_failed_epoch(self.on_failed_epoch)
+
+    def sink(self, name: str) -> Sink:
+        """The sink of this name, which the pipeline has."""
+        return next(sink for sink in self.sinks if sink.name == name)
 
 
 @runtime_checkable

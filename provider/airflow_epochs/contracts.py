@@ -211,6 +211,9 @@ class Dataset(NamedTuple):
 
 # -- sources --------------------------------------------------------------------------------------------------------
 
+TOPIC_IDS = "topic_ids"
+"""In the state of a position in topics: topic -> its id, which another topic of its name does not have."""
+
 TABLE_ID = "table_id"
 """In the state of a position in a table: the table's identity, which it keeps where it is moved to."""
 
@@ -236,6 +239,10 @@ class Position:
     def of(cls, record: OpenRecord | CompleteRecord) -> Position:
         """As ``after``, of a record that is there."""
         return cls(ranges=record.ranges, state=record.source_state)
+
+    def id_of(self, topic: str) -> str | None:
+        """What tells the topic or table from another one of its name; None if the source does not say."""
+        return self.state.get(TOPIC_IDS, {}).get(topic) or self.state.get(TABLE_ID)
 
     def named_as_in(self, now: Position) -> Ranges:
         """The ranges, by the name that their table has in ``now``, if it was moved since."""
@@ -864,6 +871,21 @@ class KnownByMarker(Protocol):
 
         Raises:
             Corrupt: It is in another place now, and nobody has chosen that.
+        """
+        ...
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """A sink whose marker stands beside its rows, and that can tell whether the rows of a commit may still be there.
+
+    Of others, the marker tells.
+    """
+
+    def may_hold(self, receipt: Receipt, env: Environment) -> bool:
+        """Whether this receipt, of a sink of another name, is of the place of this sink, and rows may be there.
+
+        Changes nothing.
         """
         ...
 

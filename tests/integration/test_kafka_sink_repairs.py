@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from airflow_epochs import KafkaSink
+from airflow_epochs import KafkaSink, codes
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
@@ -294,6 +294,19 @@ def test_topics_that_are_both_lost_get_their_epochs_again_under_a_new_sink_name(
     assert today.run("3") is None
     today.require_once()
     today.epoch("4")
+    today.require_once()
+
+
+def test_a_sink_under_a_new_name_does_not_send_again_what_its_topic_has(world: World) -> None:
+    world.epoch("1")
+    world.epoch("2")
+    world.produce(2)
+    today = replace(world, sink="events-2", backfill={"events-2": 1})
+    error = today.run("3")
+    assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED
+    assert "remove the sink from `backfill`" in error.remedy
+    today = replace(today, backfill={})
+    assert today.run("3") is None
     today.require_once()
 
 

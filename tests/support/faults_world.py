@@ -29,7 +29,7 @@ from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
 from tests.support.cells import Outcome
 from tests.support.environment import Action, Environment
-from tests.support.faults_disk import DiskSpark, FileSource, Row
+from tests.support.faults_disk import DiskSpark, FileSource, Row, StartingSource
 
 SINKS = ("orders", "audit")
 
@@ -74,12 +74,17 @@ class DiskWorld:
     on_code_change: str = "warn"
     tables: Mapping[str, str] = field(default_factory=dict)
     """Where a sink's table has another name than the sink."""
+    input: str | None = None
+    """The name of the pipeline whose input it reads, where that is another one."""
+    starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    in_dag: frozenset[str] | None = None
+    """The names of all pipelines in the DAG; None: not known."""
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
     @property
     def source(self) -> FileSource:
-        return FileSource(folder=str(self.folder / f"input-{self.name}"))
+        return StartingSource(folder=str(self.folder / f"input-{self.input or self.name}"), starting=self.starting)
 
     def produce(self, records: int) -> None:
         self.source.produce(records)
@@ -119,6 +124,7 @@ class DiskWorld:
                     on_code_change=self.on_code_change,
                     keep_epochs=self.keep_epochs,
                     backfill=self.backfill,
+                    in_dag=self.in_dag,
                 ),
                 ledger=self._ledger(store or LocalStore(self.ledger_root)),
                 env=on_disk(at, spark=spark),

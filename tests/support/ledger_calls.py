@@ -54,6 +54,7 @@ class CountedEpochs:
     world: MemoryWorld = field(default_factory=MemoryWorld)
     report: StageReport | None = None
     store: Store | None = None
+    in_dag: frozenset[str] | None = None
 
     @classmethod
     def of_a_ledger_with(cls, epochs: int, keys: Keys = NO_KEYS, root: Path | None = None) -> CountedEpochs:
@@ -112,7 +113,7 @@ class CountedEpochs:
 
     def _task(self, work: Callable[[Coordinator], object]) -> CountingStore:
         store = CountingStore(self.home)
-        pipeline = memory_pipeline(self.world, sinks=SINKS, keep_epochs=KEEP_EPOCHS)
+        pipeline = replace(memory_pipeline(self.world, sinks=SINKS, keep_epochs=KEEP_EPOCHS), in_dag=self.in_dag)
         started = time.perf_counter()
         work(Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger(store), env=MemoryEnvironment())))
         store.seconds = time.perf_counter() - started

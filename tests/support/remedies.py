@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -78,6 +79,14 @@ def backfill_in(error: EpochError) -> int:
     named = re.search(r'another name, with EpochPipeline\(…, backfill=\{"<the new name>": (\d+)\}\)', error.remedy)
     assert named, error.remedy
     return int(named[1])
+
+
+def starting_in(error: EpochError) -> dict[str, dict[str, int]]:
+    """Where the source is to begin, as the error spells it."""
+    named = re.search(r"set `starting` of the source to (\{.*?\}\})", error.remedy)
+    assert named, error.remedy
+    found: dict[str, dict[str, int]] = ast.literal_eval(named[1])
+    return found
 
 
 def in_the_environment(*connections: Connection) -> dict[str, str]:

@@ -41,6 +41,7 @@ class Related:
     tables: Mapping[str, str] = field(default_factory=dict)
     starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     connections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    in_dag: frozenset[str] | None = None
 
     @property
     def source(self) -> FileSource:
@@ -73,6 +74,7 @@ class Related:
                     sinks=tuple(map(self.sink, self.names)),
                     transform=Transform(path="disk.py", function="keep_all"),
                     backfill=self.backfill,
+                    in_dag=self.in_dag,
                 ),
                 ledger=self.ledger,
                 env=on_disk(at, self.known),

@@ -57,6 +57,7 @@ class TopicWorld:
     clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     interval: Interval | None = None
     on_failed_epoch: str | None = None
+    in_dag: frozenset[str] | None = None
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -131,6 +132,7 @@ class TopicWorld:
                     backfill=self.backfill,
                     vote=self.vote,
                     on_failed_epoch=self.on_failed_epoch,
+                    in_dag=self.in_dag,
                 ),
                 ledger=self.ledger,
                 env=env,

@@ -24,7 +24,7 @@ from airflow_epochs.operators.epoch import (
     StageEpochOperator,
     VoteEpochOperator,
 )
-from airflow_epochs.operators.mapped import of_pipelines
+from airflow_epochs.operators.mapped import names_in, of_pipelines
 from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.testing import MemorySink
 
@@ -521,6 +521,7 @@ def test_instances_with_pipelines_of_their_own_are_allowed_and_found(
 ) -> None:
     dag = mapped(EpochsOperator, how, **fixed)
     assert [operator.pipeline for operator in of_pipelines(dag)] == names
+    assert names_in(dag) == ({*names} or None)
 
 
 def test_a_mapped_operator_and_another_pipeline_of_its_name_are_refused() -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import SparkConnect, codes
+from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, codes
 from airflow_epochs.commands import check
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.coordinator.checking import Subject, looks_at
@@ -33,6 +33,8 @@ from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support import airflow_home, remedies
 from tests.support.airflow_harness import initialised
 from tests.support.faults_world import DiskWorld, start
+from tests.support.table_lab import TableLab
+from tests.support.table_staging import WithoutSpark
 
 DAG = """
     from airflow.sdk import DAG
@@ -182,6 +184,23 @@ def test_a_good_pipeline_is_in_order_in_every_part_and_nothing_is_changed(world:
     assert world.files() == before, "no file and no folder is new, changed or gone"
     assert DeltaTable(str(world.folder / "orders")).version() == 0
     assert Ledger(LocalStore(world.folder / "ledger"), "orders").identity() is None
+
+
+def run_before(world: World) -> None:
+    """The DAG had a pipeline `before`, which read the same table, and wrote to the table of `orders`."""
+    lab = TableLab(world.folder, spark=WithoutSpark())
+    source, sink = DeltaSource(str(world.folder / "input"), max_wait=0), DeltaSink("out", str(world.folder / "orders"))
+    lab.run(pipeline=replace(lab.pipeline, name="before", dag_id="orders_dag", source=source, sinks=(sink,)))
+
+
+def test_a_renamed_pipeline_is_told_of_and_is_green_under_its_old_name(world: World) -> None:
+    run_before(world)
+    failed = world.failed()
+    assert (failed["of"], failed["check"], failed["code"]) == ("source", "input", "EPOCHS-PIPELINE-RENAMED")
+    assert failed["remedy"].startswith("Give the pipeline its old name 'before' again in the DAG")
+    world.app("def kept(batch, epoch):\n    return batch\n")
+    world.dag('pipeline("before")')
+    assert world.rows()["source, input"]["result"] == "ok", "both are in the DAG"
 
 
 def test_the_table_ends_with_a_sentence_and_json_has_real_types(world: World) -> None:

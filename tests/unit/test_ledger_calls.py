@@ -33,6 +33,16 @@ def test_the_first_epoch_of_two_sinks_asks_the_store_at_most_62_times(tmp_path: 
     assert max(len(store.calls) for task, store in tasks.items() if task.startswith("commit")) <= 9
 
 
+def test_only_the_first_epoch_looks_for_pipelines_that_left_the_dag_and_asks_once_where_there_is_none(
+    tmp_path: Path,
+) -> None:
+    epochs = CountedEpochs(tmp_path, in_dag=frozenset({"orders"}))
+    first, later = epochs.run(), epochs.run()
+    listed = [[operation for operation, _ in tasks["open"].calls].count("folders") for tasks in (first, later)]
+    assert listed == [1, 0]
+    assert total(first) <= 63
+
+
 @SIGNED
 def test_later_epochs_ask_more_only_about_the_epochs_before_and_where_the_newest_one_is(
     tmp_path: Path, keys: Keys

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Stateful, Versioned
-from airflow_epochs.coordinator import state_tables
+from airflow_epochs.coordinator import renaming, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, records_upper_bound
@@ -68,6 +68,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
         )
     if first == epoch:
         return plan
+    renaming.require_new_rows(task, task.pipeline.sink(sink), epoch)
     _require_known(task, sink, first, epoch)
     _require_contiguous(task, sink, first, epoch, moved)
     wide = widened(planned.ranges, _earlier(task, first, epoch, planned))
@@ -174,7 +175,7 @@ def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
 
 
 def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
-    found = next(each for each in task.pipeline.sinks if each.name == sink)
+    found = task.pipeline.sink(sink)
     if isinstance(found, Replacing) and found.replaces_by() is None:
         return "A state table, or a sink of its mode, takes each epoch by itself."
     if earlier > REPLAYED_MAX:

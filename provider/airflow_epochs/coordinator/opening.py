@@ -22,7 +22,7 @@ from airflow_epochs.contracts import (
     Sink,
     Watching,
 )
-from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, preflight, renaming, schemas, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, without_code
@@ -73,8 +73,10 @@ def _open_planned(
         if order and order.restored_to
         else next_input(task, before, Position.after(order or before), limits)
     )
+    if order is None:
+        renaming.require_new_input(task, epoch, planned)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
-    sinks = with_backfill(task, sinks, epoch, planned, known=_known(before, adopted), moved=moved)
+    sinks = with_backfill(task, sinks, epoch, planned, known=known(before, adopted), moved=moved)
     preflight.require_ready(task, sinks)
     warnings = changes_by_others(task, before, adopted)
     return _put_open(
@@ -214,7 +216,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     _require_all_restored(task, view.number, last)
     sinks = sink_plans(task, before, last.adopted)
     planned = planned_again(task, last)
-    sinks = with_backfill(task, sinks, view.number, planned, known=_known(before, last.adopted), moved=last.moved)
+    sinks = with_backfill(task, sinks, view.number, planned, known=known(before, last.adopted), moved=last.moved)
     preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)
     again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())
@@ -242,7 +244,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     )
 
 
-def _known(before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> frozenset[str]:
+def known(before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> frozenset[str]:
     """The sinks that have shown an epoch of the pipeline, or that a command takes as they are."""
     return frozenset(adopted).union(before.markers if before else ())
 

@@ -30,7 +30,7 @@ def require_ready(task: TaskTry, plans: Mapping[str, SinkPlan]) -> None:
 
 def _refusal_at_open(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
     refused = refusal(task, name, plan)
-    return refused or (None if plan.previous else unwritable(_sink(task, name), task.pipeline.name, task.env))
+    return refused or (None if plan.previous else unwritable(task.pipeline.sink(name), task.pipeline.name, task.env))
 
 
 def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
@@ -38,7 +38,7 @@ def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
 
     Raises NotApplied if the sink does not answer.
     """
-    sink = _sink(task, name)
+    sink = task.pipeline.sink(name)
     if not isinstance(sink, Preflight):
         return None
     previous = TransactionId.parse(plan.previous) if plan.previous else None
@@ -66,6 +66,3 @@ def unwritable(sink: Sink, pipeline: str, env: Environment) -> Refused | None:
         return refused
     return None
 
-
-def _sink(task: TaskTry, name: str) -> Sink:
-    return next(sink for sink in task.pipeline.sinks if sink.name == name)

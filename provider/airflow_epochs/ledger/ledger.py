@@ -10,10 +10,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.ledger.keys import (
     DRY_RUNS_FOLDER,
     EPOCHS_FOLDER,
@@ -68,7 +69,9 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
+from airflow_epochs.names import is_name
 from airflow_epochs.protocol import IllegalTransition, State
+from airflow_epochs.storage.objects import is_denied
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -101,6 +104,7 @@ class Ledger:
     ) -> None:
         self._store = store
         self._pipeline = pipeline
+        self._believes = partial(Ledger, store, keys=keys, require_signed=require_signed, checked=checked)
         self._records = Records(store, pipeline, keys, require_signed=require_signed, checked=checked)
         # Signing checks all that it vouches for, or lists it to an operator. So it believes where the ledger ends.
         self.signing = Signing(self._records, lambda: Ledger(store, pipeline, checked=False).newest_complete())
@@ -117,6 +121,20 @@ class Ledger:
     def tables_around(self) -> Iterable[tuple[str, str]]:
         """The Delta tables around the records, each with the records' folder as it lies there; as far as is known."""
         return self._store.tables_around(self._pipeline) if isinstance(self._store, BlobStore) else ()
+
+    def others(self) -> list[str]:
+        """The names of the other pipelines that have a folder in the store, sorted. One call."""
+        return [name for name in self._records.folders() if name != self._pipeline and is_name(name)]
+
+    @staticmethod
+    def is_denied(error: OutcomeUnknown) -> bool:
+        """Whether the store does not let this pipeline's credentials read what was asked for."""
+        cause = error.__cause__
+        return isinstance(cause, PermissionError) or (isinstance(cause, Exception) and is_denied(cause))
+
+    def of(self, pipeline: str) -> Ledger:
+        """The ledger of another pipeline in the same store, as a new task sees it."""
+        return self._believes(pipeline)
 
     # -- pipeline and owner ---------------------------------------------------------------------------------
 

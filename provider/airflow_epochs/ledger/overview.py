@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import compress
 
-from airflow_epochs.errors import EpochError
+from airflow_epochs import secrecy
+from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import PIPELINE_KEY
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import unfinished, waits_for
@@ -18,6 +19,8 @@ from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, PauseRecord, Run
 from airflow_epochs.names import is_name
 from airflow_epochs.protocol import State
+
+log = secrecy.logger(__name__)
 
 _PARALLEL = 16
 """How many pipelines are read at a time: an object store takes some milliseconds for each record."""
@@ -96,6 +99,21 @@ def pipelines_in(store: Store) -> list[str]:
     names = [name for name in store.folders() if is_name(name)]
     with ThreadPoolExecutor(_PARALLEL) as pool:
         return list(compress(names, pool.map(lambda name: store.exists(f"{name}/{PIPELINE_KEY}"), names)))
+
+
+def owned_by(dag_id: str, ledgers: Iterable[Ledger]) -> list[Ledger]:
+    """Those whose pipeline the DAG owns now. One whose owner cannot be read belongs to nobody, with a warning."""
+    known = list(ledgers)
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(compress(known, pool.map(lambda ledger: _is_owned_by(dag_id, ledger), known)))
+
+
+def _is_owned_by(dag_id: str, ledger: Ledger) -> bool:
+    try:
+        return _owners(ledger)[-1:] == (dag_id,)
+    except (Corrupt, Refused) as error:
+        log.warning("The owner of a pipeline cannot be read. %s", error)
+        return False
 
 
 def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: str | None = None) -> list[PipelineRow]:

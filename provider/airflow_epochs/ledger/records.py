@@ -65,6 +65,11 @@ class Records:
         """As ``exists``, for a record that is about to be read."""
         return self.read(key) is not None
 
+    def folders(self) -> list[str]:
+        """The folders in the store, sorted: one for each pipeline."""
+        with self._reading(""):
+            return self._store.folders()
+
     def keys_in(self, folder: str) -> list[str]:
         """The keys below a folder, recursively, sorted."""
         with self._reading(folder):

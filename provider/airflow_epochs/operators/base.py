@@ -37,7 +37,7 @@ from airflow_epochs.operators import documentation
 from airflow_epochs.operators.arguments import contents
 from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
-from airflow_epochs.operators.mapped import Partial, of_pipelines
+from airflow_epochs.operators.mapped import Partial, names_in, of_pipelines
 from airflow_epochs.operators.rendered import require_texts
 
 if TYPE_CHECKING:
@@ -377,6 +377,7 @@ class EpochOperator(BaseOperator):
                 vote=self.vote,
                 on_code_change=self.on_code_change,
                 on_failed_epoch=self.on_failed_epoch,
+                in_dag=names_in(dag),
             )
         except ValueError as error:
             raise Refused(

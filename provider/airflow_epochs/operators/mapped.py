@@ -52,6 +52,20 @@ def of_pipelines(dag: DAG) -> Iterator[EpochOperator]:
             yield from (task.unmap(row) for row in _rows(task) or [])  # type: ignore[misc]  # of operator_class
 
 
+def names_in(dag: DAG) -> frozenset[str] | None:
+    """The names of all pipelines in the DAG; None if a task returns some of them, which only a run knows."""
+    if any(isinstance(task, MappedOperator) and _has_unknown_names(task) for task in dag.tasks):
+        return None
+    return frozenset(task.pipeline for task in of_pipelines(dag))
+
+
+def _has_unknown_names(mapped: MappedOperator) -> bool:
+    from airflow_epochs.operators.base import EpochOperator
+
+    is_ours = isinstance(mapped.operator_class, type) and issubclass(mapped.operator_class, EpochOperator)
+    return is_ours and _rows(mapped) is None
+
+
 def _allowed(mapped: MappedOperator) -> MappedOperator:
     kind: Any = mapped.operator_class
     if kind.step != "commit" and _may_share(mapped):

@@ -288,6 +288,13 @@ class KafkaParticipant:
             elsewhere=self._elsewhere(found),
         )
 
+    def may_hold(self, receipt: Receipt) -> bool:
+        """Whether the receipt is of the sink's topic, by the id that the brokers gave it."""
+        if receipt.detail.get("topic") != self.sink.topic:
+            return False
+        facts = self._cluster.topic(self.sink.topic)
+        return facts is not None and receipt.detail.get("topic_id", facts.id) == facts.id
+
     def _elsewhere(self, found: MarkerRecord) -> Elsewhere | None:
         if found.topic == self.sink.topic:
             return None

@@ -252,6 +252,10 @@ class KafkaSink:
         there = (other for other in others if other.detail.get("marker_topic_id") == cluster)
         return next((other for other in there if other.detail.get("topic") == self.topic), None)
 
+    def may_hold(self, receipt: Receipt, env: Environment) -> bool:
+        """Whether the receipt is of this topic, which nobody has created again since."""
+        return self._participant(env).may_hold(receipt)
+
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's newest marker in the marker topic."""
         return self._participant(env).last_committed(pipeline)

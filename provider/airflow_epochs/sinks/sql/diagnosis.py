@@ -22,7 +22,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
-from airflow_epochs.sinks.sql.sink import stored_name
+from airflow_epochs.sinks.sql.sink import folded, in_sqlite, stored_name
 from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 if TYPE_CHECKING:
@@ -110,6 +110,15 @@ def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
         "moved table and marker to another schema on purpose, name that one. See docs/sql.md, 'The connection leads "
         "to another database'.",
     )
+
+
+def is_of(then: JsonDict, table: SqlTable, session: Session) -> bool:
+    """Whether a receipt is of this table. ``then``: its detail, perhaps of a sink of another kind."""
+    if then.get("database") is None or _is_elsewhere(then, session):
+        return False
+    if table.id and then.get("table_id"):
+        return bool(table.id == then["table_id"])
+    return in_sqlite(str(then.get("table"))) == folded(table.name)
 
 
 def place_of(sink: SqlSink, table: SqlTable) -> JsonDict:

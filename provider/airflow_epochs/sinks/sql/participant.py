@@ -366,6 +366,16 @@ class SqlParticipant:
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             return self.detail(session)
 
+    def may_hold(self, receipt: Receipt) -> bool:
+        """Whether the receipt is of the sink's table, which is not empty, as far as the user may see that."""
+        pipeline = TransactionId.parse(receipt.txn_id).pipeline
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            table = session.table(*self.sink.table_name)
+            if table is None or not diagnosis.is_of(receipt.detail, table, session):
+                return False
+            unseen = session.lacks(table, "SELECT")
+            return bool(unseen or session.execute(f"SELECT 1 FROM {table.spelled} LIMIT 1"))
+
     def receipt(self, attempt: SinkAttempt, staged: Staged, row: MarkerRow, detail: JsonDict) -> Receipt:
         """Only from what the marker, the decision and the database say, so that a repeat returns the same."""
         stored = {STORED: staged.detail[STORED]} if STORED in staged.detail else {}

@@ -273,14 +273,18 @@ class SqlSink:
             return None
         by = "table_id" if then.get("table_id") else "table"
         if by == "table":
-            now = _in_sqlite(self.table)
-            same = (each for each in (own, *there) if _in_sqlite(str(each.detail.get(by))) == now)
+            now = in_sqlite(self.table)
+            same = (each for each in (own, *there) if in_sqlite(str(each.detail.get(by))) == now)
             other = next(same, own)
             return None if other is own else other
         now_id = self._participant(env).place_now(own.txn_id)[by]
         if now_id in (None, then.get(by)):
             return None
         return next((other for other in there if other.detail.get(by) == now_id), None)
+
+    def may_hold(self, receipt: Receipt, env: Environment) -> bool:
+        """Whether the receipt is of this table, which is not empty. In SQLite, which has no ids, the names tell."""
+        return self._participant(env).may_hold(receipt)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""
@@ -310,7 +314,7 @@ def stored_name(spelling: str) -> tuple[str | None, str] | None:
     return (_plain(schema) if schema else None), _plain(table)
 
 
-def _in_sqlite(spelling: str) -> str:
+def in_sqlite(spelling: str) -> str:
     """What two spellings of one table have in common: the only schema is ``main``, and quotes keep no capitals."""
     found = stored_name(spelling)
     return folded(found[1]) if found else spelling

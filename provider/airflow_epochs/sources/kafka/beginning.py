@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Move, Position
+from airflow_epochs.contracts import TOPIC_IDS, Environment, Move, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import OffsetRange, Ranges
@@ -105,7 +105,7 @@ def begun(offsets: Offsets, otherwise: Starting, cluster: ClusterLog, index: Tim
             OffsetRange(p, start, max(start, log.partitions[p].end)) for p, start in sorted(starts.items())
         )
     ids = {topic: cluster.topics[topic].topic_id for topic in ranges if cluster.topics[topic].topic_id}
-    state = {"cluster_id": cluster.cluster_id, "topic_ids": ids, "tails": {}}
+    state = {"cluster_id": cluster.cluster_id, TOPIC_IDS: ids, "tails": {}}
     empty = {topic: tuple(r._replace(end=r.start) for r in of) for topic, of in ranges.items()}
     return Move(position=Position(ranges=empty, state=state), ahead=ranges)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import TOPIC_IDS
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Ranges
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
@@ -209,7 +210,7 @@ def _identity_gaps(position: Offsets, state: JsonDict, cluster: ClusterLog) -> l
 
 
 def _is_another(topic: str, log: TopicLog, state: JsonDict) -> bool:
-    then = state.get("topic_ids", {}).get(topic)
+    then = state.get(TOPIC_IDS, {}).get(topic)
     return bool(then and log.topic_id and then != log.topic_id)
 
 

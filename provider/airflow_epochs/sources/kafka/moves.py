@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Move, Position
+from airflow_epochs.contracts import TOPIC_IDS, Move, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, ends_of
 from airflow_epochs.sources.kafka import interval
@@ -27,8 +27,8 @@ def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
     known = base.ranges if base else {}
     new = {t: tuple(r._replace(end=r.start) for r in of) for t, of in ranges.items() if t not in known}
     recorded: JsonDict = base.state if base else {"cluster_id": state.get("cluster_id")}
-    ids = {**state.get("topic_ids", {}), **recorded.get("topic_ids", {})}
-    return Position(ranges={**empty_at_ends(known), **new}, state={**recorded, "topic_ids": ids})
+    ids = {**state.get(TOPIC_IDS, {}), **recorded.get(TOPIC_IDS, {})}
+    return Position(ranges={**empty_at_ends(known), **new}, state={**recorded, TOPIC_IDS: ids})
 
 
 def past_losses(
@@ -120,9 +120,9 @@ def to_another(
 def _identified(position: Position, left: Collection[str], cluster: ClusterLog) -> JsonDict:
     """The state of ``position`` with the cluster's id and its topics' ids of today, for all topics of ``left``."""
     recorded = _without_coverage(_without(position.state, {(t, r.partition) for t in left for r in position.ranges[t]}))
-    kept = {topic: of for topic, of in position.state.get("topic_ids", {}).items() if topic not in left}
+    kept = {topic: of for topic, of in position.state.get(TOPIC_IDS, {}).items() if topic not in left}
     today = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
-    return {**recorded, "cluster_id": cluster.cluster_id, "topic_ids": dict(sorted({**kept, **today}.items()))}
+    return {**recorded, "cluster_id": cluster.cluster_id, TOPIC_IDS: dict(sorted({**kept, **today}.items()))}
 
 
 def _of(position: Position, topics: Sequence[str]) -> Ranges:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import PlannedEpoch, Position
+from airflow_epochs.contracts import TOPIC_IDS, PlannedEpoch, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Backlog, JsonDict, OffsetRange, Ranges, empty_at_ends
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog, offsets_at_ends
@@ -52,7 +52,7 @@ def state_of(
     They are the ids of the cluster and its topics, and the logs' tails at the ends of ``ranges``. ``batches`` holds the
     batch before each end.
     """
-    before = position.state.get("topic_ids", {}) if position else {}
+    before = position.state.get(TOPIC_IDS, {}) if position else {}
     now = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
     tails = tails_of(position.state) if position else {}
     for topic, partition in new_ends(position, ranges):
@@ -62,7 +62,7 @@ def state_of(
             tails[topic, partition] = Tail(epoch, batch.crc if batch else None)
     return {
         "cluster_id": cluster.cluster_id,
-        "topic_ids": dict(sorted({**before, **now}.items())),
+        TOPIC_IDS: dict(sorted({**before, **now}.items())),
         "tails": tails_json({at: tail for at, tail in tails.items() if tail != Tail(None, None)}),
     }
 

@@ -1,0 +1,231 @@
+"""What has another name in the DAG now: it would write once more what its table or topic has from the old name.
+
+Ledger and markers go by names. So a pipeline that was renamed counts as new, and begins at the source's ``starting``; a
+sink that was renamed begins where ``backfill`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from airflow_epochs import codes, secrecy
+from airflow_epochs.contracts import Holding, PlannedEpoch, Position, Sink, Stateful
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import OutcomeUnknown, Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.overview import owned_by
+from airflow_epochs.ledger.queries import newest_opened
+from airflow_epochs.model import (
+    CompleteRecord,
+    JsonDict,
+    OpenRecord,
+    Receipt,
+    TransactionId,
+    ends_of,
+    starting_at_ends,
+    starts_of,
+)
+from airflow_epochs.protocol import State
+from airflow_epochs.sinks import from_spec
+
+log = secrecy.logger(__name__)
+
+
+# -- a pipeline -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Former:
+    """A pipeline of the DAG that is not in the DAG any more.
+
+    Attributes:
+        ended: Its newest epoch that is complete or in doubt.
+        sinks: Sink -> its specification.
+        in_doubt: Whether ``ended`` is in doubt.
+    """
+
+    name: str
+    ended: OpenRecord | CompleteRecord
+    sinks: Mapping[str, JsonDict]
+    in_doubt: bool
+
+    @property
+    def at(self) -> str:
+        """When it ended."""
+        return self.ended.opened_at if isinstance(self.ended, OpenRecord) else self.ended.completed_at
+
+
+def require_new_input(task: TaskTry, epoch: int, planned: PlannedEpoch) -> None:
+    """Raise Refused if a first epoch reads again what a pipeline that left the DAG has written to the same place.
+
+    Where that pipeline stands in the DAG still, the two share the place on purpose. ``planned``: the epoch's input.
+    """
+    if epoch > 1 or task.pipeline.in_dag is None:
+        return
+    for former in sorted(_formers(task, task.pipeline.in_dag), key=lambda each: each.at, reverse=True):
+        again, shared = _read_again(former, planned), _shared(former, task.pipeline.sinks)
+        if again and shared:
+            raise _renamed(task, former, shared, again)
+
+
+def _formers(task: TaskTry, in_dag: Collection[str]) -> list[_Former]:
+    """The pipelines that the DAG owns by the ledger, and does not have any more, as far as they have had epochs."""
+    try:
+        gone = [task.ledger.of(name) for name in task.ledger.others() if name not in in_dag]
+        found = [_former(ledger) for ledger in owned_by(task.pipeline.dag_id, gone)]
+    except OutcomeUnknown as error:
+        if not task.ledger.is_denied(error):
+            raise
+        log.warning("The other pipelines of the ledger cannot be seen, so nobody knows if this one had another name.")
+        return []
+    return [each for each in found if each]
+
+
+def _former(ledger: Ledger) -> _Former | None:
+    """None if it has had no epoch, or if its records were pruned."""
+    view, opened = ledger.view_of_next(), newest_opened(ledger)
+    in_doubt = view.state is State.IN_DOUBT
+    ended = view.open if in_doubt else ledger.complete_record(view.number - 1)
+    if ended is None or opened is None:
+        return None
+    specs = {name: plan.spec for name, plan in opened.sinks.items()}
+    return _Former(name=ended.txn.pipeline, ended=ended, sinks=specs, in_doubt=in_doubt)
+
+
+def _read_again(former: _Former, planned: PlannedEpoch) -> tuple[str, int, int] | None:
+    """A partition that both read, where the new input begins there, and where the former pipeline ended; or None."""
+    now, then = Position(ranges=planned.ranges, state=planned.state), Position.of(former.ended)
+    ends = ends_of(then.named_as_in(now))
+    for (topic, partition), start in starts_of(planned.ranges).items():
+        end = ends.get((topic, partition), 0)
+        ids = {then.id_of(topic), now.id_of(topic)} - {None}
+        if start < end and len(ids) < 2:  # else it is another topic or table of this name
+            return f"{topic}[{partition}]", start, end
+    return None
+
+
+def _shared(former: _Former, today: Collection[Sink]) -> tuple[str, str] | None:
+    """A sink of today that writes to the place of a former one, and that place; None if there is none."""
+    sinks = {place: sink.name for sink in today if (place := sink.destination())}
+    places = (_place_of(former, spec, today) for spec in former.sinks.values())
+    return next(((sinks[place], place) for place in places if place in sinks), None)
+
+
+def _place_of(former: _Former, spec: JsonDict, today: Collection[Sink]) -> str | None:
+    """Where a recorded sink writes; None if the record cannot tell, as that of a kind that is not installed."""
+    try:
+        return from_spec(spec, today).destination()
+    except Exception as error:  # a sink of the user's own, or a damaged record, may raise anything
+        log.warning("a sink of pipeline %s cannot be compared with those of today: %r", former.name, error)
+        return None
+
+
+def _renamed(task: TaskTry, former: _Former, shared: tuple[str, str], again: tuple[str, int, int]) -> Refused:
+    (sink, place), (partition, start, end) = shared, again
+    return Refused(
+        f"The pipeline is new in this ledger. DAG {task.pipeline.dag_id!r} had a pipeline {former.name!r}, which is "
+        f"not in the DAG any more. It has read {partition} up to offset {end}, and written to the place of the sink "
+        f"{sink!r}: {secrecy.shown(place)}. The new pipeline would read that again, from offset {start}, and each row "
+        "would come twice. Nothing was read or written.",
+        code=codes.PIPELINE_RENAMED,
+        remedy=_remedy(task, former),
+        pipeline=task.pipeline.name,
+        sink=sink,
+    )
+
+
+def _remedy(task: TaskTry, former: _Former) -> str:
+    back = f"Give the pipeline its old name {former.name!r} again in the DAG: it goes on where it ended."
+    if former.in_doubt:
+        return (
+            f"{back} Then clear the failed task. Epoch {former.ended.txn.epoch} of pipeline {former.name!r} is in "
+            "doubt, so keep the old name at least until that is complete."
+        )
+    stays = any(isinstance(sink, Stateful) for sink in task.pipeline.sinks)
+    return (
+        f"{back} Then clear the failed task. Only if it is to have the new name, or is another pipeline, type `airflow "
+        f"epochs takeover {former.name} --dag-id {former.name}_ended --why …`: no DAG runs pipeline {former.name!r} "
+        f"any more. {'' if stays else _going_on(former)}Then clear the failed task."
+    )
+
+
+def _going_on(former: _Former) -> str:
+    """How a new pipeline without state goes on where the former one ended."""
+    starting = starting_at_ends(former.ended.ranges)
+    return f"To go on after its rows, also set `starting` of the source to {starting}; else all rows are read again. "
+
+
+# -- a sink -----------------------------------------------------------------------------------------------------------
+
+
+def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
+    """Raise Refused if ``backfill`` lets a new sink write rows that its table has under another name of the sink.
+
+    The table or topic tells by its markers: if it was lost, or emptied with them, it may be filled again.
+    """
+    first = task.pipeline.backfill.get(sink.name, epoch)
+    before = task.ledger.complete_record(epoch - 1)
+    for other, txn in _newest_of_each(before).items() if before and first < epoch else ():
+        if other != sink.name and first <= txn.epoch and (shown := _shown_as(task, sink, other, txn)) >= first:
+            raise _twice(task, sink, other, first, shown, epoch)
+
+
+def _newest_of_each(before: CompleteRecord) -> dict[str, TransactionId]:
+    """Sink -> the newest transaction that it may show. One that was waived may have landed late."""
+    ids = {**before.markers, **{sink: before.may_show(sink)[0] for sink in before.waived}}
+    return {sink: TransactionId.parse(txn_id) for sink, txn_id in ids.items()}
+
+
+def _shown_as(task: TaskTry, sink: Sink, other: str, txn: TransactionId) -> int:
+    """The newest epoch that the sink's place shows of the sink ``other``; 0 if it shows none.
+
+    ``txn``: the newest transaction that ``other`` may show, by the ledger.
+    """
+    if not _may_be_there(task, sink, other, txn):
+        return 0
+    alike = from_spec({**sink.spec(), "name": other}, task.pipeline.sinks)
+    found = alike.last_committed(task.pipeline.name, task.env) if alike.name == other else None
+    return found.epoch if found else 0
+
+
+def _may_be_there(task: TaskTry, sink: Sink, other: str, txn: TransactionId) -> bool:
+    """Whether ``other`` may have committed where ``sink`` writes to now. A pruned record tells nothing against it."""
+    if isinstance(sink, Holding):
+        receipt = _last_receipt(task, other, txn.epoch)
+        return receipt is not None and sink.may_hold(receipt, task.env)
+    opened = task.ledger.open_record(txn.epoch, txn.attempt)
+    if opened is None or other not in opened.sinks:
+        return True
+    return from_spec(opened.sinks[other].spec, task.pipeline.sinks).destination() == sink.destination()
+
+
+def _last_receipt(task: TaskTry, other: str, epoch: int) -> Receipt | None:
+    """The newest receipt of a sink up to an epoch; None if it has none. An epoch without one was waived."""
+    record = task.ledger.complete_record(epoch)
+    if record and other not in record.receipts and (marker := record.markers.get(other)):
+        record = task.ledger.complete_record(TransactionId.parse(marker).epoch)
+    return record.receipts.get(other) if record else None
+
+
+def _twice(task: TaskTry, sink: Sink, other: str, first: int, shown: int, epoch: int) -> Refused:
+    return Refused(
+        f"`backfill` lets sink {sink.name!r} begin with epoch {first}. But under the name {other!r} the pipeline has "
+        f"written the rows up to epoch {shown} to the same place, {secrecy.shown(sink.destination() or '')}, and they "
+        "are there. They would come twice. Nothing was read or written.",
+        code=codes.SINK_RENAMED,
+        remedy=_remedy_of_sink(task, sink, other, shown, epoch),
+        pipeline=task.pipeline.name,
+        epoch=epoch,
+        sink=sink.name,
+    )
+
+
+def _remedy_of_sink(task: TaskTry, sink: Sink, other: str, shown: int, epoch: int) -> str:
+    copy = "For a second copy of the rows, give the sink another table or topic. Then clear the failed task."
+    if shown + 1 < epoch:
+        return f"Let `backfill` name epoch {shown + 1}, the first one that the table or topic lacks. {copy}"
+    on = f"emove the sink from `backfill`: it then begins with epoch {epoch}, and each row is there once. {copy}"
+    if other in {each.name for each in task.pipeline.sinks}:
+        return f"R{on}"
+    return f"Give the sink its old name {other!r} again, without `backfill`: it goes on where it is. Or r{on}"

@@ -1,0 +1,384 @@
+"""A pipeline, or a sink, that gets another name in the DAG: no row comes twice without a word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.config import Pipeline
+from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import adopting
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import Code, Refused
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import Ranges, WaivedRecord
+from airflow_epochs.testing import FaultyStore
+from tests.support.checked import checks_of
+from tests.support.faults_world import DiskWorld, start
+from tests.support.remedies import assert_all_rows, seen_by_duckdb, starting_in, typed
+from tests.support.sql_pipeline import Related
+from tests.support.sql_world import SqliteDb
+from tests.support.table_lab import TableLab
+from tests.support.table_staging import WithoutSpark
+
+OLD, NEW = frozenset({"orders"}), frozenset({"orders_new"})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """Two sinks, two complete epochs, and input for the third."""
+    world = start(DiskWorld(tmp_path, in_dag=OLD))
+    assert world.run(2) is None
+    world.produce(6)
+    return world
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Related:
+    """Two sinks in SQLite, whose tables take a row twice; two complete epochs, and input for the third."""
+    db = SqliteDb(tmp_path / "db.sqlite")
+    columns = 'source text, partition bigint, "offset" bigint, payload text'
+    db.run(f"CREATE TABLE orders ({columns})", f"CREATE TABLE lines ({columns})")
+    world = Related(tmp_path, db, in_dag=OLD)
+    for number in (1, 2):
+        world.source.produce(4)
+        assert world.run(number) is None
+    world.source.produce(6)
+    return world
+
+
+def renamed(world: DiskWorld, **changes: Any) -> DiskWorld:
+    """The pipeline has another name in the DAG."""
+    return replace(world, **{"name": "orders_new", "input": "orders", "in_dag": NEW, **changes})
+
+
+def refused(error: Exception | None, code: Code) -> Refused:
+    assert isinstance(error, Refused) and error.code is code, error
+    return error
+
+
+def stopped(world: DiskWorld, code: Code, number: int = 3) -> Refused:
+    """A run is red, and has opened nothing; `check` says the same before it."""
+    before = world.snapshot_of_tables()
+    found = [each.error for each in checks_of(world.coordinator().task).values() if each.error]
+    assert code in [error.code for error in found]
+    error = refused(world.run(number), code)
+    assert str(error.what) in [each.what for each in found]
+    assert world.snapshot_of_tables() == before
+    return error
+
+
+# -- a pipeline -------------------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_pipeline_is_refused_and_goes_on_under_its_old_name(world: DiskWorld) -> None:
+    error = stopped(renamed(world), codes.PIPELINE_RENAMED)
+    assert "pipeline 'orders', which is not in the DAG any more" in error.what
+    assert error.remedy.startswith("Give the pipeline its old name 'orders' again in the DAG")
+    assert world.run(4) is None
+    assert_all_rows(world, "orders", "audit")
+    world.one_more_epoch()
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_renamed_pipeline_goes_on_under_its_new_name_where_the_old_one_ended(world: DiskWorld) -> None:
+    today = renamed(world)
+    error = stopped(today, codes.PIPELINE_RENAMED)
+    typed(world.ledger_root, error, "takeover")
+    today = replace(today, starting=starting_in(error))
+    assert today.run(3) is None
+    assert_all_rows(today, "orders", "audit")
+    today.one_more_epoch()
+    assert_all_rows(today, "orders", "audit")
+    back = refused(world.run(5), codes.PIPELINE_OF_OTHER_DAG)
+    assert "orders_ended" in back.what
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_another_pipeline_that_reads_all_again_on_purpose_does_so_after_the_command_in_the_error(
+    world: DiskWorld,
+) -> None:
+    today = renamed(world)
+    typed(world.ledger_root, stopped(today, codes.PIPELINE_RENAMED), "takeover")
+    assert today.run(3) is None
+    read, again = [(p, o) for p, o, _ in world.source.all_rows()], seen_by_duckdb(world.table("orders"))
+    ended = world.ledger.complete_record(2)
+    assert ended
+    twice = [(r.partition, offset) for r in ended.ranges["orders"] for offset in range(r.end)]
+    assert again == sorted(read + twice)
+
+
+def test_a_renamed_pipeline_is_refused_in_a_database_and_goes_on_after_the_remedy(database: Related) -> None:
+    today = replace(database, name="orders_new", in_dag=NEW)
+    error = refused(today.run(3), codes.PIPELINE_RENAMED)
+    assert today.shown("orders") == database.shown("orders")
+    typed(database.folder / "ledger", error, "takeover")
+    today = replace(today, starting=starting_in(error))
+    assert today.run(3) is None
+    today.require_all_shown("orders", "lines")
+
+
+def test_the_sinks_of_a_renamed_pipeline_may_have_other_names_too(world: DiskWorld) -> None:
+    tables = {"orders_2": "orders", "audit_2": "audit"}
+    stopped(renamed(world, sinks=tuple(tables), tables=tables), codes.PIPELINE_RENAMED)
+
+
+def test_of_several_former_pipelines_the_last_one_is_named(world: DiskWorld) -> None:
+    today = renamed(world)
+    first = stopped(today, codes.PIPELINE_RENAMED)
+    today = replace(today, starting=starting_in(first))
+    assert today.run(3) is None
+    world.produce(4)
+    third = renamed(world, name="orders_3", in_dag=frozenset({"orders_3"}))
+    error = stopped(third, codes.PIPELINE_RENAMED)
+    assert "a pipeline 'orders_new'" in error.what
+    assert replace(third, starting=starting_in(error)).run(4) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_pipeline_that_was_renamed_while_its_epoch_was_in_doubt_keeps_its_old_name(world: DiskWorld) -> None:
+    world.crash_at("decision.landed", 3)
+    error = stopped(renamed(world), codes.PIPELINE_RENAMED, 4)
+    assert "Epoch 3 of pipeline 'orders' is in doubt" in error.remedy and "takeover" not in error.remedy
+    assert world.run(4) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_pipeline_that_was_renamed_in_doubt_in_its_first_epoch_is_refused(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path, in_dag=OLD)
+    world.produce(4)
+    world.crash_at("decision.landed", 1)
+    stopped(renamed(world), codes.PIPELINE_RENAMED)
+
+
+LEGITIMATE = {
+    "both are in the DAG": {"in_dag": OLD | NEW},
+    "the DAG's pipelines are not known": {"in_dag": None},
+    "another DAG's": {"dag_id": "another_dag"},
+    "tables of its own": {"tables": {"orders": "orders_new", "audit": "audit_new"}},
+}
+
+
+@pytest.mark.parametrize("changes", [pytest.param(each, id=name) for name, each in LEGITIMATE.items()])
+def test_another_pipeline_that_is_no_renamed_one_begins_as_ever(world: DiskWorld, changes: dict[str, object]) -> None:
+    today = renamed(world, **changes)
+    assert today.run(3) is None
+    if "tables" in changes:
+        assert_all_rows(today, "orders_new", "audit_new")
+
+
+def test_a_pipeline_that_left_the_dag_without_an_epoch_keeps_no_other_one_from_its_tables(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path, in_dag=OLD)
+    world.produce(4)
+    world.crash_at("stage.done", 1)
+    today = renamed(world)
+    assert today.run(2) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_a_former_pipeline_whose_records_are_damaged_keeps_no_other_one_from_its_work(world: DiskWorld) -> None:
+    (world.records / "pipeline.json").write_text("{")
+    today = renamed(world, tables={"orders": "orders_new", "audit": "audit_new"})
+    assert today.run(3) is None
+    assert_all_rows(today, "orders_new", "audit_new")
+
+
+def test_a_command_that_says_where_a_pipeline_begins_says_that_it_is_another_one(world: DiskWorld) -> None:
+    """As ``adopt-group`` and ``adopt-checkpoint`` do, before the first run."""
+    ended = world.ledger.complete_record(2)
+    assert ended
+    task, by = renamed(world).coordinator().task, Account(who="me", why="to go on")
+    at = Position(ranges=one_before_the_ends(ended.ranges), state={})
+    adopting.adopt(task, adopting.require_new(task), "adopt-group", by, Move(position=at))
+    assert renamed(world).run(3) is None
+    assert len(seen_by_duckdb(world.table("orders"))) == len(world.source.all_rows()) + 2
+
+
+def one_before_the_ends(ranges: Ranges) -> Ranges:
+    """Empty ranges, one record of each partition before the ends of these."""
+    return {topic: tuple(r._replace(start=r.end - 1, end=r.end - 1) for r in of) for topic, of in ranges.items()}
+
+
+@pytest.mark.parametrize("why, opens", [(PermissionError, True), (TimeoutError, False)])
+def test_a_ledger_whose_pipelines_may_not_be_listed_is_used_and_one_that_does_not_answer_is_not(
+    world: DiskWorld, why: type[OSError], opens: bool
+) -> None:
+    today = renamed(world, tables={"orders": "orders_new", "audit": "audit_new"})
+    store = FaultyStore(LocalStore(world.ledger_root))
+    with patch.object(store, "folders", side_effect=why):
+        error = today.run(3, today.coordinator(store=store))
+    assert (error is None) is opens
+    assert bool(today.ledger.open_record(1, 1)) is opens
+
+
+# -- a pipeline that reads a table ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> TableLab:
+    """A pipeline that reads a table has had two epochs, and is not in the DAG any more."""
+    lab = TableLab(tmp_path, spark=WithoutSpark())
+    for number in (1, 2):
+        lab.write(number)
+        lab.run()
+    lab.write(3)
+    return lab
+
+
+def of_table(lab: TableLab, **changes: Any) -> Pipeline:
+    return replace(lab.pipeline, **{"name": "reader_new", "in_dag": {"reader_new"}, **changes})
+
+
+def test_a_renamed_pipeline_that_reads_a_table_goes_on_where_the_old_one_ended(lab: TableLab) -> None:
+    with pytest.raises(Refused) as error:
+        lab.run(pipeline=of_table(lab))
+    refused(error.value, codes.PIPELINE_RENAMED)
+    typed(lab.folder / "ledger", error.value, "takeover")
+    lab.run(pipeline=of_table(lab, source=replace(lab.source, starting=starting_in(error.value))))
+    assert lab.ids() == Counter([1, 2, 3])
+
+
+def test_a_pipeline_that_reads_another_table_begins_as_ever(lab: TableLab) -> None:
+    lab.table = lab.folder / "returns"
+    lab.write(4)
+    lab.run(pipeline=of_table(lab))
+    assert lab.ids() == Counter([1, 2, 4])
+
+
+def test_a_pipeline_that_reads_a_table_that_was_created_again_begins_as_ever(lab: TableLab) -> None:
+    shutil.rmtree(lab.table)
+    lab.write(4)
+    lab.run(pipeline=of_table(lab))
+    assert lab.ids() == Counter([1, 2, 4])
+
+
+# -- a sink -----------------------------------------------------------------------------------------------------------
+
+
+def with_gold(world: DiskWorld, **changes: Any) -> DiskWorld:
+    """The sink `orders` has another name, and `backfill`, on its own table."""
+    usual = {"sinks": ("gold", "audit"), "tables": {"gold": "orders"}, "backfill": {"gold": 1}}
+    return replace(world, **{**usual, **changes})
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_renamed_sink_is_not_backfilled_with_the_rows_that_its_table_has(world: DiskWorld, first: int) -> None:
+    error = stopped(with_gold(world, backfill={"gold": first}), codes.SINK_RENAMED)
+    assert error.sink == "gold" and "under the name 'orders'" in error.what
+    assert world.run(4) is None, "under its old name"
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_renamed_sink_goes_on_in_its_table_without_backfill(world: DiskWorld) -> None:
+    error = stopped(with_gold(world), codes.SINK_RENAMED)
+    assert "remove the sink from `backfill`: it then begins with epoch 3" in error.remedy
+    today = with_gold(world, backfill={})
+    assert today.run(4) is None
+    today.one_more_epoch()
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_a_renamed_sink_fills_another_table(world: DiskWorld) -> None:
+    stopped(with_gold(world), codes.SINK_RENAMED)
+    today = with_gold(world, tables={})
+    assert today.run(4) is None
+    assert_all_rows(today, "gold", "audit")
+
+
+def test_a_sink_that_left_the_dag_for_an_epoch_is_backfilled_from_there_under_a_new_name(world: DiskWorld) -> None:
+    assert replace(world, sinks=("audit",)).run(3) is None
+    world.produce(4)
+    error = stopped(with_gold(world), codes.SINK_RENAMED, 4)
+    named = re.search(r"Let `backfill` name epoch (\d+)", error.remedy)
+    assert named
+    today = with_gold(world, backfill={"gold": int(named[1])})
+    assert today.run(4) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_the_table_tells_where_the_records_of_the_old_name_were_pruned(world: DiskWorld) -> None:
+    for record in world.records.glob("epochs/*/*.open.json"):
+        record.unlink()
+    refused(with_gold(world).run(3), codes.SINK_RENAMED)
+
+
+def test_a_link_to_the_table_is_the_table(world: DiskWorld) -> None:
+    world.table("link").symlink_to(world.table("orders"))
+    stopped(with_gold(world, tables={"gold": "link"}), codes.SINK_RENAMED)
+
+
+def test_a_sink_whose_table_is_lost_is_filled_again_under_another_name(world: DiskWorld) -> None:
+    shutil.rmtree(world.table("orders"))
+    today = with_gold(world)
+    assert today.run(3) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_a_sink_whose_table_went_back_gets_the_later_epochs_under_another_name(tmp_path: Path) -> None:
+    world = start(DiskWorld(tmp_path))
+    backup = shutil.copytree(world.table("orders"), tmp_path / "backup")
+    assert world.run(2) is None
+    shutil.rmtree(world.table("orders"))
+    shutil.copytree(backup, world.table("orders"))
+    today = with_gold(world, backfill={"gold": 2})
+    world.produce(2)
+    assert today.run(3) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_an_aborted_attempt_is_not_opened_again_with_a_backfill_of_rows_that_are_there(world: DiskWorld) -> None:
+    world.crash_at("stage.done", 3)
+    refused(with_gold(world).run(4), codes.SINK_RENAMED)
+    assert with_gold(world, backfill={}).run(4) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_renamed_sink_does_not_read_again_an_epoch_that_was_waived_and_landed_late(world: DiskWorld) -> None:
+    task, run = world.coordinator(), world.run_of(3)
+    txn_id = task.open(run).txn_id
+    task.vote(run, task.stage(run).stage)
+
+    def meanwhile() -> None:
+        world.ledger.put(WaivedRecord(txn_id=txn_id, sink="orders", who="me", why="it hangs", at="now"))
+        assert world.run(3) is None
+
+    world.coordinator({"delta.commit.before": meanwhile}).commit(run, "orders")
+    world.produce(4)
+    stopped(with_gold(world, backfill={"gold": 3}), codes.SINK_RENAMED, 4)
+    assert with_gold(world, backfill={}).run(4) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+def in_database(world: Related, table: str = "orders", **backfill: int) -> Related:
+    return replace(world, names=("gold", "lines"), tables={"gold": table}, backfill=backfill)
+
+
+def test_a_renamed_sink_of_a_database_is_not_backfilled_with_the_rows_of_its_table(database: Related) -> None:
+    error = refused(in_database(database, gold=1).run(3), codes.SINK_RENAMED)
+    assert "remove the sink from `backfill`" in error.remedy
+    assert in_database(database).run(3) is None
+    database.require_all_shown("orders", "lines")
+
+
+def test_a_renamed_sink_of_a_database_goes_on_under_its_old_name(database: Related) -> None:
+    refused(in_database(database, '"ORDERS"', gold=1).run(3), codes.SINK_RENAMED)
+    assert database.run(3) is None
+    database.require_all_shown("orders", "lines")
+
+
+@pytest.mark.parametrize("how", ["emptied", "another"])
+def test_an_empty_table_of_a_database_is_filled_under_another_name(database: Related, how: str) -> None:
+    table = "orders" if how == "emptied" else "orders_2"
+    database.db.run(
+        "DELETE FROM orders" if how == "emptied" else "CREATE TABLE orders_2 AS SELECT * FROM lines LIMIT 0"
+    )
+    assert in_database(database, table, gold=1).run(3) is None
+    database.require_all_shown(table, "lines")
