@@ -65,4 +65,3 @@ def unwritable(sink: Sink, pipeline: str, env: Environment) -> Refused | None:
     except Refused as refused:
         return refused
     return None
-
