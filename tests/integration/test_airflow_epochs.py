@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, TaskGroup, TriggerRule
 
 from airflow_epochs import DeltaSource
 from airflow_epochs.coordinator import savepoints
@@ -134,6 +135,43 @@ def test_a_run_without_new_data_is_green_and_everything_is_skipped(lab: Lab) -> 
     assert outcome.state == "success"
     assert in_state(outcome, "skipped") == set(outcome.tasks)
     assert lab.after == [1], "the user's task runs when, and only when, an epoch is complete"
+
+
+JOIN = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+"""As README and docs/protocol.md say."""
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("produced", "fails", "rule", "joined"),
+    [
+        (("orders",), False, TriggerRule.ALL_SUCCESS, "skipped"),
+        (("orders", "refunds"), False, JOIN, "success"),
+        ((), False, JOIN, "skipped"),
+        (("orders",), True, JOIN, "upstream_failed"),
+        (("orders",), False, JOIN, "success"),
+    ],
+    ids=["as tasks are", "both have one", "none has one", "one fails", "one has an epoch"],
+)
+def test_a_task_behind_two_pipelines_runs_as_its_rule_says(
+    lab: Lab, tmp_path: Path, produced: tuple[str, ...], fails: bool, rule: TriggerRule, joined: str
+) -> None:
+    with DAG(f"join_{abs(hash(tmp_path))}", schedule=None, max_active_runs=1) as dag:
+        with TaskGroup("both") as both:
+            for topic in ("orders", "refunds"):
+                EpochPipeline(
+                    topic,
+                    source=MemorySource(world=lab.world.name, topics=(topic,)),
+                    transform=lab.transform,
+                    sinks=[MemorySink(name=topic, world=lab.world.name)],
+                    spark=lab.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+                    operator_args={"retries": 0},
+                )
+        both >> PythonOperator(task_id="join", python_callable=print, trigger_rule=rule)
+    for topic in produced:
+        lab.world.produce(topic, 0, [1])
+    lab.spark.failures = int(fails)
+    assert Harness(dag).run("r1").tasks["join"] == joined
 
 
 @pytest.mark.long

@@ -273,6 +273,18 @@ def test_a_backfill_that_runs_backwards_loses_nothing_and_doubles_nothing(lab: L
     assert (lab.shown(), lab.world.ledger.newest_complete()) == ("abc", 1)
 
 
+def test_a_backfill_that_runs_backwards_after_a_rewind_reads_once_more_and_its_other_runs_are_skipped(lab: Lab) -> None:
+    dag = lab.dag(EVERY_HOUR, starting=NINE.isoformat())
+    assert [dag.drive(run).state for run in dag.backfill(NINE, NINE + 3 * HOUR)] == ["success"] * 4
+    words = ["--to-timestamp", (NINE + HOUR).isoformat(), "--why", "a mistake in the transform"]
+    ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, *words)
+    again = dag.backfill(NINE + HOUR, NINE + 3 * HOUR, again=True, backwards=True)
+    outcomes = [dag.drive(run) for run in again]
+    assert [outcome.tasks["orders.open"] for outcome in outcomes] == ["success", "skipped", "skipped"]
+    assert [outcome.state for outcome in outcomes] == ["success"] * 3
+    assert (lab.shown(), lab.world.ledger.newest_complete()) == ("abbccdd", 5)
+
+
 def test_the_asset_events_of_a_partition_carry_its_key_also_when_its_run_is_cleared(lab: Lab) -> None:
     dag = lab.dag(PARTITIONS)
     runs = dag.backfill(NINE, NINE + HOUR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -73,6 +73,20 @@ def failed(world: TopicWorld, number: int) -> EpochError:
     error.pipeline = world.name  # as the operator does
     assert before == (world.shown("lake") if world.ledger.newest_complete() else "")
     return error
+
+
+def skipped_by(world: TopicWorld, hours: Iterable[int], reader: str) -> None:
+    """Runs for these hours have nothing to do, name the epoch that has read them, and change nothing."""
+    before = world.shown("lake")
+    for number in hours:
+        with pytest.raises(NoNewData, match=f"were read already, by {reader}") as done:
+            hour(world, number).opened(100 + number)
+        assert done.value.code is codes.INTERVAL_COVERED
+    assert world.shown("lake") == before
+
+
+def typing(world: TopicWorld, name: str, *words: str) -> str:
+    return ordered(world.ledger_root, "epochs", name, world.name, *words, "--why", "a mistake in the transform")
 
 
 def told(world: TopicWorld, epoch: int) -> str:
@@ -242,11 +256,93 @@ def test_history_before_the_beginning_is_refused_and_read_after_the_command_of_t
     assert error.code is codes.INTERVAL_BEFORE
     screen = typed(world.ledger_root, error, "rewind")
     topic = world.topic()
-    assert f"older than the first epoch: 2 offsets, {topic}[0] [0, 2)\n  Their rows come for the first time" in screen
+    assert f"not read by any epoch yet: 2 offsets, {topic}[0] [0, 2)\n  Their rows come for the first time.\n" in screen
     assert f"read again, so their rows come twice: 1 offsets, {topic}[0] [2, 3)\n" in screen
     for number, shown in ((9, "ac"), (10, "abc"), (11, "abcc"), (12, "abccd")):
         assert hour(world, number).run(10 + number) is None
         assert world.shown("lake") == shown, "hour by hour, and the hour that was shown before comes twice, as told"
+
+
+def test_after_a_rewind_before_the_beginning_the_first_run_reads_all_and_those_in_between_have_nothing_to_do(
+    world: TopicWorld,
+) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcdef")))
+    assert hour(world, 13).run(1) is None
+    error = failed(hour(world, 10), 2)
+    typed(world.ledger_root, error, "rewind")
+    assert hour(world, 12).run(12) is None
+    assert world.shown("lake") == "bcde"
+    skipped_by(world, (10, 11, 12), "epoch 2 of run run 12 of DAG dag")
+    assert hour(world, 13).run(13) is None
+    assert world.shown("lake") == "bcdee", "the hour that was shown before comes twice, as told"
+    error = failed(hour(world, 9), 3)
+    assert f"The pipeline began at {at(10).isoformat()}, and has read up to {at(14).isoformat()}." in str(error)
+    topic, screen = world.topic(), typed(world.ledger_root, error, "rewind")
+    assert f"not read by any epoch yet: 1 offsets, {topic}[0] [0, 1)\n  Their rows come for the first time.\n" in screen
+    assert f"read again, so their rows come twice: 4 offsets, {topic}[0] [1, 5)\n" in screen
+    assert hour(world, 14).run(14) is None
+    assert world.shown("lake") == "abbccddeeef"
+
+
+@pytest.mark.parametrize("aborted", [True, False], ids=["whose first attempt fails", "that succeeds"])
+@pytest.mark.parametrize("command", ["--to-timestamp", "--to-epoch"])
+def test_after_a_rewind_the_last_hour_first_takes_all_since_then_and_the_others_have_nothing_to_do(
+    world: TopicWorld, command: str, aborted: bool
+) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcd")))
+    for number in (9, 10, 11, 12):
+        assert hour(world, number).run(number) is None
+    if command == "--to-timestamp":
+        typing(world, "rewind", command, at(10).isoformat())
+        skipped_by(world, (9,), "epoch 1 of run run 9 of DAG dag")
+    else:
+        typing(world, "rewind", command, "1")
+    if aborted:
+        hour(world, 12).opened(21)
+        world.task().abort(Run("dag", "run 21"), "out of memory")
+        typing(world, "replan")
+    assert hour(world, 12).run(22) is None
+    assert world.shown("lake") == "abbccdd"
+    skipped_by(world, (12, 11, 10), "epoch 5 of run run 22 of DAG dag")
+    skipped_by(world, (9,), "epoch 1 of run run 9 of DAG dag")
+
+
+def test_after_a_rewind_each_hour_is_free_to_be_read_again_once(world: TopicWorld) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abc")))
+    for number in (9, 10, 11):
+        assert hour(world, number).run(number) is None
+    typing(world, "rewind", "--to-timestamp", at(10).isoformat())
+    for number, shown in ((10, "abbc"), (11, "abbcc")):
+        assert hour(world, number).run(20 + number) is None
+        assert world.shown("lake") == shown
+        skipped_by(world, (number,), f"epoch {number - 6} of run run {20 + number} of DAG dag")
+
+
+@pytest.mark.parametrize("command", ["skip", "reset-source"])
+def test_what_was_read_since_a_command_for_offsets_before_the_beginning_is_known_by_its_offsets(
+    world: TopicWorld, command: str
+) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcdef")))
+    assert hour(world, 12).run(1) is None
+    file = world.folder / "offsets.json"
+    file.write_text(json.dumps({world.topic(): {"0": 1, "1": 0}}))
+    typing(world, command, "--offsets", str(file))
+    assert hour(world, 13).run(13) is None
+    assert world.shown("lake") == "bcdde"
+    skipped_by(world, (10, 11, 13), "epoch 2 of run run 13 of DAG dag")
+    skipped_by(world, (12,), "epoch 1 of" if command == "skip" else "epoch 2 of")
+    assert failed(hour(world, 9), 2).code is codes.INTERVAL_BEFORE
+
+
+def test_hours_between_that_a_first_epoch_read_have_nothing_to_do_after_the_pipeline_got_intervals(
+    world: TopicWorld,
+) -> None:
+    send(world, ("a", at(9)))
+    assert world.but(options={}).run(1) is None
+    send(world, *((letter, at(10 + n)) for n, letter in enumerate("bcd")))
+    assert hour(world, 12).run(12) is None
+    assert world.shown("lake") == "abcd"
+    skipped_by(world, (10, 11), "epoch 2 of run run 12 of DAG dag")
 
 
 @pytest.mark.parametrize("then", ["added again", "deleted"])

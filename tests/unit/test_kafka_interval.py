@@ -16,6 +16,7 @@ from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.kafka.interval import (
     Coverage,
+    began_of,
     coverage_of,
     cut_off,
     is_of,
@@ -25,8 +26,8 @@ from airflow_epochs.sources.kafka.interval import (
     require_unread,
 )
 from airflow_epochs.sources.kafka.logs import ClusterLog, Log, TopicLog
-from airflow_epochs.sources.kafka.moves import to_another, to_offsets
-from airflow_epochs.sources.kafka.starting import AtTime
+from airflow_epochs.sources.kafka.moves import to_another, to_offsets, to_time
+from airflow_epochs.sources.kafka.starting import AtTime, ms_of
 
 DAY = datetime(2026, 1, 31, tzinfo=timezone.utc)
 
@@ -166,9 +167,38 @@ def test_records_that_are_read_again_are_no_longer_known_as_read_and_others_are(
     log = ClusterLog("c", {"t": TopicLog("id", {0: Log(0, 9)})})
     state = {"cluster_id": "c", "topic_ids": {"t": "id"}, "interval": recorded(hours(5, 6), None)}
     at = Position(ranges={"t": (OffsetRange(0, 2, 6),)}, state=state)
-    assert coverage_of(to_offsets(at, {"t": {0: 3}}, log).position.state) is None
+    back = to_offsets(at, {"t": {0: 3}}, log).position.state
+    assert coverage_of(back) is None
+    assert recorded(hours(9, 10), None, began_of(back))["since"] == hour(5).isoformat(), "older hours stay known"
     assert coverage_of(to_offsets(at, {"t": {0: 8}}, log).position.state) == read_up_to(6, since=5)
     assert coverage_of(to_another(at, ["t"], AtTime(0), log, {("t", 0): 0}).position.state) is None
+
+
+@pytest.mark.parametrize(
+    ("to", "since", "end"),
+    [(8, 6, 8), (9.5, 6, 9.5), (5, 5, 5), (10, 6, 10)],
+    ids=["within", "within an hour", "before the beginning", "to the end"],
+)
+def test_after_a_command_that_went_back_to_a_time_what_lies_before_it_is_known_as_read(
+    to: float, since: float, end: float
+) -> None:
+    log = ClusterLog("c", {"t": TopicLog("id", {0: Log(0, 9)})})
+    state = {"cluster_id": "c", "topic_ids": {"t": "id"}, "interval": recorded(hours(9, 10), read_up_to(9, since=6))}
+    at = Position(ranges={"t": (OffsetRange(0, 2, 6),)}, state=state)
+    found = to_time(at, ms_of(hour(to)), log, {("t", 0): 3}).position.state
+    assert coverage_of(found) == Coverage(hour(since), hour(end), went_back=True)
+    assert not is_of(found, hours(9, 10))
+    again = to_time(Position(ranges={"t": (OffsetRange(0, 3, 3),)}, state=found), ms_of(hour(9)), log, {("t", 0): 5})
+    assert coverage_of(again.position.state) == coverage_of(found), "a later time is no way back"
+
+
+def test_after_a_command_that_went_back_to_a_time_before_all_records_no_hour_is_missed() -> None:
+    went_back = Coverage(hour(-9999), hour(-9999), went_back=True)
+    assert Records([9.5, 10.5]).epoch(0, hours(9, 10), went_back, refuse_missed=True)[0] == range(1)
+    with pytest.raises(Refused, match=r"has 1 older offsets to read, .* The intervals in between have no epoch"):
+        Records([9.5, 10.5]).epoch(0, hours(10, 11), went_back, refuse_missed=True)
+    told = Records([9.5, 10.5]).epoch(0, hours(10, 11), Coverage(hour(8), hour(9), went_back=True))[1]
+    assert "with those before it since 2026-01-31T09:00:00+00:00, where a command went back to (1 offsets)" in told
 
 
 # --- any history ----------------------------------------------------------------------------------------------

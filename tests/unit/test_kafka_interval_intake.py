@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, Past, Position
-from airflow_epochs.errors import Refused
-from airflow_epochs.model import OffsetRange, Ranges
+from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.model import Command, CompleteRecord, OffsetRange, Ranges
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig, read_config
 from airflow_epochs.sources.kafka.interval import KEY, Coverage, recorded
 from airflow_epochs.sources.kafka.interval_intake import find_interval
 from airflow_epochs.sources.kafka.logs import ClusterLog, Log, Partition, TopicLog
-from airflow_epochs.sources.kafka.moves import to_offsets
+from airflow_epochs.sources.kafka.moves import to_offsets, to_time
 from airflow_epochs.sources.kafka.starting import ms_of
 from airflow_epochs.sources.kafka.waiting import Waiting
+from tests.support.records import complete
 
 DAY = datetime(2026, 1, 31, tzinfo=timezone.utc)
 
@@ -99,6 +104,43 @@ def test_after_a_rewind_an_hour_whose_records_lie_before_the_position_is_refused
     assert refused.value.code is codes.INTERVAL_BEFORE
 
 
+def as_an_older_version_put_it(number: int, ranges: tuple[int, int], of: float, **changes: Any) -> CompleteRecord:
+    """An epoch of the hour ``of``, the first one after a command: that version took its hour for the beginning."""
+    state = {"cluster_id": "c", KEY: recorded(Interval(hour(of), hour(of + 1)), None)}
+    return replace(complete(number), ranges={"orders": (OffsetRange(0, *ranges),)}, source_state=state, **changes)
+
+
+@pytest.mark.parametrize(
+    ("of", "by"),
+    [(9, "epoch 1"), (10, "epoch 2"), (11, "epoch 2"), (7, None)],
+    ids=["read before the command", "in between", "that of the epoch", "before the beginning"],
+)
+def test_in_a_ledger_of_an_older_version_hours_that_were_read_since_a_rewind_are_known_too(
+    of: float, by: str | None
+) -> None:
+    logs = Logs(orders=[7.5, 9.5, 10.5, 11.5, 12.5])
+    back = Command(name="rewind", who="me", why="history", at="now", back_to=hour(10).isoformat())
+    first = as_an_older_version_put_it(1, (1, 4), of=9)
+    first.source_state[KEY]["end"] = hour(12).isoformat()
+    newest = as_an_older_version_put_it(2, (2, 4), of=11, moved_in=2, commands=(back,))
+    before = Position(ranges=newest.ranges, state=newest.source_state)
+    at = replace(past(of), epochs=lambda: iter((newest, first)))
+    with pytest.raises(NoNewData if by else Refused) as done:
+        find_interval(logs, config("orders"), before, at)
+    assert done.value.code is (codes.INTERVAL_COVERED if by else codes.INTERVAL_BEFORE)
+    assert by is None or f"were read already, by {by} of" in str(done.value)
+
+
+def test_in_a_ledger_of_an_older_version_history_that_was_read_after_the_command_of_the_error_is_known() -> None:
+    """The first epoch began later than the hours that the command went back to."""
+    logs = Logs(orders=[9.5, 10.5, 11.5, 20.5])
+    first = as_an_older_version_put_it(1, (3, 4), of=20)
+    newest = as_an_older_version_put_it(2, (0, 3), of=11, moved_in=2)
+    before = Position(ranges=newest.ranges, state=newest.source_state)
+    with pytest.raises(NoNewData, match="were read already, by epoch 2 of"):
+        find_interval(logs, config("orders"), before, replace(past(9), epochs=lambda: iter((newest, first))))
+
+
 THIRTY_YEARS = 24 * 365 * 30
 
 
@@ -123,3 +165,74 @@ def test_after_a_skip_behind_a_record_with_a_time_far_ahead_the_next_epoch_reads
     skipped = to_offsets(position(orders=1), {"orders": {0: 2}}, logs.look(["orders"]))
     found = find_interval(logs, config("orders"), skipped.position, past(10))
     assert found.ranges == {"orders": (OffsetRange(0, 2, 4),)}
+
+
+# --- any history with commands --------------------------------------------------------------------------------
+
+
+class History:
+    """A pipeline over one log whose records are in order: its epochs, and the offset that the next one begins at."""
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self.logs, self.epochs = Logs(orders=times), list[CompleteRecord]()
+        self.position: Position | None = None
+        self.commands: tuple[Command, ...] = ()
+
+    def rewind(self, to: float) -> bool:
+        """Whether there was something to go back to."""
+        assert self.position
+        log = self.logs.look(["orders"])
+        index = self.logs.seen_offsets_at(ms_of(hour(to)), log.starts())
+        move = to_time(self.position, ms_of(hour(to)), log, index)
+        if move.moves:
+            back = Command(name="rewind", who="me", why="", at="now", again=move.again, back_to=move.back_to)
+            self.position, self.commands = move.position, (*self.commands, back)
+        return move.moves
+
+    def run(self, start: int) -> tuple[int, int]:
+        """The offsets that the run's epoch reads."""
+        at = replace(past(start), epochs=lambda: reversed(self.epochs))
+        found = find_interval(self.logs, config("orders"), self.position, at)
+        number = len(self.epochs) + 1
+        moved = number if self.commands else self.epochs[-1].moved_in if self.epochs else 0
+        record = replace(complete(number), ranges=found.ranges, source_state={"cluster_id": "c", **found.state})
+        self.epochs.append(replace(record, moved_in=moved, commands=self.commands))
+        self.position, self.commands = Position.of(self.epochs[-1]), ()
+        [[_, first, last]] = found.ranges["orders"]
+        return first, last
+
+    def first_at(self, time: float) -> int:
+        found = self.logs.seen_offsets_at(ms_of(hour(time)), {("orders", 0): 0})["orders", 0]
+        return len(self.logs.topics["orders"]) if found is None else found
+
+    def has_read(self, start: int) -> bool:
+        """Whether epochs have read all that came from the hour's start to its end, or nothing came before them."""
+        begun = min(record.ranges["orders"][0].start for record in self.epochs)
+        return begun <= self.first_at(start)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    times=st.lists(st.floats(0, 8, exclude_max=True, width=16), max_size=12).map(sorted),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=1, max_size=14),
+)
+def test_whatever_runs_after_whatever_rewinds_each_hour_is_read_again_at_most_once_and_none_is_refused_that_was_read(
+    times: list[float], steps: list[tuple[bool, int]]
+) -> None:
+    history, free_from = History(times), 99.0
+    for rewinds, number in steps:
+        if rewinds and history.position:
+            free_from = number if history.rewind(number) else free_from
+            continue
+        was = history.position
+        try:
+            first, last = history.run(number)
+        except NoNewData:
+            assert history.has_read(number), "what is skipped was read"
+            assert number < free_from or not history.commands, "after a command its hours are free"
+        except Refused as refused:
+            assert refused.code is codes.INTERVAL_BEFORE
+            assert not history.has_read(number), "what is refused was not read"
+        else:
+            assert was is None or first == was.ranges["orders"][0].end, "epochs have no gap"
+            assert last == max(first, history.first_at(number + 1)), "and end with their hour"

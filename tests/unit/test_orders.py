@@ -39,6 +39,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.kafka.sink import KafkaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import DictStore, MemoryEnvironment, MemorySource, Observed, memory_coordinator
+from tests.support.records import rebuilt_to
 from tests.support.scenario import BOTH, Scenario, abort, crashes, in_doubt, moments, observed_run, run
 from tests.unit.test_operator_errors import operator
 
@@ -232,6 +233,54 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
     assert f"  {line.format('6 offsets, orders[0] [5, 8), orders[1] [5, 8)')}" in lines
     assert "  there to be read now: nothing" in lines
     assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
+
+
+def told_of(scenario: Scenario, start: int, end: int) -> list[str]:
+    """What a rewind of partition 0 from ``end`` to ``start`` tells of rows that come, and come twice."""
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    move = Move(position=at.position(source), again={"orders": (OffsetRange(0, start, end),)})
+    lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+    return [line.strip() for line in lines if "read again" in line or "not read" in line]
+
+
+def test_a_rewind_tells_which_rows_any_complete_epoch_has_read_over_all_commands_before(scenario: Scenario) -> None:
+    assert told_of(scenario, 3, 5) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
+    moved(scenario, 0, 6)
+    assert told_of(scenario, 3, 6) == [
+        "not read by any epoch yet: 1 offsets, orders[0] [5, 6)",
+        "read again, so their rows come twice: 2 offsets, orders[0] [3, 5)",
+    ]
+    assert scenario.airflow_run(run(2)) is None
+    assert told_of(scenario, 3, 7) == [
+        "not read by any epoch yet: 1 offsets, orders[0] [5, 6)",
+        "read again, so their rows come twice: 3 offsets, orders[0] [3, 5), orders[0] [6, 7)",
+    ]
+    moved(scenario, 0, 4)
+    assert scenario.airflow_run(run(3)) is None
+    assert told_of(scenario, 3, 7) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+
+
+def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_read(scenario: Scenario) -> None:
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    position = at.position(source)
+    orders.put(scenario.ledger, at, "reset-source", ME, Move(position=position, left=position.ranges))
+    assert told_of(scenario, 3, 5) == ["not read by any epoch yet: 2 offsets, orders[0] [3, 5)"]
+    assert scenario.airflow_run(run(2)) is None
+    assert told_of(scenario, 3, 7) == [
+        "not read by any epoch yet: 2 offsets, orders[0] [3, 5)",
+        "read again, so their rows come twice: 2 offsets, orders[0] [5, 7)",
+    ]
+
+
+def test_a_rewind_tells_that_all_rows_come_twice_where_the_ledger_lost_what_was_read(scenario: Scenario) -> None:
+    moved(scenario, 0, 6)
+    assert scenario.airflow_run(run(2)) is None
+    newest = scenario.ledger.complete_record(2)
+    assert newest
+    scenario.ledger.put(replace(rebuilt_to(newest), sinks={}))
+    assert told_of(scenario, 3, 7) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scenario: Scenario) -> None:

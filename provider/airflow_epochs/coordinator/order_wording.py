@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_epochs.contracts import Move, Replacing
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
+from airflow_epochs.coordinator.read_before import never_read
 from airflow_epochs.event_time import instant_text
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
@@ -44,10 +45,10 @@ def _input(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -
         lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
     if move.lost:
         lines.append(f"  lost for good: {shown(move.lost)}")
-    older, again = orders.before_beginning(ledger, _read(move.again, move), move.position)
-    if older:
-        lines.append(f"  older than the first epoch: {shown(older)}")
-        lines.append("  Their rows come for the first time, unless an earlier command went back to them, too.")
+    new, again = never_read(ledger, at, _read(move.again, move), move.position)
+    if new:
+        lines.append(f"  not read by any epoch yet: {shown(new)}")
+        lines.append("  Their rows come for the first time.")
     if again:
         twice = "" if restoration.points else ", so their rows come twice"
         lines.append(f"  read again{twice}: {shown(again)}")

@@ -10,7 +10,7 @@ The caller shows what a command would change, and asks, between ``standing`` and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
@@ -25,9 +25,7 @@ from airflow_epochs.model import (
     CompleteRecord,
     JsonDict,
     Marker,
-    OffsetRange,
     OpenRecord,
-    Ranges,
     RestorePoint,
     Shown,
     SinkPlan,
@@ -123,24 +121,6 @@ def standing(ledger: Ledger, pipeline: str) -> Standing:
         newest=newest,
         before=ledger.complete_record(view.number - 1),
         order=order_in_force(ledger, view),
-    )
-
-
-def before_beginning(ledger: Ledger, again: Ranges, at: Position) -> tuple[Ranges, Ranges]:
-    """``again`` in two parts: what lies before the first epoch's beginning, and the rest.
-
-    ``at``: where the next epoch begins. Of a topic or partition that the first epoch did not read, everything is in the
-    rest.
-    """
-    first = ledger.complete_record(1)
-    begins = starts_of(Position.of(first).named_as_in(at)) if first else {}
-
-    def part(cut: Callable[[OffsetRange, int], OffsetRange]) -> Ranges:
-        found = {t: tuple(cut(r, begins.get((t, r.partition), r.start)) for r in of) for t, of in again.items()}
-        return {t: kept for t, of in found.items() if (kept := tuple(r for r in of if r.start < r.end))}
-
-    return part(lambda r, begin: r._replace(end=min(r.end, begin))), part(
-        lambda r, begin: r._replace(start=max(r.start, begin))
     )
 
 

@@ -16,35 +16,74 @@ from itertools import islice
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval
 from airflow_epochs.errors import NoNewData, Refused
-from airflow_epochs.model import CompleteRecord, JsonDict, Ranges
+from airflow_epochs.model import Command, CompleteRecord, JsonDict, Ranges
 from airflow_epochs.sources.kafka.logs import ClusterLog, Partition
 from airflow_epochs.sources.kafka.plan import TimeIndex
 from airflow_epochs.sources.kafka.starting import ms_of
 
 KEY = "interval"
 """The field of ``source_state`` that says which interval the epoch is for, and since when none is left out."""
+BEGAN = "interval_began"
+"""The field of ``source_state`` in place of ``KEY`` after a command that moved the input back to offsets: it says since
+when no interval had been left out. Up to when records are read is not known by times until the next epoch."""
 LOOKED_AT_MAX = 1_000
 """The epoch that has read an interval is looked for among so many of the newest ones, to name it."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The records with timestamps in [since, end) that were there in time were read, by intervals without gaps."""
+    """The records with timestamps in [since, end) that were there in time were read, by intervals without gaps.
+
+    ``went_back``: a command went back to ``end``, and no epoch has read on from there yet.
+    """
 
     since: datetime
     end: datetime
+    went_back: bool = False
 
 
 def coverage_of(state: Mapping[str, JsonDict]) -> Coverage | None:
     """What had been read after the epoch with this state; None if that is not known by times."""
     found = state.get(KEY)
-    return Coverage(_time(found["since"]), _time(found["end"])) if found else None
+    if not found:
+        return None
+    return Coverage(_time(found["since"]), _time(found["end"]), went_back=found["start"] == found["end"])
 
 
-def recorded(interval: Interval, coverage: Coverage | None) -> JsonDict:
-    """The epoch's interval, and what is covered after it, for ``source_state``. ``coverage``: that before it."""
-    since = coverage.since if coverage else interval.start
+def began_of(state: Mapping[str, JsonDict]) -> datetime | None:
+    """Since when no interval has been left out, as ``KEY`` or ``BEGAN`` says; None if that is not known by times."""
+    covered, text = coverage_of(state), state.get(BEGAN)
+    return covered.since if covered else _time(str(text)) if text else None
+
+
+def recorded(interval: Interval, coverage: Coverage | None, began: datetime | None = None) -> JsonDict:
+    """The epoch's interval, and what is covered after it, for ``source_state``.
+
+    ``coverage``: that before it. ``began``: see ``began_of``, where only that is known.
+    """
+    since = coverage.since if coverage else min(began or interval.start, interval.start)
     return {"start": _text(interval.start), "end": _text(interval.end), "since": _text(since)}
+
+
+def back_at(state: JsonDict, time: datetime | None) -> JsonDict:
+    """``state`` after a command that moved the input back: what is to be read once more is no longer covered.
+
+    ``time``: where the input goes on; None: that is known by offsets only. Older intervals stay covered.
+    """
+    covered, began = coverage_of(state), began_of(state)
+    left = without_coverage(state)
+    if began is None:
+        return left
+    since = min(began, time or began)
+    if covered is None or time is None:
+        return {**left, BEGAN: _text(since)}
+    end = _text(min(covered.end, time))
+    return {**left, KEY: {"start": end, "end": end, "since": _text(since)}}
+
+
+def without_coverage(state: JsonDict) -> JsonDict:
+    """``state`` without the intervals that were read."""
+    return {key: value for key, value in state.items() if key not in (KEY, BEGAN)}
 
 
 def is_of(state: Mapping[str, JsonDict], interval: Interval) -> bool:
@@ -75,10 +114,14 @@ def require_unread(interval: Interval, coverage: Coverage | None, past: Iterable
     if coverage is None or interval.end > coverage.end:
         return
     if interval.start < coverage.since:
-        raise before_the_beginning(
-            interval, f"began at {_text(coverage.since)}, and has read up to {_text(coverage.end)}"
-        )
-    raise NoNewData(
+        read = "" if coverage.since == coverage.end else f", and has read up to {_text(coverage.end)}"
+        raise before_the_beginning(interval, f"began at {_text(coverage.since)}{read}")
+    raise read_already(interval, past)
+
+
+def read_already(interval: Interval, past: Iterable[CompleteRecord]) -> NoNewData:
+    """That epochs have read the interval, and which one has."""
+    return NoNewData(
         f"The records of {interval} were read already, by {_reader_of(interval, past)}.", code=codes.INTERVAL_COVERED
     )
 
@@ -94,13 +137,47 @@ def before_the_beginning(interval: Interval, where: str) -> Refused:
 
 
 def _reader_of(interval: Interval, past: Iterable[CompleteRecord]) -> str:
-    found = None
+    """The epoch that read the interval; if commands moved the input back, the newest one."""
+    found: CompleteRecord | None = None
     for record in islice(past, LOOKED_AT_MAX):
         covered = coverage_of(record.source_state)
         if covered is None or covered.end < interval.end:
             break
+        if found and _is_first_in_row(found) and covered.since > interval.start:
+            break
         found = record
+        if any(_begins_by(interval, each) for each in record.commands):
+            break
     return f"epoch {found.txn.epoch} of {found.opened_by}" if found else "an earlier epoch"
+
+
+def _begins_by(interval: Interval, command: Command) -> bool:
+    """Whether epochs since the command have read the interval, or it moved the pipeline to other topics."""
+    return bool(command.left) or (command.back_to != "" and _time(command.back_to) <= interval.start)
+
+
+def _is_first_in_row(record: CompleteRecord) -> bool:
+    """Whether the epoch does not begin where the one before has ended."""
+    return record.txn.epoch in (1, record.moved_in)
+
+
+def was_read(interval: Interval, past: Iterable[CompleteRecord]) -> bool:
+    """Whether times on record say that an epoch, or those before it, had read the interval: in the topics of today.
+
+    Earlier versions forgot this when a command moved the input back.
+    """
+    for record in islice(past, LOOKED_AT_MAX):
+        covered = coverage_of(record.source_state)
+        if covered and covered.since <= interval.start and interval.end <= covered.end:
+            return True
+        if any(each.left for each in record.commands):
+            return False
+    return False
+
+
+def first_in_row(past: Iterable[CompleteRecord]) -> CompleteRecord | None:
+    """The epoch since which each one begins where the one before ended; None: it is not known, or too long ago."""
+    return next(filter(_is_first_in_row, islice(past, LOOKED_AT_MAX)), None)
 
 
 def plan(
@@ -175,7 +252,11 @@ def told(interval: Interval, coverage: Coverage | None, earlier: int) -> str:
     parts = [f"the records of {interval}"]
     if coverage and interval.start < coverage.end:
         parts.append(f"without those up to {_text(coverage.end)}, which were read before")
-    if is_missed(interval, coverage, earlier):
+    if coverage and coverage.went_back and earlier:
+        parts.append(
+            f"with those before it since {_text(coverage.end)}, where a command went back to ({earlier:,} offsets)"
+        )
+    elif is_missed(interval, coverage, earlier):
         since = f" since {_text(coverage.end)}" if coverage else ""
         parts.append(f"with those before it{since}, which no run has read ({earlier:,} offsets)")
     elif earlier:
@@ -184,12 +265,17 @@ def told(interval: Interval, coverage: Coverage | None, earlier: int) -> str:
 
 
 def is_missed(interval: Interval, coverage: Coverage | None, earlier: int) -> bool:
-    """Whether intervals before this one were left out. Where that is not known by times, offsets tell."""
-    return interval.start > coverage.end if coverage else earlier > 0
+    """Whether intervals before this one were left out. Where that is not known by times, offsets tell.
+
+    They tell after a command, too: it may have gone back to a time long before the oldest record.
+    """
+    return interval.start > coverage.end if coverage and not coverage.went_back else earlier > 0
 
 
 def _missed(interval: Interval, coverage: Coverage | None, earlier: int) -> Refused:
-    so_far = f"has read up to {_text(coverage.end)}" if coverage else f"has {earlier:,} older offsets to read"
+    so_far = f"has {earlier:,} older offsets to read"
+    if coverage and not coverage.went_back:
+        so_far = f"has read up to {_text(coverage.end)}"
     return Refused(
         f"The pipeline {so_far}, and the run's data interval is {interval}. The intervals in between have no epoch.",
         code=codes.INTERVAL_MISSED,

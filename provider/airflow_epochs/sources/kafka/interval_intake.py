@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Interval, NotYet, Past, Position
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.model import Ranges, records_upper_bound
+from airflow_epochs.model import Ranges, records_upper_bound, starts_of
 from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
@@ -37,6 +37,17 @@ def find_interval(
         Refused: The run has no interval; it is not over; the pipeline began later; or earlier ones were left out.
     """
     at = interval.require_interval(past.interval)
+    try:
+        return _find(brokers, config, position, at, past, defers=defers)
+    except Refused as error:
+        if error.code is codes.INTERVAL_BEFORE and position and _was_read(brokers, config, position, at, past):
+            raise interval.read_already(at, past.epochs()) from None
+        raise
+
+
+def _find(
+    brokers: Brokers, config: KafkaConfig, position: Position | None, at: Interval, past: Past, *, defers: bool
+) -> Found:
     covered = interval.coverage_of(position.state) if position else _from(config.starting)
     interval.require_unread(at, covered, past.epochs())
     _wait_until_over(at, config, past, defers)
@@ -46,6 +57,26 @@ def find_interval(
             raise NotApplied(f"Records of {at} may wait: {held}.", code=codes.INTERVAL_HELD)
         time.sleep(min(POLL_S, left))
     return _of_interval(brokers, config, position, at, covered, past)
+
+
+def _was_read(brokers: Brokers, config: KafkaConfig, position: Position, at: Interval, past: Past) -> bool:
+    """Whether complete epochs have read the interval, though it begins before what is known as read by times."""
+    began = interval.began_of(position.state)
+    if began is None or began <= at.start:
+        return began is not None
+    return interval.was_read(at, past.epochs()) or _is_behind_first(brokers, config, at, past)
+
+
+def _is_behind_first(brokers: Brokers, config: KafkaConfig, at: Interval, past: Past) -> bool:
+    """Whether no record of the interval or after it lies before the epochs that follow each other without a gap."""
+    first = interval.first_in_row(past.epochs())
+    if first is None:
+        return False
+    begins = starts_of(first.ranges)
+    cluster = brokers.look([topic for topic in config.topics if topic in first.ranges])
+    start, _ = interval.instants(at)
+    found = brokers.seen_offsets_at(start, cluster.starts())
+    return all(offset is None or offset >= begins.get(partition, 0) for partition, offset in found.items())
 
 
 def _from(starting: Starting) -> interval.Coverage | None:
@@ -107,7 +138,9 @@ def _of_interval(
     if stuck := _stuck(brokers, full, ranges, past.clock()):
         log.warning("%s", stuck)
         why += f"; {stuck}"
-    return Found(ranges, cluster, ready=True, why=why, state={interval.KEY: interval.recorded(at, covered)})
+    began = interval.began_of(position.state) if position else None
+    state = {interval.KEY: interval.recorded(at, covered, began)}
+    return Found(ranges, cluster, ready=True, why=why, state=state)
 
 
 def _stuck(brokers: Brokers, full: Ranges, ranges: Ranges, now: datetime) -> str | None:

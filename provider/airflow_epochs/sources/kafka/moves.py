@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import TOPIC_IDS, Move, Position
@@ -57,8 +58,10 @@ def past_losses(
     return _moved(position, starts, cluster, written_anew)
 
 
-def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Move:
+def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog, time: datetime | None = None) -> Move:
     """Go on at these offsets. A partition that they do not name stays where it is.
+
+    ``time``: all records from then on lie at or behind the offsets that go back; None: that is not known.
 
     Raises:
         Refused: The pipeline does not read a topic, or the topic was created again or lacks an offset.
@@ -69,7 +72,7 @@ def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Mov
     for topic, of in offsets.items():
         if wrong := misplaced(topic, of, cluster.topics[topic]):
             raise Refused(f"The command would go on at {wrong}. Nothing was changed.", code=codes.OFFSETS_UNUSABLE)
-    return _moved(position, offsets, cluster)
+    return _moved(position, offsets, cluster, time=time)
 
 
 def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) -> Move:
@@ -88,7 +91,7 @@ def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) 
         t: {r.partition: min(r.start, known[t][r.partition]) for r in of if r.partition in known[t]}
         for t, of in found.items()
     }
-    return replace(to_offsets(position, back, cluster), back_to=time_of(ms).isoformat())
+    return replace(to_offsets(position, back, cluster, time_of(ms)), back_to=time_of(ms).isoformat())
 
 
 def to_another(
@@ -119,7 +122,8 @@ def to_another(
 
 def _identified(position: Position, left: Collection[str], cluster: ClusterLog) -> JsonDict:
     """The state of ``position`` with the cluster's id and its topics' ids of today, for all topics of ``left``."""
-    recorded = _without_coverage(_without(position.state, {(t, r.partition) for t in left for r in position.ranges[t]}))
+    moved = {(t, r.partition) for t in left for r in position.ranges[t]}
+    recorded = interval.without_coverage(_without(position.state, moved))
     kept = {topic: of for topic, of in position.state.get(TOPIC_IDS, {}).items() if topic not in left}
     today = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
     return {**recorded, "cluster_id": cluster.cluster_id, TOPIC_IDS: dict(sorted({**kept, **today}.items()))}
@@ -143,16 +147,23 @@ def _require_same_logs(gaps: Sequence[Gap]) -> None:
         )
 
 
-def _moved(position: Position, starts: Offsets, cluster: ClusterLog, written_anew: Collection[Partition] = ()) -> Move:
-    """``written_anew``: where earlier offsets stand for records that the pipeline has not read."""
+def _moved(
+    position: Position,
+    starts: Offsets,
+    cluster: ClusterLog,
+    written_anew: Collection[Partition] = (),
+    time: datetime | None = None,
+) -> Move:
+    """``written_anew``: where earlier offsets stand for records that the pipeline has not read. ``time``: see above."""
     old = ends_of(position.ranges)
     new = {(t, p): at for t, of in starts.items() for p, at in of.items()}
     steps = {at: (old.get(at, 0), to) for at, to in sorted(new.items()) if old.get(at, 0) != to}
     back = {at: (to, was) for at, (was, to) in steps.items() if to < was and at not in written_anew}
+    state = _without(position.state, steps)
     return Move(
         position=Position(
             ranges=_as_ranges({at: (to, to) for at, to in sorted({**old, **new}.items())}),
-            state=_without_coverage(_without(position.state, steps)) if back else _without(position.state, steps),
+            state=interval.back_at(state, time) if back else state,
         ),
         lost=_as_ranges({at: step for at, step in steps.items() if step[0] < step[1]}),
         again=_as_ranges(back),
@@ -176,8 +187,3 @@ def _ahead(starts: Mapping[Partition, int], cluster: ClusterLog) -> Ranges:
 def _without(state: JsonDict, moved: Collection[Partition]) -> JsonDict:
     """``state`` without the records before the positions of ``moved``: they are not known there."""
     return {**state, "tails": tails_json({at: tail for at, tail in tails_of(state).items() if at not in moved})}
-
-
-def _without_coverage(state: JsonDict) -> JsonDict:
-    """``state`` without the intervals that were read: some of them are to be read once more."""
-    return {key: value for key, value in state.items() if key != interval.KEY}

@@ -161,7 +161,7 @@ class KafkaSource:
         from airflow_epochs.sources.kafka.interval import coverage_of
 
         covered = coverage_of(state)
-        return covered.end if covered else None
+        return covered.end if covered and not covered.went_back else None
 
     def leaves_out(self, topic: str) -> bool:
         """Whether ``topics`` no longer names it."""
