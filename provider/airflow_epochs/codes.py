@@ -202,7 +202,7 @@ PIPELINE_RENAMED = LEDGER.code(
     "EPOCHS-PIPELINE-RENAMED",
     Refused,
     "The pipeline is new in the ledger. It would read again what another pipeline of the DAG has read, which is not in "
-    "the DAG any more, and write it to the same table or topic: each row would come twice. Nothing was opened.",
+    "the DAG any more, and write it to the same table or topic once more. Nothing was opened.",
     "Give the pipeline its old name again, which the message has: it goes on where it ended. Then clear the failed "
     "task. Only if it is to have the new name, or is another pipeline, do what the message says.",
 )

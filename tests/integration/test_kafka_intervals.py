@@ -343,6 +343,10 @@ def test_hours_between_that_a_first_epoch_read_have_nothing_to_do_after_the_pipe
     assert hour(world, 12).run(12) is None
     assert world.shown("lake") == "abcd"
     skipped_by(world, (10, 11), "epoch 2 of run run 12 of DAG dag")
+    typing(world, "rewind", "--to-timestamp", at(12).isoformat())
+    assert hour(world, 12).run(20) is None
+    assert world.shown("lake") == "abcdd"
+    skipped_by(world, (10, 11), "epoch")
 
 
 @pytest.mark.parametrize("then", ["added again", "deleted"])

@@ -15,9 +15,9 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import adopting
+from airflow_epochs.coordinator import adopting, renaming
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.errors import Code, Refused
+from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Ranges, WaivedRecord
 from airflow_epochs.testing import FaultyStore
@@ -219,6 +219,31 @@ def test_a_ledger_whose_pipelines_may_not_be_listed_is_used_and_one_that_does_no
     assert bool(today.ledger.open_record(1, 1)) is opens
 
 
+def test_another_teams_folder_that_may_not_be_read_hides_no_renamed_pipeline(world: DiskWorld) -> None:
+    (world.ledger_root / "foreign").mkdir()
+    store = FaultyStore(LocalStore(world.ledger_root))
+    get = store.get
+
+    def of_ours(key: str) -> bytes | None:
+        if key.startswith("foreign/"):
+            raise PermissionError(key)
+        return get(key)
+
+    with patch.object(store, "get", side_effect=of_ours):
+        refused(renamed(world).run(3, renamed(world).coordinator(store=store)), codes.PIPELINE_RENAMED)
+
+
+def test_a_former_pipeline_whose_epochs_are_damaged_stops_another_one_until_it_is_ended(world: DiskWorld) -> None:
+    for record in world.records.glob("epochs/**/*.json"):
+        record.write_text("{")
+    today = renamed(world, tables={"orders": "orders_new", "audit": "audit_new"})
+    error = today.run(3)
+    assert isinstance(error, Corrupt) and "if pipeline 'orders' has left DAG and tables for good" in error.remedy
+    typed(world.ledger_root, error, "takeover")
+    assert today.run(3) is None
+    assert_all_rows(today, "orders_new", "audit_new")
+
+
 # -- a pipeline that reads a table ------------------------------------------------------------------------------------
 
 
@@ -291,6 +316,13 @@ def test_a_renamed_sink_fills_another_table(world: DiskWorld) -> None:
     today = with_gold(world, tables={})
     assert today.run(4) is None
     assert_all_rows(today, "gold", "audit")
+
+
+def test_a_sink_on_record_whose_kind_is_gone_keeps_no_other_one_from_its_backfill(world: DiskWorld) -> None:
+    today = replace(world, sinks=("copy",), backfill={"copy": 1})
+    with patch.object(renaming, "from_spec", side_effect=KeyError("its kind")):
+        assert today.run(3) is None
+    assert_all_rows(today, "copy")
 
 
 def test_a_sink_that_left_the_dag_for_an_epoch_is_backfilled_from_there_under_a_new_name(world: DiskWorld) -> None:

@@ -120,6 +120,14 @@ def test_a_probe_that_could_not_be_put_is_not_said_to_be_left(
     assert "cannot delete the probe" not in caplog.text
 
 
+def test_a_root_that_is_a_link_to_what_is_away_is_left_to_the_store_which_may_be_there_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ledger").symlink_to(tmp_path / "mount" / "ledger")
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(tmp_path / "ledger")})
+    assert EpochsHook().get_conn()
+
+
 def test_a_root_that_is_a_file_is_refused_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "afile"
     file.write_text("precious")

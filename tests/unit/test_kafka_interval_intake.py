@@ -40,10 +40,12 @@ class Logs(Brokers):
 
     def __init__(self, **topics: Sequence[float]) -> None:
         self.topics = topics
+        self.deleted = 0  # so many of the oldest records of each topic
 
     def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
         there = {topic: self.topics[topic] for topic in topics if topic in self.topics}
-        return ClusterLog("c", {t: TopicLog(f"id-of-{t}", {0: Log(0, len(of))}) for t, of in there.items()})
+        logs = {topic: {0: Log(self.deleted, len(of))} for topic, of in there.items()}
+        return ClusterLog("c", {topic: TopicLog(f"id-of-{topic}", of) for topic, of in logs.items()})
 
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
         return []
@@ -209,6 +211,20 @@ class History:
         """Whether epochs have read all that came from the hour's start to its end, or nothing came before them."""
         begun = min(record.ranges["orders"][0].start for record in self.epochs)
         return begun <= self.first_at(start)
+
+
+@pytest.mark.parametrize(
+    "number, deleted, error",
+    [(10, 0, Refused), (10, 3, Refused), (11, 0, NoNewData), (11, 2, NoNewData), (11, 3, Refused)],
+)
+def test_an_hour_whose_records_may_have_been_deleted_before_any_epoch_is_not_said_to_be_read(
+    number: int, deleted: int, error: type[Exception]
+) -> None:
+    history = History([10, 10, 10, 12, 12.5])
+    assert history.run(12) == (3, 5)
+    history.logs.deleted = deleted
+    with pytest.raises(error):
+        history.run(number)
 
 
 @settings(max_examples=300, deadline=None)

@@ -6,13 +6,13 @@ sink that was renamed begins where ``backfill`` says.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Holding, PlannedEpoch, Position, Sink, Stateful
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import owned_by
 from airflow_epochs.ledger.queries import newest_opened
@@ -28,6 +28,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.storage.objects import may_not_be_read
 
 log = secrecy.logger(__name__)
 
@@ -41,13 +42,13 @@ class _Former:
 
     Attributes:
         ended: Its newest epoch that is complete or in doubt.
-        sinks: Sink -> its specification.
+        shared: A sink of today that writes to the place of one of its sinks, and that place.
         in_doubt: Whether ``ended`` is in doubt.
     """
 
     name: str
     ended: OpenRecord | CompleteRecord
-    sinks: Mapping[str, JsonDict]
+    shared: tuple[str, str]
     in_doubt: bool
 
     @property
@@ -64,33 +65,50 @@ def require_new_input(task: TaskTry, epoch: int, planned: PlannedEpoch) -> None:
     if epoch > 1 or task.pipeline.in_dag is None:
         return
     for former in sorted(_formers(task, task.pipeline.in_dag), key=lambda each: each.at, reverse=True):
-        again, shared = _read_again(former, planned), _shared(former, task.pipeline.sinks)
-        if again and shared:
-            raise _renamed(task, former, shared, again)
+        if again := _read_again(former, planned):
+            raise _renamed(task, former, again)
 
 
 def _formers(task: TaskTry, in_dag: Collection[str]) -> list[_Former]:
-    """The pipelines that the DAG owns by the ledger, and does not have any more, as far as they have had epochs."""
+    """The pipelines that the DAG owns by the ledger, and does not have any more, if they wrote to places of today."""
     try:
-        gone = [task.ledger.of(name) for name in task.ledger.others() if name not in in_dag]
-        found = [_former(ledger) for ledger in owned_by(task.pipeline.dag_id, gone)]
+        others = task.ledger.others()
     except OutcomeUnknown as error:
-        if not task.ledger.is_denied(error):
+        if not may_not_be_read(error):
             raise
         log.warning("The other pipelines of the ledger cannot be seen, so nobody knows if this one had another name.")
         return []
+    gone = [task.ledger.of(name) for name in others if name not in in_dag]
+    found = [_former(ledger, task.pipeline.sinks) for ledger in owned_by(task.pipeline.dag_id, gone)]
     return [each for each in found if each]
 
 
-def _former(ledger: Ledger) -> _Former | None:
-    """None if it has had no epoch, or if its records were pruned."""
-    view, opened = ledger.view_of_next(), newest_opened(ledger)
+def _former(ledger: Ledger, today: Collection[Sink]) -> _Former | None:
+    """None if it shares no place with the sinks of today, has had no epoch, or if its records were pruned."""
+    opened = _newest_opened(ledger)
+    shared = _shared(opened, today) if opened else None
+    if shared is None:
+        return None
+    view = ledger.view_of_next()
     in_doubt = view.state is State.IN_DOUBT
     ended = view.open if in_doubt else ledger.complete_record(view.number - 1)
-    if ended is None or opened is None:
-        return None
-    specs = {name: plan.spec for name, plan in opened.sinks.items()}
-    return _Former(name=ended.txn.pipeline, ended=ended, sinks=specs, in_doubt=in_doubt)
+    return _Former(name=ended.txn.pipeline, ended=ended, shared=shared, in_doubt=in_doubt) if ended else None
+
+
+def _newest_opened(ledger: Ledger) -> OpenRecord | None:
+    try:
+        return newest_opened(ledger)
+    except Corrupt as damaged:
+        damaged.remedy = (
+            f"{damaged.remedy} Or, if pipeline {ledger.pipeline!r} has left DAG and tables for good, type "
+            f"`{_end(ledger.pipeline)}`. Then clear the failed task."
+        )
+        raise
+
+
+def _end(pipeline: str) -> str:
+    """The command after which no DAG runs the pipeline any more."""
+    return f"airflow epochs takeover {pipeline} --dag-id {pipeline}_ended --why …"
 
 
 def _read_again(former: _Former, planned: PlannedEpoch) -> tuple[str, int, int] | None:
@@ -105,29 +123,29 @@ def _read_again(former: _Former, planned: PlannedEpoch) -> tuple[str, int, int] 
     return None
 
 
-def _shared(former: _Former, today: Collection[Sink]) -> tuple[str, str] | None:
-    """A sink of today that writes to the place of a former one, and that place; None if there is none."""
-    sinks = {place: sink.name for sink in today if (place := sink.destination())}
-    places = (_place_of(former, spec, today) for spec in former.sinks.values())
-    return next(((sinks[place], place) for place in places if place in sinks), None)
+def _shared(opened: OpenRecord, today: Collection[Sink]) -> tuple[str, str] | None:
+    """A sink of today that writes to the place of a recorded one, and that place; None if there is none."""
+    places = ((sink, place) for sink in today if (place := sink.destination()))
+    specs = [plan.spec for plan in opened.sinks.values()]
+    return next(((sink.name, at) for sink, at in places if any(_is_at(sink, spec, today) for spec in specs)), None)
 
 
-def _place_of(former: _Former, spec: JsonDict, today: Collection[Sink]) -> str | None:
-    """Where a recorded sink writes; None if the record cannot tell, as that of a kind that is not installed."""
+def _is_at(sink: Sink, spec: JsonDict, today: Collection[Sink]) -> bool:
+    """Whether a recorded sink writes to the place of ``sink``. No, if its kind is not installed any more."""
     try:
-        return from_spec(spec, today).destination()
+        return from_spec(spec, today).destination() == sink.destination()
     except Exception as error:  # a sink of the user's own, or a damaged record, may raise anything
-        log.warning("a sink of pipeline %s cannot be compared with those of today: %r", former.name, error)
-        return None
+        log.warning("A sink on record cannot be compared with sink %s of today: %r", sink.name, error)
+        return False
 
 
-def _renamed(task: TaskTry, former: _Former, shared: tuple[str, str], again: tuple[str, int, int]) -> Refused:
-    (sink, place), (partition, start, end) = shared, again
+def _renamed(task: TaskTry, former: _Former, again: tuple[str, int, int]) -> Refused:
+    (sink, place), (partition, start, end) = former.shared, again
     return Refused(
         f"The pipeline is new in this ledger. DAG {task.pipeline.dag_id!r} had a pipeline {former.name!r}, which is "
         f"not in the DAG any more. It has read {partition} up to offset {end}, and written to the place of the sink "
-        f"{sink!r}: {secrecy.shown(place)}. The new pipeline would read that again, from offset {start}, and each row "
-        "would come twice. Nothing was read or written.",
+        f"{sink!r}: {secrecy.shown(place)}. The new pipeline would read that again, from offset {start}, and write "
+        "each row once more. Nothing was read or written.",
         code=codes.PIPELINE_RENAMED,
         remedy=_remedy(task, former),
         pipeline=task.pipeline.name,
@@ -142,11 +160,10 @@ def _remedy(task: TaskTry, former: _Former) -> str:
             f"{back} Then clear the failed task. Epoch {former.ended.txn.epoch} of pipeline {former.name!r} is in "
             "doubt, so keep the old name at least until that is complete."
         )
-    stays = any(isinstance(sink, Stateful) for sink in task.pipeline.sinks)
+    on = "" if any(isinstance(sink, Stateful) for sink in task.pipeline.sinks) else _going_on(former)
     return (
-        f"{back} Then clear the failed task. Only if it is to have the new name, or is another pipeline, type `airflow "
-        f"epochs takeover {former.name} --dag-id {former.name}_ended --why …`: no DAG runs pipeline {former.name!r} "
-        f"any more. {'' if stays else _going_on(former)}Then clear the failed task."
+        f"{back} Then clear the failed task. Only if it is to have the new name, or is another pipeline, type "
+        f"`{_end(former.name)}`: no DAG runs pipeline {former.name!r} any more. {on}Then clear the failed task."
     )
 
 
@@ -165,8 +182,10 @@ def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     The table or topic tells by its markers: if it was lost, or emptied with them, it may be filled again.
     """
     first = task.pipeline.backfill.get(sink.name, epoch)
-    before = task.ledger.complete_record(epoch - 1)
-    for other, txn in _newest_of_each(before).items() if before and first < epoch else ():
+    before = task.ledger.complete_record(epoch - 1) if first < epoch else None
+    if before is None:
+        return
+    for other, txn in _newest_of_each(before).items():
         if other != sink.name and first <= txn.epoch and (shown := _shown_as(task, sink, other, txn)) >= first:
             raise _twice(task, sink, other, first, shown, epoch)
 
@@ -197,7 +216,7 @@ def _may_be_there(task: TaskTry, sink: Sink, other: str, txn: TransactionId) -> 
     opened = task.ledger.open_record(txn.epoch, txn.attempt)
     if opened is None or other not in opened.sinks:
         return True
-    return from_spec(opened.sinks[other].spec, task.pipeline.sinks).destination() == sink.destination()
+    return _is_at(sink, opened.sinks[other].spec, task.pipeline.sinks)
 
 
 def _last_receipt(task: TaskTry, other: str, epoch: int) -> Receipt | None:

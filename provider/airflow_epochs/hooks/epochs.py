@@ -121,7 +121,8 @@ class EpochsHook(BaseHook):
     def _require_folder(self, store: Store) -> None:
         """No file is where the ledger's folder has to be."""
         folder = _local_folder(store)
-        if folder and (found := in_the_way(folder)):
+        # Behind a link may be a mount that is away for a moment: the store says so, and Airflow retries.
+        if folder and (found := in_the_way(folder)) and not found.is_symlink():
             raise Refused(
                 f"The field `ledger_root` of connection {self.ledger_conn_id!r} is {str(folder)!r}, and {found} is not "
                 "a folder. The ledger is a folder.",

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.keys import (
     DRY_RUNS_FOLDER,
     EPOCHS_FOLDER,
@@ -71,7 +71,6 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.names import is_name
 from airflow_epochs.protocol import IllegalTransition, State
-from airflow_epochs.storage.objects import is_denied
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -103,7 +102,7 @@ class Ledger:
         checked: bool = True,
     ) -> None:
         self._store = store
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._believes = partial(Ledger, store, keys=keys, require_signed=require_signed, checked=checked)
         self._records = Records(store, pipeline, keys, require_signed=require_signed, checked=checked)
         # Signing checks all that it vouches for, or lists it to an operator. So it believes where the ledger ends.
@@ -120,17 +119,11 @@ class Ledger:
 
     def tables_around(self) -> Iterable[tuple[str, str]]:
         """The Delta tables around the records, each with the records' folder as it lies there; as far as is known."""
-        return self._store.tables_around(self._pipeline) if isinstance(self._store, BlobStore) else ()
+        return self._store.tables_around(self.pipeline) if isinstance(self._store, BlobStore) else ()
 
     def others(self) -> list[str]:
         """The names of the other pipelines that have a folder in the store, sorted. One call."""
-        return [name for name in self._records.folders() if name != self._pipeline and is_name(name)]
-
-    @staticmethod
-    def is_denied(error: OutcomeUnknown) -> bool:
-        """Whether the store does not let this pipeline's credentials read what was asked for."""
-        cause = error.__cause__
-        return isinstance(cause, PermissionError) or (isinstance(cause, Exception) and is_denied(cause))
+        return [name for name in self._records.folders() if name != self.pipeline and is_name(name)]
 
     def of(self, pipeline: str) -> Ledger:
         """The ledger of another pipeline in the same store, as a new task sees it."""
@@ -161,7 +154,7 @@ class Ledger:
             self.signing.sign_from_here(at, writer)
         identity = identity or self._records.put(
             PipelineRecord(
-                pipeline=self._pipeline,
+                pipeline=self.pipeline,
                 ledger_id=uuid.uuid4().hex,
                 dag_id=dag_id,
                 created_at=at,
@@ -178,11 +171,11 @@ class Ledger:
             raise Refused(
                 f"The pipeline belongs to DAG {owner!r}. DAG {dag_id!r} may not run it.",
                 code=codes.PIPELINE_OF_OTHER_DAG,
-                remedy=f"Type `airflow epochs takeover {self._pipeline} --dag-id {dag_id} --why …` if you renamed or "
+                remedy=f"Type `airflow epochs takeover {self.pipeline} --dag-id {dag_id} --why …` if you renamed or "
                 "moved the DAG: the pipeline goes on where it is. Then clear the failed task. Only if this is another "
                 "pipeline, give it another name, and sinks of its own: it begins at `starting`, and would write the "
                 "other's rows once more.",
-                pipeline=self._pipeline,
+                pipeline=self.pipeline,
             )
 
     def owner(self, identity: PipelineRecord) -> str:
@@ -208,7 +201,7 @@ class Ledger:
                 f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment. This takeover "
                 "changed nothing.",
                 code=codes.TAKEOVER_RACE,
-                pipeline=self._pipeline,
+                pipeline=self.pipeline,
             )
         return standing
 
@@ -283,7 +276,7 @@ class Ledger:
             number,
             f"epoch {newest}, which is later, has a completion record, and epoch {number} has none",
             remedy="Restore this file from a backup of the ledger, and every other file that is then missing. If there "
-            f"is no backup, run `airflow epochs rebuild {self._pipeline} --why …`: the pipeline goes on after the "
+            f"is no backup, run `airflow epochs rebuild {self.pipeline} --why …`: the pipeline goes on after the "
             "newest epoch that its sinks show.",
         )
 
@@ -292,7 +285,7 @@ class Ledger:
             f"The ledger has lost the file {self._records.key(complete_key(number))}: {why}.",
             code=codes.LEDGER_RECORD_LOST,
             remedy=remedy,
-            pipeline=self._pipeline,
+            pipeline=self.pipeline,
             epoch=number,
         )
 
@@ -382,7 +375,7 @@ class Ledger:
                 f"The ledger's records of this epoch contradict each other: {error}. Somebody mixed files of two "
                 "backups, or changed a file.",
                 code=codes.LEDGER_CONTRADICTS,
-                pipeline=self._pipeline,
+                pipeline=self.pipeline,
                 epoch=view.number,
             ) from error
         return view

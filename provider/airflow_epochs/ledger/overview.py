@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import compress
 
 from airflow_epochs import secrecy
-from airflow_epochs.errors import Corrupt, EpochError, Refused
+from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown, Refused
 from airflow_epochs.ledger.keys import PIPELINE_KEY
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import unfinished, waits_for
@@ -19,6 +19,7 @@ from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, PauseRecord, Run
 from airflow_epochs.names import is_name
 from airflow_epochs.protocol import State
+from airflow_epochs.storage.objects import may_not_be_read
 
 log = secrecy.logger(__name__)
 
@@ -102,7 +103,10 @@ def pipelines_in(store: Store) -> list[str]:
 
 
 def owned_by(dag_id: str, ledgers: Iterable[Ledger]) -> list[Ledger]:
-    """Those whose pipeline the DAG owns now. One whose owner cannot be read belongs to nobody, with a warning."""
+    """Those whose pipeline the DAG owns now. One whose owner cannot be read belongs to nobody, with a warning.
+
+    Raises OutcomeUnknown if the store does not answer.
+    """
     known = list(ledgers)
     with ThreadPoolExecutor(_PARALLEL) as pool:
         return list(compress(known, pool.map(lambda ledger: _is_owned_by(dag_id, ledger), known)))
@@ -111,7 +115,9 @@ def owned_by(dag_id: str, ledgers: Iterable[Ledger]) -> list[Ledger]:
 def _is_owned_by(dag_id: str, ledger: Ledger) -> bool:
     try:
         return _owners(ledger)[-1:] == (dag_id,)
-    except (Corrupt, Refused) as error:
+    except (Corrupt, Refused, OutcomeUnknown) as error:
+        if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
+            raise
         log.warning("The owner of a pipeline cannot be read. %s", error)
         return False
 

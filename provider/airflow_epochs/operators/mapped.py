@@ -62,8 +62,7 @@ def names_in(dag: DAG) -> frozenset[str] | None:
 def _has_unknown_names(mapped: MappedOperator) -> bool:
     from airflow_epochs.operators.base import EpochOperator
 
-    is_ours = isinstance(mapped.operator_class, type) and issubclass(mapped.operator_class, EpochOperator)
-    return is_ours and _rows(mapped) is None
+    return issubclass(mapped.operator_class, EpochOperator) and _rows(mapped) is None
 
 
 def _allowed(mapped: MappedOperator) -> MappedOperator:

@@ -73,6 +73,12 @@ def is_denied(error: Exception) -> bool:
     return isinstance(error, PermissionDeniedError) or "status code: 403" in str(error)
 
 
+def may_not_be_read(error: OutcomeUnknown) -> bool:
+    """Whether a question failed only because the credentials, or the user, may not read what was asked for."""
+    cause = error.__cause__
+    return isinstance(cause, PermissionError) or (isinstance(cause, Exception) and is_denied(cause))
+
+
 class _ObjectReader(io.RawIOBase):
     """An object as a Python file, because pyarrow calls methods that obstore's reader lacks."""
 

@@ -199,7 +199,7 @@ class History:
     @classmethod
     def of_ledger(cls, ledger: Ledger, **more: Any) -> History:
         """A history with a copy of a real ledger. ``more``: the other attributes."""
-        store, pipeline = ledger._store, ledger._pipeline  # private, but of this package: a ledger shares its store
+        store, pipeline = ledger._store, ledger.pipeline  # private, but of this package: a ledger shares its store
         return cls(pipeline=pipeline, ledger=copy_of_ledger(store, pipeline), **more)
 
     # -- what follows from it ---------------------------------------------------------------------------------

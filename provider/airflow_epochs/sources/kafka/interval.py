@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
+from typing import NamedTuple
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval
@@ -27,7 +28,7 @@ BEGAN = "interval_began"
 """The field of ``source_state`` in place of ``KEY`` after a command that moved the input back to offsets: it says since
 when no interval had been left out. Up to when records are read is not known by times until the next epoch."""
 LOOKED_AT_MAX = 1_000
-"""The epoch that has read an interval is looked for among so many of the newest ones, to name it."""
+"""Epochs that have read an interval are looked for among so many of the newest ones."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,24 @@ def was_read(interval: Interval, past: Iterable[CompleteRecord]) -> bool:
     return False
 
 
-def first_in_row(past: Iterable[CompleteRecord]) -> CompleteRecord | None:
-    """The epoch since which each one begins where the one before ended; None: it is not known, or too long ago."""
-    return next(filter(_is_first_in_row, islice(past, LOOKED_AT_MAX)), None)
+class Row(NamedTuple):
+    """Epochs each of which begins where the one before has ended. ``is_newest``: the next epoch goes on after them."""
+
+    first: CompleteRecord
+    last: CompleteRecord
+    is_newest: bool
+
+
+def rows(past: Iterable[CompleteRecord]) -> Iterator[Row]:
+    """The rows of epochs among the newest ones, newest first, that have read the topics of today."""
+    last, is_newest = None, True
+    for record in islice(past, LOOKED_AT_MAX):
+        last = last or record
+        if _is_first_in_row(record):
+            yield Row(record, last, is_newest)
+            last, is_newest = None, False
+        if any(each.left for each in record.commands):
+            return
 
 
 def plan(

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Interval, NotYet, Past, Position
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.model import Ranges, records_upper_bound, starts_of
+from airflow_epochs.model import Ranges, ends_of, records_upper_bound, starts_of
 from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
@@ -64,19 +64,31 @@ def _was_read(brokers: Brokers, config: KafkaConfig, position: Position, at: Int
     began = interval.began_of(position.state)
     if began is None or began <= at.start:
         return began is not None
-    return interval.was_read(at, past.epochs()) or _is_behind_first(brokers, config, at, past)
+    return interval.was_read(at, past.epochs()) or any(
+        _is_within(brokers, config, at, row) for row in interval.rows(past.epochs())
+    )
 
 
-def _is_behind_first(brokers: Brokers, config: KafkaConfig, at: Interval, past: Past) -> bool:
-    """Whether no record of the interval or after it lies before the epochs that follow each other without a gap."""
-    first = interval.first_in_row(past.epochs())
-    if first is None:
-        return False
-    begins = starts_of(first.ranges)
-    cluster = brokers.look([topic for topic in config.topics if topic in first.ranges])
-    start, _ = interval.instants(at)
-    found = brokers.seen_offsets_at(start, cluster.starts())
-    return all(offset is None or offset >= begins.get(partition, 0) for partition, offset in found.items())
+def _is_within(brokers: Brokers, config: KafkaConfig, at: Interval, row: interval.Row) -> bool:
+    """Whether all records of the interval are among those that epochs without a gap between them have read.
+
+    The log must still have a record that is older than the interval. Else records of the interval may have been
+    deleted before an epoch read them.
+    """
+    begins, ends = starts_of(row.first.ranges), ends_of(row.last.ranges)
+    cluster = brokers.look([topic for topic in config.topics if topic in row.first.ranges])
+    starts, log_ends = cluster.starts(), cluster.ends()
+    since, until = (brokers.seen_offsets_at(instant, starts) for instant in interval.instants(at))
+
+    def is_read(partition: Partition) -> bool:
+        first, behind = (
+            log_ends[partition] if found is None else found for found in (since[partition], until[partition])
+        )
+        begin = begins.get(partition, 0)
+        from_there = begin == 0 or (starts[partition] < first and begin <= first)
+        return from_there and (row.is_newest or behind <= ends.get(partition, 0))
+
+    return all(map(is_read, starts))
 
 
 def _from(starting: Starting) -> interval.Coverage | None:
