@@ -19,7 +19,7 @@ from airflow_epochs.coordinator import adopting, renaming
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Ranges, WaivedRecord
+from airflow_epochs.model import Ranges
 from airflow_epochs.testing import FaultyStore
 from tests.support.checked import checks_of
 from tests.support.faults_world import DiskWorld, start
@@ -369,22 +369,6 @@ def test_a_sink_whose_table_went_back_gets_the_later_epochs_under_another_name(t
 def test_an_aborted_attempt_is_not_opened_again_with_a_backfill_of_rows_that_are_there(world: DiskWorld) -> None:
     world.crash_at("stage.done", 3)
     refused(with_gold(world).run(4), codes.SINK_RENAMED)
-    assert with_gold(world, backfill={}).run(4) is None
-    assert_all_rows(world, "orders", "audit")
-
-
-def test_a_renamed_sink_does_not_read_again_an_epoch_that_was_waived_and_landed_late(world: DiskWorld) -> None:
-    task, run = world.coordinator(), world.run_of(3)
-    txn_id = task.open(run).txn_id
-    task.vote(run, task.stage(run).stage)
-
-    def meanwhile() -> None:
-        world.ledger.put(WaivedRecord(txn_id=txn_id, sink="orders", who="me", why="it hangs", at="now"))
-        assert world.run(3) is None
-
-    world.coordinator({"delta.commit.before": meanwhile}).commit(run, "orders")
-    world.produce(4)
-    stopped(with_gold(world, backfill={"gold": 3}), codes.SINK_RENAMED, 4)
     assert with_gold(world, backfill={}).run(4) is None
     assert_all_rows(world, "orders", "audit")
 

@@ -179,21 +179,18 @@ def _going_on(former: _Former) -> str:
 def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     """Raise Refused if ``backfill`` lets a new sink write rows that its table has under another name of the sink.
 
-    The table or topic tells by its markers: if it was lost, or emptied with them, it may be filled again.
+    The table or topic tells by its markers: if it was lost, or emptied with them, it may be filled again. So it
+    may with an epoch that was waived: only the operator knows what is there of it. Two sinks of today are told apart
+    elsewhere.
     """
     first = task.pipeline.backfill.get(sink.name, epoch)
     before = task.ledger.complete_record(epoch - 1) if first < epoch else None
     if before is None:
         return
-    for other, txn in _newest_of_each(before).items():
-        if other != sink.name and first <= txn.epoch and (shown := _shown_as(task, sink, other, txn)) >= first:
+    today = {each.name for each in task.pipeline.sinks}
+    for other, txn in ((name, TransactionId.parse(text)) for name, text in before.markers.items() if name not in today):
+        if first <= txn.epoch and (shown := min(_shown_as(task, sink, other, txn), txn.epoch)) >= first:
             raise _twice(task, sink, other, first, shown, epoch)
-
-
-def _newest_of_each(before: CompleteRecord) -> dict[str, TransactionId]:
-    """Sink -> the newest transaction that it may show. One that was waived may have landed late."""
-    ids = {**before.markers, **{sink: before.may_show(sink)[0] for sink in before.waived}}
-    return {sink: TransactionId.parse(txn_id) for sink, txn_id in ids.items()}
 
 
 def _shown_as(task: TaskTry, sink: Sink, other: str, txn: TransactionId) -> int:
@@ -233,18 +230,18 @@ def _twice(task: TaskTry, sink: Sink, other: str, first: int, shown: int, epoch:
         f"written the rows up to epoch {shown} to the same place, {secrecy.shown(sink.destination() or '')}, and they "
         "are there. They would come twice. Nothing was read or written.",
         code=codes.SINK_RENAMED,
-        remedy=_remedy_of_sink(task, sink, other, shown, epoch),
+        remedy=_remedy_of_sink(other, shown, epoch),
         pipeline=task.pipeline.name,
         epoch=epoch,
         sink=sink.name,
     )
 
 
-def _remedy_of_sink(task: TaskTry, sink: Sink, other: str, shown: int, epoch: int) -> str:
+def _remedy_of_sink(other: str, shown: int, epoch: int) -> str:
     copy = "For a second copy of the rows, give the sink another table or topic. Then clear the failed task."
     if shown + 1 < epoch:
         return f"Let `backfill` name epoch {shown + 1}, the first one that the table or topic lacks. {copy}"
-    on = f"emove the sink from `backfill`: it then begins with epoch {epoch}, and each row is there once. {copy}"
-    if other in {each.name for each in task.pipeline.sinks}:
-        return f"R{on}"
-    return f"Give the sink its old name {other!r} again, without `backfill`: it goes on where it is. Or r{on}"
+    return (
+        f"Give the sink its old name {other!r} again, without `backfill`: it goes on where it is. Or remove the "
+        f"sink from `backfill`: it then begins with epoch {epoch}, and each row is there once. {copy}"
+    )
