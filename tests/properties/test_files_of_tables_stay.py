@@ -306,6 +306,7 @@ def _place(world: DiskWorld, part: str) -> Path:
     return world.ledger_root if part == "ledger" else world.table(part)
 
 
+@pytest.mark.timeout(600)
 def test_no_history_of_copies_and_restores_makes_a_task_delete_what_a_table_refers_to() -> None:
     print(f"EPOCHS_SEED={SEED}")
     with nothing_logged():
