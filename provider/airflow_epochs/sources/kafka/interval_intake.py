@@ -64,31 +64,32 @@ def _was_read(brokers: Brokers, config: KafkaConfig, position: Position, at: Int
     began = interval.began_of(position.state)
     if began is None or began <= at.start:
         return began is not None
-    return interval.was_read(at, past.epochs()) or any(
-        _is_within(brokers, config, at, row) for row in interval.rows(past.epochs())
-    )
+    return interval.was_read(at, past.epochs()) or _is_within_a_row(brokers, config, at, past)
 
 
-def _is_within(brokers: Brokers, config: KafkaConfig, at: Interval, row: interval.Row) -> bool:
+def _is_within_a_row(brokers: Brokers, config: KafkaConfig, at: Interval, past: Past) -> bool:
     """Whether all records of the interval are among those that epochs without a gap between them have read.
 
     The log must still have a record that is older than the interval. Else records of the interval may have been
     deleted before an epoch read them.
     """
-    begins, ends = starts_of(row.first.ranges), ends_of(row.last.ranges)
-    cluster = brokers.look([topic for topic in config.topics if topic in row.first.ranges])
+    cluster = brokers.look(list(config.topics))
     starts, log_ends = cluster.starts(), cluster.ends()
     since, until = (brokers.seen_offsets_at(instant, starts) for instant in interval.instants(at))
 
-    def is_read(partition: Partition) -> bool:
-        first, behind = (
-            log_ends[partition] if found is None else found for found in (since[partition], until[partition])
-        )
-        begin = begins.get(partition, 0)
-        from_there = begin == 0 or (starts[partition] < first and begin <= first)
-        return from_there and (row.is_newest or behind <= ends.get(partition, 0))
+    def behind(found: int | None, partition: Partition) -> int:
+        return log_ends[partition] if found is None else found
 
-    return all(map(is_read, starts))
+    def is_read(row: interval.Row, partition: Partition) -> bool:
+        begin, first = starts_of(row.first.ranges).get(partition, 0), behind(since[partition], partition)
+        from_there = begin == 0 or (starts[partition] < first and begin <= first)
+        end = ends_of(row.last.ranges).get(partition, 0)
+        return from_there and (row.is_newest or behind(until[partition], partition) <= end)
+
+    return any(
+        all(is_read(row, partition) for partition in starts if partition[0] in row.first.ranges)
+        for row in interval.rows(past.epochs())
+    )
 
 
 def _from(starting: Starting) -> interval.Coverage | None:
