@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
@@ -48,21 +48,22 @@ def of_pipelines(dag: DAG) -> Iterator[EpochOperator]:
     for task in dag.tasks:
         if isinstance(task, EpochOperator):
             yield task
-        elif isinstance(task, MappedOperator) and issubclass(task.operator_class, EpochOperator):
+        elif _is_mapped(task):
             yield from (task.unmap(row) for row in _rows(task) or [])  # type: ignore[misc]  # of operator_class
 
 
 def names_in(dag: DAG) -> frozenset[str] | None:
     """The names of all pipelines in the DAG; None if a task returns some of them, which only a run knows."""
-    if any(isinstance(task, MappedOperator) and _has_unknown_names(task) for task in dag.tasks):
+    if any(_is_mapped(task) and _rows(task) is None for task in dag.tasks):
         return None
     return frozenset(task.pipeline for task in of_pipelines(dag))
 
 
-def _has_unknown_names(mapped: MappedOperator) -> bool:
+def _is_mapped(task: object) -> TypeGuard[MappedOperator]:
+    """Whether it is a mapped operator of a pipeline."""
     from airflow_epochs.operators.base import EpochOperator
 
-    return issubclass(mapped.operator_class, EpochOperator) and _rows(mapped) is None
+    return isinstance(task, MappedOperator) and issubclass(task.operator_class, EpochOperator)
 
 
 def _allowed(mapped: MappedOperator) -> MappedOperator:

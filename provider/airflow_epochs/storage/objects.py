@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_epochs import codes
-from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown, Refused, first_line
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line
 from airflow_epochs.secrecy import shown
-from airflow_epochs.storage.blobs import PROBE, TooLarge
+from airflow_epochs.storage.blobs import TooLarge
+from airflow_epochs.storage.probing import probe_below
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -243,14 +243,8 @@ class ObjectFiles:
 
     def probe(self, folder: str) -> None:
         """As ``Files.probe``: writes an object, and deletes it."""
-        path = f"{folder}/{PROBE}{uuid.uuid4().hex}".lstrip("/")
-        try:
+        with probe_below(folder, self.delete) as path:
             self.write_new(path, b"probe")
-        except EpochError:
-            with suppress(EpochError):  # it may have landed; why it cannot be written is what counts
-                self.delete(path)
-            raise
-        self.delete(path)
 
     def upload(self, path: str, source: Path) -> None:
         """As ``Files.upload``."""

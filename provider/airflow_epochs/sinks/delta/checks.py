@@ -5,15 +5,12 @@ A check that cannot be made because a store does not answer raises NotApplied: t
 
 from __future__ import annotations
 
-import uuid
-from contextlib import suppress
-
 from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
-from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import (
     ADD_COLUMNS,
@@ -31,6 +28,7 @@ from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.staged.checks import physical_names
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
+from airflow_epochs.storage.probing import probe_below
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
 
@@ -255,8 +253,7 @@ def require_notes(location: TableLocation, place: str) -> None:
 
 def require_store(files: Files, folder: str) -> None:
     """The store lets us create and delete, and refuses to overwrite when asked not to."""
-    probe = f"{folder}/probe-{uuid.uuid4().hex}"
-    try:
+    with probe_below(folder, files.delete) as probe:
         files.write_new(probe, b"first")
         if files.write_new(probe, b"second"):
             raise Refused(
@@ -266,8 +263,3 @@ def require_store(files: Files, folder: str) -> None:
                 remedy="Use a store with conditional writes (S3, GCS, Azure, MinIO), or correct aws_conditional_put in "
                 "the storage options.",
             )
-    except EpochError:
-        with suppress(EpochError):  # it may have landed; why the store will not do is what counts
-            files.delete(probe)
-        raise
-    files.delete(probe)

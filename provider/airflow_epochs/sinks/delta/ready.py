@@ -10,7 +10,6 @@ from airflow_epochs.sinks.delta import checks
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, Whereabouts
-from airflow_epochs.storage.blobs import PROBE
 from airflow_epochs.storage.files import is_local
 
 
@@ -45,7 +44,7 @@ def require_writable(at: Whereabouts) -> None:
     if is_local(location.url):
         location.files.probe(STAGING_FOLDER)
     else:
-        checks.require_store(location.files, f"{STAGING_FOLDER}/{PROBE}")
+        checks.require_store(location.files, STAGING_FOLDER)
 
 
 def _require_key_columns(how: Mode, shape: TableShape, name: str) -> None:
