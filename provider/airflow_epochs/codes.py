@@ -201,10 +201,12 @@ PIPELINE_OF_OTHER_DAG = LEDGER.code(
 PIPELINE_RENAMED = LEDGER.code(
     "EPOCHS-PIPELINE-RENAMED",
     Refused,
-    "The pipeline is new in the ledger. It would read again what another pipeline of the DAG has read, which is not in "
-    "the DAG any more, and write it to the same table or topic once more. Nothing was opened.",
-    "Give the pipeline its old name again, which the message has: it goes on where it ended. Then clear the failed "
-    "task. Only if it is to have the new name, or is another pipeline, do what the message says.",
+    "The pipeline is new in the ledger. It would read again what another pipeline has read, and write it to the same "
+    "table or topic once more. That one is not in the DAG any more; or it is in another DAG, with the same transform. "
+    "Nothing was opened.",
+    "Give the pipeline its old name again, which the message has, and, if its DAG was renamed too, type the takeover in "
+    "the message: it goes on where it ended. Then clear the failed task. Only if it is to have the new name, or is "
+    "another pipeline, do what the message says.",
 )
 TAKEOVER_RACE = LEDGER.code(
     "EPOCHS-TAKEOVER-RACE",

@@ -162,7 +162,7 @@ def test_a_pipeline_that_was_renamed_in_doubt_in_its_first_epoch_is_refused(tmp_
 LEGITIMATE = {
     "both are in the DAG": {"in_dag": OLD | NEW},
     "the DAG's pipelines are not known": {"in_dag": None},
-    "another DAG's": {"dag_id": "another_dag"},
+    "another DAG's, with a function of its own": {"dag_id": "dag_2", "function": "lines_of"},
     "tables of its own": {"tables": {"orders": "orders_new", "audit": "audit_new"}},
 }
 
@@ -173,6 +173,68 @@ def test_another_pipeline_that_is_no_renamed_one_begins_as_ever(world: DiskWorld
     assert today.run(3) is None
     if "tables" in changes:
         assert_all_rows(today, "orders_new", "audit_new")
+
+
+def of_another_dag(world: DiskWorld, **changes: Any) -> DiskWorld:
+    """The pipeline and its DAG have other names."""
+    return renamed(world, dag_id="dag_2", **changes)
+
+
+def test_a_pipeline_renamed_with_its_dag_goes_on_under_its_old_name_after_the_takeover_in_the_error(
+    world: DiskWorld,
+) -> None:
+    error = stopped(of_another_dag(world), codes.PIPELINE_RENAMED)
+    assert "DAG 'dag' has a pipeline 'orders' with the same transform" in error.what
+    typed(world.ledger_root, error, "takeover orders --dag-id dag_2")
+    today = replace(world, dag_id="dag_2")
+    assert today.run(4) is None
+    today.one_more_epoch()
+    assert_all_rows(today, "orders", "audit")
+    refused(world.run(6), codes.PIPELINE_OF_OTHER_DAG)
+
+
+def test_a_pipeline_renamed_with_its_dag_goes_on_under_its_new_name_where_the_old_one_ended(world: DiskWorld) -> None:
+    today = of_another_dag(world)
+    error = stopped(today, codes.PIPELINE_RENAMED)
+    typed(world.ledger_root, error, "takeover orders --dag-id orders_ended")
+    today = replace(today, starting=starting_in(error))
+    assert today.run(3) is None
+    today.one_more_epoch()
+    assert_all_rows(today, "orders", "audit")
+    refused(world.run(5), codes.PIPELINE_OF_OTHER_DAG)
+
+
+def test_a_pipeline_of_another_dag_that_makes_other_rows_has_a_function_of_its_own(world: DiskWorld) -> None:
+    today = of_another_dag(world)
+    assert "a function of its own in `transform`" in stopped(today, codes.PIPELINE_RENAMED).remedy
+    today = replace(today, function="lines_of")
+    assert today.run(3) is None
+    assert world.run(4) is None
+    assert len(seen_by_duckdb(world.table("orders"))) == 2 * len(world.source.all_rows())
+
+
+def test_a_pipeline_that_another_dag_renamed_while_its_epoch_was_in_doubt_is_taken_over(world: DiskWorld) -> None:
+    world.crash_at("decision.landed", 3)
+    error = stopped(of_another_dag(world), codes.PIPELINE_RENAMED, 4)
+    assert "is in doubt" in error.remedy and "orders_ended" not in error.remedy
+    typed(world.ledger_root, error, "takeover orders --dag-id dag_2")
+    assert replace(world, dag_id="dag_2").run(4) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+@pytest.mark.parametrize("changes", [{"code": None}, {"code": "f" * 64}])
+def test_the_transform_of_another_dag_is_known_by_its_path_if_its_content_is_not(
+    world: DiskWorld, changes: dict[str, Any]
+) -> None:
+    stopped(of_another_dag(world, **changes), codes.PIPELINE_RENAMED)
+
+
+def test_damaged_records_of_another_dags_pipeline_keep_no_other_one_from_its_work(world: DiskWorld) -> None:
+    for record in world.records.glob("epochs/**/*.json"):
+        record.write_text("{")
+    today = of_another_dag(world, tables={"orders": "orders_new", "audit": "audit_new"})
+    assert today.run(3) is None
+    assert_all_rows(today, "orders_new", "audit_new")
 
 
 def test_a_pipeline_that_left_the_dag_without_an_epoch_keeps_no_other_one_from_its_tables(tmp_path: Path) -> None:

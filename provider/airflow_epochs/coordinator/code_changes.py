@@ -83,7 +83,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
     Raises:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was staged.
     """
-    then, now = Code(opened.code, _function_in(opened)), Code.of(task.pipeline.transform)
+    then, now = code_in(opened), Code.of(task.pipeline.transform)
     if opened.restored_to or not differ(then, now):
         return ()
     what = _changed("the epoch was opened", then, now)
@@ -108,6 +108,11 @@ def _function_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
     if opened and opened.restored_to:
         return _function_of(ledger, ledger.complete_record(opened.restored_to))
     return _function_in(opened) if opened else None
+
+
+def code_in(opened: OpenRecord) -> Code:
+    """The code of an attempt."""
+    return Code(opened.code, _function_in(opened))
 
 
 def _function_in(opened: OpenRecord) -> str | None:

@@ -10,11 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_epochs import codes, secrecy
+from airflow_epochs.config import Transform
 from airflow_epochs.contracts import Holding, PlannedEpoch, Position, Sink, Stateful
+from airflow_epochs.coordinator.code_changes import Code, code_in
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.overview import owned_by
+from airflow_epochs.ledger.overview import owner_of_each
 from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.model import (
     CompleteRecord,
@@ -38,15 +40,17 @@ log = secrecy.logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Former:
-    """A pipeline of the DAG that is not in the DAG any more.
+    """A pipeline that may be today's under another name: one that left the DAG, or one of another DAG.
 
     Attributes:
+        owner: The DAG that owns it.
         ended: Its newest epoch that is complete or in doubt.
         shared: A sink of today that writes to the place of one of its sinks, and that place.
         in_doubt: Whether ``ended`` is in doubt.
     """
 
     name: str
+    owner: str
     ended: OpenRecord | CompleteRecord
     shared: tuple[str, str]
     in_doubt: bool
@@ -58,9 +62,10 @@ class _Former:
 
 
 def require_new_input(task: TaskTry, epoch: int, planned: PlannedEpoch) -> None:
-    """Raise Refused if a first epoch reads again what a pipeline that left the DAG has written to the same place.
+    """Raise Refused if a first epoch reads again what another pipeline has written to the same place.
 
-    Where that pipeline stands in the DAG still, the two share the place on purpose. ``planned``: the epoch's input.
+    That is one that left the DAG, or one of another DAG with the same transform, which makes the same rows. Pipelines
+    that stand in one DAG share the place on purpose. ``planned``: the epoch's input.
     """
     if epoch > 1 or task.pipeline.in_dag is None:
         return
@@ -70,7 +75,7 @@ def require_new_input(task: TaskTry, epoch: int, planned: PlannedEpoch) -> None:
 
 
 def _formers(task: TaskTry, in_dag: Collection[str]) -> list[_Former]:
-    """The pipelines that the DAG owns by the ledger, and does not have any more, if they wrote to places of today."""
+    """The pipelines that wrote to places of today, and may be today's under another name."""
     try:
         others = task.ledger.others()
     except OutcomeUnknown as error:
@@ -78,21 +83,44 @@ def _formers(task: TaskTry, in_dag: Collection[str]) -> list[_Former]:
             raise
         log.warning("The other pipelines of the ledger cannot be seen, so nobody knows if this one had another name.")
         return []
-    gone = [task.ledger.of(name) for name in others if name not in in_dag]
-    found = [_former(ledger, task.pipeline.sinks) for ledger in owned_by(task.pipeline.dag_id, gone)]
+    ledgers = [task.ledger.of(name) for name in others if name not in in_dag]
+    owned = zip(ledgers, owner_of_each(ledgers), strict=True)
+    found = [_former(task, ledger, owner) for ledger, owner in owned if owner not in ("", _nobody(ledger.pipeline))]
     return [each for each in found if each]
 
 
-def _former(ledger: Ledger, today: Collection[Sink]) -> _Former | None:
-    """None if it shares no place with the sinks of today, has had no epoch, or if its records were pruned."""
+def _former(task: TaskTry, ledger: Ledger, owner: str) -> _Former | None:
+    if owner == task.pipeline.dag_id:
+        return _wrote_there(task, ledger, owner)
+    try:
+        return _wrote_there(task, ledger, owner)
+    except (Corrupt, Refused) as error:
+        log.warning("Nobody can tell if a pipeline of DAG %s is this one under another name. %s", owner, error)
+        return None
+
+
+def _wrote_there(task: TaskTry, ledger: Ledger, owner: str) -> _Former | None:
+    """None if it shares no place with the sinks of today, has had no epoch, or if its records were pruned.
+
+    Or if it is another DAG's, with another transform.
+    """
     opened = _newest_opened(ledger)
-    shared = _shared(opened, today) if opened else None
+    if opened is None or not (owner == task.pipeline.dag_id or _is_code_of(opened, task.pipeline.transform)):
+        return None
+    shared = _shared(opened, task.pipeline.sinks)
     if shared is None:
         return None
     view = ledger.view_of_next()
     in_doubt = view.state is State.IN_DOUBT
     ended = view.open if in_doubt else ledger.complete_record(view.number - 1)
-    return _Former(name=ended.txn.pipeline, ended=ended, shared=shared, in_doubt=in_doubt) if ended else None
+    if ended is None:
+        return None
+    return _Former(name=ended.txn.pipeline, owner=owner, ended=ended, shared=shared, in_doubt=in_doubt)
+
+
+def _is_code_of(opened: OpenRecord, today: Transform) -> bool:
+    """Whether an epoch ran the transform of today: the same file, or one of the same name and content."""
+    return opened.transform == str(today) or (opened.code is not None and Code.of(today) == code_in(opened))
 
 
 def _newest_opened(ledger: Ledger) -> OpenRecord | None:
@@ -108,7 +136,12 @@ def _newest_opened(ledger: Ledger) -> OpenRecord | None:
 
 def _end(pipeline: str) -> str:
     """The command after which no DAG runs the pipeline any more."""
-    return f"airflow epochs takeover {pipeline} --dag-id {pipeline}_ended --why …"
+    return f"airflow epochs takeover {pipeline} --dag-id {_nobody(pipeline)} --why …"
+
+
+def _nobody(pipeline: str) -> str:
+    """The DAG, which does not exist, that a pipeline is handed to in the end."""
+    return f"{pipeline}_ended"
 
 
 def _read_again(former: _Former, planned: PlannedEpoch) -> tuple[str, int, int] | None:
@@ -142,10 +175,9 @@ def _is_at(sink: Sink, spec: JsonDict, today: Collection[Sink]) -> bool:
 def _renamed(task: TaskTry, former: _Former, again: tuple[str, int, int]) -> Refused:
     (sink, place), (partition, start, end) = former.shared, again
     return Refused(
-        f"The pipeline is new in this ledger. DAG {task.pipeline.dag_id!r} had a pipeline {former.name!r}, which is "
-        f"not in the DAG any more. It has read {partition} up to offset {end}, and written to the place of the sink "
-        f"{sink!r}: {secrecy.shown(place)}. The new pipeline would read that again, from offset {start}, and write "
-        "each row once more. Nothing was read or written.",
+        f"The pipeline is new in this ledger. {_said_of(task, former)} It has read {partition} up to offset {end}, and "
+        f"written to the place of the sink {sink!r}: {secrecy.shown(place)}. The new pipeline would read that again, "
+        f"from offset {start}, and write each row once more. Nothing was read or written.",
         code=codes.PIPELINE_RENAMED,
         remedy=_remedy(task, former),
         pipeline=task.pipeline.name,
@@ -153,17 +185,41 @@ def _renamed(task: TaskTry, former: _Former, again: tuple[str, int, int]) -> Ref
     )
 
 
+def _said_of(task: TaskTry, former: _Former) -> str:
+    if former.owner == task.pipeline.dag_id:
+        return f"DAG {former.owner!r} had a pipeline {former.name!r}, which is not in the DAG any more."
+    return f"DAG {former.owner!r} has a pipeline {former.name!r} with the same transform."
+
+
 def _remedy(task: TaskTry, former: _Former) -> str:
-    back = f"Give the pipeline its old name {former.name!r} again in the DAG: it goes on where it ended."
+    dag = f"the DAG{_taken_over(task, former)}"
+    back = f"Give the pipeline its old name {former.name!r} again in {dag}: it goes on where it ended."
     if former.in_doubt:
         return (
-            f"{back} Then clear the failed task. Epoch {former.ended.txn.epoch} of pipeline {former.name!r} is in "
-            "doubt, so keep the old name at least until that is complete."
+            f"{back} Then clear the failed task. Epoch {former.ended.txn.epoch} of pipeline "
+            f"{former.name!r} is in doubt, so keep the old name at least until that is complete."
         )
     on = "" if any(isinstance(sink, Stateful) for sink in task.pipeline.sinks) else _going_on(former)
     return (
-        f"{back} Then clear the failed task. Only if it is to have the new name, or is another pipeline, type "
-        f"`{_end(former.name)}`: no DAG runs pipeline {former.name!r} any more. {on}Then clear the failed task."
+        f"{back} Then clear the failed task. Only if it is to have the new name, or is another "
+        f"pipeline, type `{_end(former.name)}`: no DAG runs pipeline {former.name!r} any more. {on}Then clear the "
+        f"failed task.{_for_both(task, former)}"
+    )
+
+
+def _taken_over(task: TaskTry, former: _Former) -> str:
+    """What else a pipeline of another DAG needs to go on in this one."""
+    if former.owner == task.pipeline.dag_id:
+        return ""
+    return f", and type `airflow epochs takeover {former.name} --dag-id {task.pipeline.dag_id} --why …`"
+
+
+def _for_both(task: TaskTry, former: _Former) -> str:
+    if former.owner == task.pipeline.dag_id:
+        return ""
+    return (
+        f" If DAG {former.owner!r} is to go on as well, and the rows of the two differ, give this pipeline a function "
+        "of its own in `transform`. Then clear the failed task."
     )
 
 

@@ -102,24 +102,23 @@ def pipelines_in(store: Store) -> list[str]:
         return list(compress(names, pool.map(lambda name: store.exists(f"{name}/{PIPELINE_KEY}"), names)))
 
 
-def owned_by(dag_id: str, ledgers: Iterable[Ledger]) -> list[Ledger]:
-    """Those whose pipeline the DAG owns now. One whose owner cannot be read belongs to nobody, with a warning.
+def owner_of_each(ledgers: Iterable[Ledger]) -> list[str]:
+    """The DAG that owns each pipeline now; empty if that cannot be read, with a warning, or if nobody does.
 
     Raises OutcomeUnknown if the store does not answer.
     """
-    known = list(ledgers)
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        return list(compress(known, pool.map(lambda ledger: _is_owned_by(dag_id, ledger), known)))
+        return list(pool.map(_owner, ledgers))
 
 
-def _is_owned_by(dag_id: str, ledger: Ledger) -> bool:
+def _owner(ledger: Ledger) -> str:
     try:
-        return _owners(ledger)[-1:] == (dag_id,)
+        return next(iter(_owners(ledger)[-1:]), "")
     except (Corrupt, Refused, OutcomeUnknown) as error:
         if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
             raise
         log.warning("The owner of a pipeline cannot be read. %s", error)
-        return False
+        return ""
 
 
 def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: str | None = None) -> list[PipelineRow]:
