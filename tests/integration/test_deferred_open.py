@@ -51,6 +51,7 @@ def test_a_run_with_too_few_records_waits_in_the_triggerer_and_takes_all_when_en
     assert lab.world.shown("lake") == "abc"
 
 
+@pytest.mark.long
 def test_doubled_and_late_events_change_nothing(lab: Deferred) -> None:
     fired: list[tuple[int, Any]] = []
 

@@ -188,6 +188,7 @@ def test_a_generated_column_with_a_wrong_value_is_a_vote_abort(session: Any, wor
         assert "twice" in (vote.reason or "") or "id * 2" in (vote.reason or "")
 
 
+@pytest.mark.long
 def test_a_lake_that_already_has_the_rows_reads_the_same_after_spark_optimizes_and_checkpoints(
     session: Any, world: Environment, table: str
 ) -> None:

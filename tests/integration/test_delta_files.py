@@ -126,6 +126,7 @@ def test_what_a_tables_owner_says_of_its_files_counts_more_than_what_the_sink_sa
         assert seen_by_duckdb(table) == [*range(300)]
 
 
+@pytest.mark.long
 def test_spark_compacts_into_such_files_as_the_sink_wants(session: Any, world: Environment, table: str) -> None:
     session.sql(LARGE).write.format("delta").save(f"file://{table}")
     options: JsonDict = {"compression": "gzip", "target_file_size": "3 MB", "compact_every": 1}

@@ -126,6 +126,7 @@ def test_a_vacuum_of_spark_spares_old_staged_files_from_their_renewal_on(
     assert sorted(row.id for row in read.collect()) == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_shallow_clone_keeps_its_files_whatever_the_ledger_says_of_their_place(
     session: Any, world: Environment, tmp_path: Path
 ) -> None:

@@ -428,6 +428,7 @@ def test_a_commit_that_was_cut_off_before_its_receipt_is_found_and_not_counted_a
     assert shown(session, table) == [(1, 1)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("exists", "clauses", "names"),
     [

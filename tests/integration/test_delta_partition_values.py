@@ -204,6 +204,7 @@ def test_rows_of_an_hour_that_comes_twice_are_not_committed_to_a_table_that_is_p
     assert hours_seen(table) == [(2, SECOND)]
 
 
+@pytest.mark.long
 def test_an_overwrite_of_the_first_of_two_hours_of_one_name_leaves_the_second(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -214,6 +215,7 @@ def test_an_overwrite_of_the_first_of_two_hours_of_one_name_leaves_the_second(
     assert hours_seen(table) == [(1, SECOND), (2, SECOND), (9, FIRST)]
 
 
+@pytest.mark.long
 def test_a_compaction_by_spark_leaves_an_hour_that_comes_twice_as_it_is(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -187,6 +187,7 @@ ADDED = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("feed", [False, True], ids=["appends", "feed"])
 def test_no_batch_has_properties_of_columns_that_are_for_writers(lab: TableLab, session: Any, feed: bool) -> None:
     sql(session, lab, FILLED)
@@ -295,6 +296,7 @@ def test_a_restore_of_the_source_stops_the_appends_and_is_read_from_the_feed(lab
     assert planned is not None
 
 
+@pytest.mark.long
 def test_a_log_that_was_checkpointed_and_cleaned_up_behind_the_pipeline_loses_no_row(lab: TableLab) -> None:
     lab.write(1)
     lab.write(2)

@@ -34,6 +34,7 @@ def of_states(tmp_path: Path, broker: Broker, connect: ConnectServer) -> Lab:
     return Lab(tmp_path, broker, connect, spark=SparkConnect("spark", session_conf=LOCAL))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", [{}, {"commit": "spark"}], ids=str)
 def test_an_instant_beside_a_text_in_a_struct_is_staged_as_one(
     other_session: Any, table: str, how: dict[str, Any]

@@ -154,6 +154,7 @@ POISON_OF_CUSTOMERS: dict[bytes | None, str] = {
 }
 
 
+@pytest.mark.long
 def test_a_change_of_a_customer_that_cannot_be_read_is_rejected_and_the_others_go_in(lab: Lab) -> None:
     lab.create("customer-changes")
     (customers,) = dags_of("customers_upsert").values()

@@ -75,6 +75,7 @@ def test_a_row_whose_condition_is_null_breaks_it_and_a_number_of_rows_may_be_out
     assert "The sink gets 2 rows, and at least 3 and at most 9 are expected." in str(refused.value)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("condition", "show", "said"),
     [

@@ -300,6 +300,7 @@ def test_the_asset_events_of_a_partition_carry_its_key_also_when_its_run_is_clea
     assert lab.shown() == "ab"
 
 
+@pytest.mark.long
 def test_after_a_run_took_a_failed_epoch_over_the_next_one_reads_both_intervals_as_the_page_says(lab: Lab) -> None:
     def dag(on_failed_epoch: str, missed: str) -> Harness:
         return lab.dag(

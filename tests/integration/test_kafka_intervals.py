@@ -194,6 +194,7 @@ def test_a_record_of_the_future_that_was_read_before_the_intervals_began_does_no
         assert world.shown("lake") == shown
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
 def test_within_a_batch_that_transactions_have_written_the_epoch_ends_at_the_record(
     world: TopicWorld, codec: str

@@ -319,6 +319,7 @@ def test_a_users_own_avro_schema_says_how_values_are_written(
     assert read(AvroDeserializer(client)) == [{"id": 7, "name": "a", "channel": "web"}]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("value_format", "schema", "data", "problem"),
     [

@@ -75,6 +75,7 @@ def own_partition(feed: Feed, broker: Broker) -> int:
 LOSSES = [deleted, recreated, recreated_by_another_sink, records_deleted, tombstone]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: str(loss.__name__))
 def test_a_first_epoch_whose_marker_is_lost_before_its_receipt_is_not_sent_again(
     feed: Feed, admin: AdminClient, broker: Broker, topic: str, loss: Loss

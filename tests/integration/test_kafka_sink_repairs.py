@@ -259,6 +259,7 @@ def test_a_marker_that_is_restored_while_its_epoch_is_in_doubt_lets_nothing_be_s
     world.require_once()
 
 
+@pytest.mark.long
 def test_topics_that_were_both_restored_get_the_epochs_that_they_lack_under_a_new_sink_name(world: World) -> None:
     world.epoch("1")
     kept = [seen_by_confluent(world.broker.bootstrap, world.topic, p) for p in PARTITIONS]

@@ -122,6 +122,7 @@ def test_a_file_that_is_not_there_or_lacks_a_property_is_named_without_a_secret(
     assert not any(secret in str(refused.value) for secret in (PLAIN_PASSWORD, "-----BEGIN PRIVATE KEY"))
 
 
+@pytest.mark.long
 def test_a_file_with_an_old_password_is_named(
     topic: Topic, secured: Secured, connect: ConnectServer, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_pipeline_takes_over_from_a_query_a_query_from_it_and_another_pipeline
     assert lab.shown("lake") == "abcdefghijklmn"
 
 
+@pytest.mark.long
 def test_checkpoints_in_an_object_store_are_written_and_taken_over(
     lab: Lab, session: Any, s3: S3Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:

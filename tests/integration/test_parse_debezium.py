@@ -44,6 +44,7 @@ def events_of(session: Any, *events: Any) -> Any:
     return batch_of(session, [json.dumps(told).encode() if isinstance(told, dict) else told for told in events])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 @pytest.mark.parametrize("envelope", [wrapped, lambda told: told], ids=["with schema", "without"])
 def test_an_event_is_a_row_as_it_leaves_it_with_both_images_and_the_position(

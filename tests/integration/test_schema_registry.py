@@ -139,6 +139,7 @@ def test_a_schema_that_is_registered_between_two_epochs_is_known_to_the_second_o
     assert len(shop.recorded()) == 2, "the third epoch shares the record of the second"
 
 
+@pytest.mark.long
 def test_a_schema_that_was_deleted_in_the_registry_still_decodes_its_records(shop: Shop) -> None:
     shop.send(order(shop.register(V1), "a"))
     shop.register(V2)

@@ -150,6 +150,7 @@ def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, topic: To
     assert "prices" not in sys.modules
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("measured", [True, False], ids=["measured", "not measured"])
 def test_a_batch_used_twice_by_one_sink_is_read_once(
     connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path, measured: bool

@@ -170,6 +170,7 @@ def test_a_state_does_not_come_back_after_epochs_without_it(lab: Lab) -> None:
         lab.run(seen_pages(lab))
 
 
+@pytest.mark.long
 def test_a_state_lives_wherever_a_table_can(lab: Lab) -> None:
     lab.lake = str(lab.folder / "a=1" / "_of {all} [kinds]*? ä")
     for page in "ab":
@@ -281,6 +282,7 @@ def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_anot
     assert sorted(lab.rows("seen", "page, n"))[-1] == ("c", 4)
 
 
+@pytest.mark.long
 def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_state_begins_with(
     lab: Lab, session: Any
 ) -> None:

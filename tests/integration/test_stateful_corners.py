@@ -262,6 +262,7 @@ def test_a_window_expires_no_earlier_when_the_lateness_is_lowered(world: World) 
     assert [row["expires"] for row in collected(changes=result.changes)["changes"]] == [100]
 
 
+@pytest.mark.long
 def test_an_open_window_keeps_its_rows_when_the_state_gets_a_column_for_its_expiry(world: World) -> None:
     state = world.state({**OPEN, "expires": "timestamp"}, ("a", 0, 10, 3, None), ("a", 10, 20, 3, None))
     result = world.windowed(world.rows(row(5), row(15)), state, Epoch((), 12, 2))

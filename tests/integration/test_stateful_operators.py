@@ -106,6 +106,7 @@ def test_windows_count_what_plain_python_counts_and_tell_the_late_rows(
     assert run_windows(session, epochs, size, slide, lateness) == (expected, late)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
 def test_open_windows_keep_their_rows_when_the_size_is_changed(session: Any, before: int, after: int) -> None:
     run_changed_windows(session, (before, 0), (after, 0))
@@ -318,6 +319,7 @@ def test_where_epochs_end_changes_no_result_if_no_row_is_late(session: Any) -> N
         assert run(second) == (found, [])
 
 
+@pytest.mark.long
 def test_where_epochs_end_changes_no_duplicate_if_the_rows_come_in_order(session: Any) -> None:
     first, second = two_cuts(disorder=(0,), delay=1)
     found, late = run_dedupe(session, first, 40)

@@ -135,6 +135,7 @@ def test_joined_rows_are_the_same(session: Any, tmp_path: Path) -> None:
     assert late and len(found) > 20
 
 
+@pytest.mark.long
 def test_the_same_duplicates_are_dropped(session: Any, tmp_path: Path) -> None:
     parts, delay = batches(retries(14), 14), 60
     shown = streamed(
@@ -204,6 +205,7 @@ def test_a_row_that_connects_to_an_open_session_is_dropped_there_and_counts_here
     assert (found, late) == ([("a", 75, 180, 3)], [])
 
 
+@pytest.mark.long
 def test_a_key_that_comes_back_before_its_state_expires_is_dropped_there_and_passes_here(
     session: Any, tmp_path: Path
 ) -> None:
