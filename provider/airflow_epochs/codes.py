@@ -204,8 +204,8 @@ PIPELINE_RENAMED = LEDGER.code(
     "The pipeline is new in the ledger. It would read again what another pipeline has read, and write it to the same "
     "table or topic once more. That one is not in the DAG any more; or it is in another DAG, with the same transform. "
     "Nothing was opened.",
-    "Give the pipeline its old name again, which the message has, and, if its DAG was renamed too, type the takeover in "
-    "the message: it goes on where it ended. Then clear the failed task. Only if it is to have the new name, or is "
+    "Give the pipeline its old name again, which the message has, and, if its DAG was renamed too, type the takeover "
+    "in the message: it goes on where it ended. Then clear the failed task. Only if it is to have the new name, or is "
     "another pipeline, do what the message says.",
 )
 TAKEOVER_RACE = LEDGER.code(
