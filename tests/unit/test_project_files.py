@@ -78,6 +78,15 @@ def test_make_clean_leaves_a_stack_that_it_cannot_end(tmp_path: Path) -> None:
     assert "What to do: type `make venv`, then `make clean`." in done.stderr
 
 
+def test_the_readme_names_the_versions_that_pip_admits() -> None:
+    told = set(re.findall(r"`([a-z][\w-]+(?:\[\w+\])?[<>=~!]+[\d.]+(?:,[<>=]+[\d.]+)*)`", README))
+    wanted = {
+        *PROJECT["dependencies"],
+        *(each for extra in PROJECT["optional-dependencies"].values() for each in extra),
+    }
+    assert len(told) >= 4 and told <= wanted
+
+
 # -- the workflow ------------------------------------------------------------------------------------------------------
 
 
