@@ -48,11 +48,12 @@ class EventTime:
 
     Args:
         delay: How much later than the newest row of its partition a row may come without being late.
-        idle_after: A partition without rows for so long does not hold the watermark back. The times compared are those
-            at which epochs were opened. If no partition has had rows for so long, as after a pause of the DAG, the
-            time of the last rows takes the place of the time now. None: a partition that has had rows always holds it
-            back.
-        max_ahead: A row further ahead of the epoch's ``now`` than this does not move the watermark. It is told.
+        idle_after: A partition without rows for this long does not hold the watermark back. The times compared are
+            those at which epochs were opened. If no partition has had rows for this long, as after a pause of the DAG,
+            the time of the last rows takes the place of the time now. None: a partition that has had rows always holds
+            it back.
+        max_ahead: A row further ahead of the epoch's ``now`` than this does not move the watermark. The log of
+            ``stage`` counts such rows.
         tick: Whether a run without new data takes an empty epoch if the watermark moves: so the last windows close.
         depth: How many stateful operators stand one behind another; see ``EpochContext.chained``.
 

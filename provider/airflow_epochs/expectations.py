@@ -73,7 +73,7 @@ def expect(
 
 
 def expect_row_count(*, min: int = 0, max: int | None = None, otherwise: str = "abort") -> ExpectedRowCount:
-    """Expect that the sink gets so many rows of the epoch: ``min`` to ``max``, both inclusive.
+    """Expect a number of rows of the epoch for the sink: ``min`` to ``max``, both inclusive.
 
     An empty epoch (a tick of the watermark) has no rows, so ``min=1`` aborts it.
 

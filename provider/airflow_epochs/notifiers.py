@@ -68,7 +68,7 @@ class InDoubtNotifier(_LedgerNotifier):
 
     Args:
         pipeline, then, ledger_conn_id: As in every notifier here.
-        older_than_s: Say nothing before the epoch has been in doubt for so many seconds.
+        older_than_s: Say nothing before the epoch has been in doubt for this many seconds.
     """
 
     def __init__(

@@ -57,31 +57,31 @@ _PARAMS = {
         None,
         type=["null", "integer"],
         minimum=1,
-        description="At most so many records in this run's epoch. Empty: as the pipeline says.",
+        description="The largest number of records in this run's epoch. Empty: as the pipeline says.",
     ),
     "max_bytes": Param(
         None,
         type=["null", "integer", "string"],
-        description="At most about so many bytes of the topics in this run's epoch, such as 256MiB. Empty: as the "
-        "pipeline says.",
+        description="About the largest number of bytes of the topics in this run's epoch, such as 256MiB. Empty: as "
+        "the pipeline says.",
     ),
     "min_records": Param(
         None,
         type=["null", "integer"],
         minimum=1,
-        description="Wait for so many records; 1: take what is there now. Empty: as the pipeline says.",
+        description="The number of records to wait for; 1: take what is there now. Empty: as the pipeline says.",
     ),
     "max_delay": Param(
         None,
         type=["null", "number", "string"],
-        description="Do not wait for min_records once a record is so old: seconds, or a text such as 10m. Empty: as "
-        "the pipeline says.",
+        description="The age of a record at which the run no longer waits for min_records: seconds, or a text such as "
+        "10m. Empty: as the pipeline says.",
     ),
     "target_duration": Param(
         None,
         type=["null", "number", "string"],
-        description="Size this run's epoch so that the work takes so long: seconds, or a text such as 10m. Empty: as "
-        "the pipeline says.",
+        description="How long the work on this run's epoch should take, which decides its size: seconds, or a text "
+        "such as 10m. Empty: as the pipeline says.",
     ),
     "starting": Param(
         None,
@@ -101,13 +101,13 @@ _PARAMS_OF_SINGLE = {
         None,
         type=["null", "number"],
         exclusiveMinimum=0,
-        description="After so many seconds this run begins no further epoch. Empty: as the pipeline says.",
+        description="The number of seconds after which this run begins no further epoch. Empty: as the pipeline says.",
     ),
     "max_epochs": Param(
         None,
         type=["null", "integer"],
         minimum=1,
-        description="This run works on at most so many epochs. Empty: as the pipeline says.",
+        description="The largest number of epochs that this run works on. Empty: as the pipeline says.",
     ),
 }
 

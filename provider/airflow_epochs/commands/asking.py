@@ -33,7 +33,7 @@ from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
 
 PIPELINE = Arg(("pipeline",), help="The pipeline's name")
 EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
-WHY = Arg(("--why",), required=True, help="Recorded in the ledger")
+WHY = Arg(("--why",), required=True, help="The reason; it is recorded in the ledger")
 CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Connection of type epochs")
 OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
 

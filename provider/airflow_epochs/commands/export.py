@@ -40,7 +40,7 @@ def export_command() -> ActionCommand:
         args=(
             PIPELINE,
             Arg(("file",), help="A new file, whose name ends in .parquet or .jsonl"),
-            Arg(("--epochs",), type=count, help="Only so many of the newest epochs"),
+            Arg(("--epochs",), type=count, help="How many of the newest epochs; without it, all"),
             CONN,
         ),
     )

@@ -37,8 +37,7 @@ def finding_command() -> ActionCommand:
     """The command, for the command line."""
     return ActionCommand(
         name="find",
-        help="Which epoch a run worked on, read a record of a topic, made a version of a table, or wrote the file that "
-        "a row is in; and which sinks do not show it",
+        help="Find the epoch of a run, a Kafka record, a table version or a data file; and which sinks do not show it",
         func=find,
         args=(
             Arg(("--run-id",), metavar="RUN", help="A run, as Airflow names it"),

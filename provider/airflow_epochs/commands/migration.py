@@ -44,7 +44,7 @@ _STORAGE = Arg(("--storage-conn-id",), help="Connection with the login of the fo
 _TABLE = Arg(
     ("--sink-table",),
     metavar="TABLE",
-    help="The Delta table that the query writes, a path or a URL in the same store: it knows which batches it has",
+    help="The Delta table that the query writes, a path or a URL in the same store: its log names the newest batch",
 )
 _GROUP = Arg(("--group",), required=True, help="The consumer group")
 _OF_A_DAG = (

@@ -28,7 +28,7 @@ def preview_command() -> ActionCommand:
         func=show_preview,
         args=(
             PIPELINE,
-            Arg(("--records",), type=count, default=RECORDS, help="At most so many records; 100 by default"),
+            Arg(("--records",), type=count, default=RECORDS, help="The largest number of records; 100 by default"),
             Arg(
                 ("--transform",),
                 metavar="FILE",

@@ -85,7 +85,7 @@ class EpochOperator(BaseOperator):
         dead_letters: The sink that gets rows that other sinks would not take, and what the transform could not parse.
             Without it, such a row aborts its epoch.
         vote: A function of your own, which the vote task calls with a ``Ballot`` when every sink has voted VOTE_COMMIT.
-            It returns None, or a text that says why no sink must show the epoch.
+            It returns None, or a text that says why the epoch must not be shown.
         on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
             the epoch before. "warn": it says so in its log. "stop": it fails, until somebody types
             ``airflow epochs acknowledge-code``.

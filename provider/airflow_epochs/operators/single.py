@@ -41,9 +41,9 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
     last epoch.
 
     Args:
-        for_seconds: After so many seconds it begins no further epoch, and waits no longer for data; None: 600. The DAG
-            param of this name overrides it.
-        max_epochs: After so many epochs of the run it ends; None: no limit. The DAG param of this name overrides it.
+        for_seconds: After this many seconds it begins no further epoch, and waits no longer for data; None: 600. The
+            DAG param of this name overrides it.
+        max_epochs: After this many epochs of the run it ends; None: no limit. The DAG param of this name overrides it.
         kwargs: As ``EpochOperator``.
     """
 

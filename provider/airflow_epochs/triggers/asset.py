@@ -44,7 +44,7 @@ def records_waiting(
         source: Its source. ``topics``, ``conn_id``, ``starting``, ``min_records`` and ``max_delay`` must not be
             templates: no DAG run is there yet, for which they could be rendered.
         ledger_conn_id: The pipeline's connection of type ``epochs``. The triggerer must reach the ledger, too.
-        again: If no epoch was completed so many seconds after an event, there is one more: it may have been lost.
+        again: If no epoch is complete this many seconds after an event, another is sent: the first may have been lost.
 
     Raises:
         BadArgument: An argument is not valid.

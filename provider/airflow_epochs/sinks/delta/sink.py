@@ -80,14 +80,14 @@ class DeltaSink:
         storage_conn_id: The connection with the credentials of the table's store. By default the worker's environment
             provides them.
         properties: Table properties for a table that the sink creates.
-        compact_every: Compact small files every this many epochs, and sooner if many have come; 0: never.
-        checkpoint_every: Checkpoint the table's log every this many versions; 0: never.
+        compact_every: Compact small files after this many epochs, and sooner if many have come; 0: never.
+        checkpoint_every: Checkpoint the table's log after this many versions; 0: never.
         on_foreign_change: What ``open`` does if others have removed whole epochs' rows (RESTORE to an earlier version,
             CREATE OR REPLACE, overwrite): ``warn`` in log, ledger and XCom, or ``stop``.
         target_file_size: How large the table's files should become: bytes, or text such as ``"128 MB"``. The table's
-            own ``delta.targetFileSize`` counts more.
+            own ``delta.targetFileSize`` overrides it.
         compression: ``zstd``, ``snappy``, ``gzip``, ``lz4_raw`` or ``uncompressed``. The table's own
-            ``delta.parquet.compression.codec`` counts more.
+            ``delta.parquet.compression.codec`` overrides it.
     """
 
     template_fields: Sequence[str] = ("table", "storage_conn_id", "partition_by", "properties")

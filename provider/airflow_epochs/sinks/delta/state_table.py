@@ -42,7 +42,7 @@ class StateTable(DeltaSink):
     changed rows, with the boolean column ``__deleted``: a row that is not deleted takes the place of its key's row.
 
     Args:
-        name: The state's name in the pipeline, which no sink has.
+        name: The state's name in the pipeline. It must differ from the names of all sinks and other states.
         table: An absolute path or a URL. The first epoch creates the table.
         schema: The columns as SQL: ``"page string, window_start timestamp, n bigint"``.
         keys: The columns that identify a row. They must not be NULL.

@@ -53,8 +53,8 @@ class KafkaSink:
         value_format: "avro", "json_schema" or "protobuf": the value is made of all columns but ``key``, ``headers`` and
             ``partition``, in the wire format of a schema registry. None: as said above.
         value_schema: The schema of the values, complete in itself: JSON text or a dict; of Protobuf, the text of a
-            .proto file, whose first message is that of the values. By default it is made of the columns, and each may
-            be NULL; Protobuf needs one.
+            .proto file, whose first message is that of the values. By default the sink derives a schema from the
+            columns; every field is nullable. Protobuf needs a schema of yours.
         registry_conn_id: An Airflow connection of type ``schema_registry``. The vote asks it for the schema's id.
         subject: The subject that has the schema. Default: ``<topic>-value``.
         register_schemas: Whether the vote may register the schema. False: the subject must have it.
