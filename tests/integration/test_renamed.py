@@ -15,7 +15,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import adopting, renaming
+from airflow_epochs.coordinator import adopting, recorded_places
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.ledger.store import LocalStore
@@ -382,7 +382,7 @@ def test_a_renamed_sink_fills_another_table(world: DiskWorld) -> None:
 
 def test_a_sink_on_record_whose_kind_is_gone_keeps_no_other_one_from_its_backfill(world: DiskWorld) -> None:
     today = replace(world, sinks=("copy",), backfill={"copy": 1})
-    with patch.object(renaming, "from_spec", side_effect=KeyError("its kind")):
+    with patch.object(recorded_places, "from_spec", side_effect=KeyError("its kind")):
         assert today.run(3) is None
     assert_all_rows(today, "copy")
 

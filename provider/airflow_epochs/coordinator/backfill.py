@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Stateful, Versioned
-from airflow_epochs.coordinator import renaming, state_tables
+from airflow_epochs.coordinator import renamed_sink, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, records_upper_bound
@@ -68,7 +68,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
         )
     if first == epoch:
         return plan
-    renaming.require_new_rows(task, task.pipeline.sink(sink), epoch)
+    renamed_sink.require_new_rows(task, task.pipeline.sink(sink), epoch)
     _require_known(task, sink, first, epoch)
     _require_contiguous(task, sink, first, epoch, moved)
     wide = widened(planned.ranges, _earlier(task, first, epoch, planned))

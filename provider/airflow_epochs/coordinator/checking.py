@@ -27,7 +27,15 @@ from airflow_epochs.contracts import (
     Stateful,
     WithSchemas,
 )
-from airflow_epochs.coordinator import code_changes, opening, preflight, renaming, state_tables, verifying
+from airflow_epochs.coordinator import (
+    code_changes,
+    opening,
+    preflight,
+    renamed_pipeline,
+    renamed_sink,
+    state_tables,
+    verifying,
+)
 from airflow_epochs.coordinator.looks import Key, Look, NotChecked
 from airflow_epochs.coordinator.recorded_sinks import connections_in
 from airflow_epochs.coordinator.task import TaskTry
@@ -264,7 +272,7 @@ def _input(state: _State) -> str:
         try:
             state.planned, *_ = opening.next_input(task, state.before, position, Limits(wait_at_most=0))
             if not view.open:
-                renaming.require_new_input(task, view.number, state.planned)
+                renamed_pipeline.require_new_input(task, view.number, state.planned)
         except NoNewData as nothing:
             return nothing.what
     return f"The next epoch can read {records_upper_bound(state.planned.ranges)} offsets."
@@ -403,7 +411,7 @@ def _ready(state: _State, sink: Sink) -> str:
     """Whether the sink can take an epoch, whatever the rows are."""
     previous = opening.previous_of(state.task, sink, state.before)
     if previous is None and sink.name not in opening.known(state.before, _adopted(state)):
-        renaming.require_new_rows(state.task, sink, state.view.number)
+        renamed_sink.require_new_rows(state.task, sink, state.view.number)
     if refused := preflight.refusal(state.task, sink.name, SinkPlan(spec=sink.spec(), previous=previous)):
         raise refused
     return ""

@@ -22,7 +22,7 @@ from airflow_epochs.contracts import (
     Sink,
     Watching,
 )
-from airflow_epochs.coordinator import agreement, code_changes, preflight, renaming, schemas, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, preflight, renamed_pipeline, schemas, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, without_code
@@ -74,7 +74,7 @@ def _open_planned(
         else next_input(task, before, Position.after(order or before), limits)
     )
     if order is None:
-        renaming.require_new_input(task, epoch, planned)
+        renamed_pipeline.require_new_input(task, epoch, planned)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, known=known(before, adopted), moved=moved)
     preflight.require_ready(task, sinks)
