@@ -556,9 +556,10 @@ SINK_RENAMED = STEPS.code(
     "EPOCHS-SINK-RENAMED",
     Refused,
     "`backfill` names a new sink whose table or topic has rows of these epochs already: the pipeline wrote them under "
-    "another name of the sink. They would come twice. Nothing was opened.",
-    "Give the sink its old name again, or remove it from `backfill`: it goes on with the next epoch, and each row is "
-    "there once. For a second copy of the rows, give the sink another table or topic. Then clear the failed task.",
+    "another name. They would be written once more. Nothing was opened.",
+    "Let `backfill` name the epoch in the message. If it names none, remove the sink from `backfill`: it begins with "
+    "the next epoch, and no row is written again. Or give the sink its old name again, unless another sink has it. For "
+    "a second copy of the rows, give the sink another table or topic. Then clear the failed task.",
 )
 BACKFILL_GONE = STEPS.code(
     "EPOCHS-BACKFILL-GONE",

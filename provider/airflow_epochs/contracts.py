@@ -877,15 +877,15 @@ class KnownByMarker(Protocol):
 
 @runtime_checkable
 class Holding(Protocol):
-    """A sink whose marker stands beside its rows, and that can tell whether the rows of a commit may still be there.
+    """A sink that can tell whether rows of another sink's commit may still be where it writes to itself.
 
-    Of others, the marker tells.
+    Of others, the marker tells if the ledger describes the other sink with the same ``destination``.
     """
 
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:
         """Whether this receipt, of a sink of another name, is of the place of this sink, and rows may be there.
 
-        Changes nothing.
+        It is asked only if a marker of the other sink is there. Changes nothing.
         """
         ...
 

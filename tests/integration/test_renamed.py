@@ -1,8 +1,7 @@
-"""A pipeline, or a sink, that gets another name in the DAG: no row comes twice without a word."""
+"""A pipeline that gets another name in the DAG: no row comes twice without a word."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import adopting, recorded_places
+from airflow_epochs.coordinator import adopting
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.ledger.store import LocalStore
@@ -345,118 +344,3 @@ def test_a_pipeline_that_reads_a_table_that_was_created_again_begins_as_ever(lab
     lab.write(4)
     lab.run(pipeline=of_table(lab))
     assert lab.ids() == Counter([1, 2, 4])
-
-
-# -- a sink -----------------------------------------------------------------------------------------------------------
-
-
-def with_gold(world: DiskWorld, **changes: Any) -> DiskWorld:
-    """The sink `orders` has another name, and `backfill`, on its own table."""
-    usual = {"sinks": ("gold", "audit"), "tables": {"gold": "orders"}, "backfill": {"gold": 1}}
-    return replace(world, **{**usual, **changes})
-
-
-@pytest.mark.parametrize("first", [1, 2])
-def test_a_renamed_sink_is_not_backfilled_with_the_rows_that_its_table_has(world: DiskWorld, first: int) -> None:
-    error = stopped(with_gold(world, backfill={"gold": first}), codes.SINK_RENAMED)
-    assert error.sink == "gold" and "under the name 'orders'" in error.what
-    assert world.run(4) is None, "under its old name"
-    assert_all_rows(world, "orders", "audit")
-
-
-def test_a_renamed_sink_goes_on_in_its_table_without_backfill(world: DiskWorld) -> None:
-    error = stopped(with_gold(world), codes.SINK_RENAMED)
-    assert "remove the sink from `backfill`: it then begins with epoch 3" in error.remedy
-    today = with_gold(world, backfill={})
-    assert today.run(4) is None
-    today.one_more_epoch()
-    assert_all_rows(today, "orders", "audit")
-
-
-def test_a_renamed_sink_fills_another_table(world: DiskWorld) -> None:
-    stopped(with_gold(world), codes.SINK_RENAMED)
-    today = with_gold(world, tables={})
-    assert today.run(4) is None
-    assert_all_rows(today, "gold", "audit")
-
-
-def test_a_sink_on_record_whose_kind_is_gone_keeps_no_other_one_from_its_backfill(world: DiskWorld) -> None:
-    today = replace(world, sinks=("copy",), backfill={"copy": 1})
-    with patch.object(recorded_places, "from_spec", side_effect=KeyError("its kind")):
-        assert today.run(3) is None
-    assert_all_rows(today, "copy")
-
-
-def test_a_sink_that_left_the_dag_for_an_epoch_is_backfilled_from_there_under_a_new_name(world: DiskWorld) -> None:
-    assert replace(world, sinks=("audit",)).run(3) is None
-    world.produce(4)
-    error = stopped(with_gold(world), codes.SINK_RENAMED, 4)
-    named = re.search(r"Let `backfill` name epoch (\d+)", error.remedy)
-    assert named
-    today = with_gold(world, backfill={"gold": int(named[1])})
-    assert today.run(4) is None
-    assert_all_rows(today, "orders", "audit")
-
-
-def test_the_table_tells_where_the_records_of_the_old_name_were_pruned(world: DiskWorld) -> None:
-    for record in world.records.glob("epochs/*/*.open.json"):
-        record.unlink()
-    refused(with_gold(world).run(3), codes.SINK_RENAMED)
-
-
-def test_a_link_to_the_table_is_the_table(world: DiskWorld) -> None:
-    world.table("link").symlink_to(world.table("orders"))
-    stopped(with_gold(world, tables={"gold": "link"}), codes.SINK_RENAMED)
-
-
-def test_a_sink_whose_table_is_lost_is_filled_again_under_another_name(world: DiskWorld) -> None:
-    shutil.rmtree(world.table("orders"))
-    today = with_gold(world)
-    assert today.run(3) is None
-    assert_all_rows(today, "orders", "audit")
-
-
-def test_a_sink_whose_table_went_back_gets_the_later_epochs_under_another_name(tmp_path: Path) -> None:
-    world = start(DiskWorld(tmp_path))
-    backup = shutil.copytree(world.table("orders"), tmp_path / "backup")
-    assert world.run(2) is None
-    shutil.rmtree(world.table("orders"))
-    shutil.copytree(backup, world.table("orders"))
-    today = with_gold(world, backfill={"gold": 2})
-    world.produce(2)
-    assert today.run(3) is None
-    assert_all_rows(today, "orders", "audit")
-
-
-def test_an_aborted_attempt_is_not_opened_again_with_a_backfill_of_rows_that_are_there(world: DiskWorld) -> None:
-    world.crash_at("stage.done", 3)
-    refused(with_gold(world).run(4), codes.SINK_RENAMED)
-    assert with_gold(world, backfill={}).run(4) is None
-    assert_all_rows(world, "orders", "audit")
-
-
-def in_database(world: Related, table: str = "orders", **backfill: int) -> Related:
-    return replace(world, names=("gold", "lines"), tables={"gold": table}, backfill=backfill)
-
-
-def test_a_renamed_sink_of_a_database_is_not_backfilled_with_the_rows_of_its_table(database: Related) -> None:
-    error = refused(in_database(database, gold=1).run(3), codes.SINK_RENAMED)
-    assert "remove the sink from `backfill`" in error.remedy
-    assert in_database(database).run(3) is None
-    database.require_all_shown("orders", "lines")
-
-
-def test_a_renamed_sink_of_a_database_goes_on_under_its_old_name(database: Related) -> None:
-    refused(in_database(database, '"ORDERS"', gold=1).run(3), codes.SINK_RENAMED)
-    assert database.run(3) is None
-    database.require_all_shown("orders", "lines")
-
-
-@pytest.mark.parametrize("how", ["emptied", "another"])
-def test_an_empty_table_of_a_database_is_filled_under_another_name(database: Related, how: str) -> None:
-    table = "orders" if how == "emptied" else "orders_2"
-    database.db.run(
-        "DELETE FROM orders" if how == "emptied" else "CREATE TABLE orders_2 AS SELECT * FROM lines LIMIT 0"
-    )
-    assert in_database(database, table, gold=1).run(3) is None
-    database.require_all_shown(table, "lines")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.kafka.sink import KafkaSink
 from stack.broker import Broker
 from tests.support.remedies import starting_in, typed
 from tests.support.sql_world import new_sqlite
@@ -66,6 +68,41 @@ def test_a_renamed_sink_gets_no_row_a_second_time(world: TopicWorld, sink: str) 
     assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and error.sink == again
     assert today.but(backfill={}).run(3) is None
     require_once(world, "abcdef")
+
+
+def test_a_new_sink_does_not_send_again_to_the_topic_that_another_sink_of_the_dag_has_left(world: TopicWorld) -> None:
+    world.create_topic("out_b")
+    today = world.but(sinks=(*world.sinks, "sent"), tables={"out": "out_b", "sent": "out"}, backfill={"sent": 1})
+    error = today.run(2)
+    assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and "old name" not in error.remedy
+    today = today.but(backfill={})
+    assert today.run(3) is None
+    require_once(world, "abcdef")
+    assert today.shown("out") == "ef"
+
+
+def test_a_topic_that_its_sink_left_for_another_one_gets_no_record_again_under_a_new_name(world: TopicWorld) -> None:
+    world.create_topic("out_b")
+    assert world.but(tables={"out": "out_b"}).run(2) is None
+    world.produce("gh")
+    today = world.but(sinks=("lake", "rows", "sent"), tables={"sent": "out"}, backfill={"sent": 1})
+    error = today.run(3)
+    assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED
+    assert "Let `backfill` name epoch 2" in error.remedy
+    assert today.but(backfill={"sent": 2}).run(4) is None
+    require_once(world, "abcdefgh")
+
+
+def test_brokers_are_asked_once_for_all_epochs_that_a_topic_had_before_it_was_created_again(world: TopicWorld) -> None:
+    assert world.run(2) is None
+    world.produce("gh")
+    world.delete_topic("out")
+    world.create_topic("out")
+    today = world.but(sinks=("sent",), tables={"sent": "out"}, backfill={"sent": 1})
+    with patch.object(KafkaSink, "may_hold", autospec=True, side_effect=KafkaSink.may_hold) as asked:
+        assert today.run(3) is None
+    assert [call.args[1].sink for call in asked.call_args_list] == ["out"]
+    assert today.shown("sent") == "abcdefgh"
 
 
 def test_a_topic_that_was_created_again_is_filled_under_another_name(world: TopicWorld) -> None:

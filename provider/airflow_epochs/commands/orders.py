@@ -285,13 +285,17 @@ def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
 
 
 def _rows(ledger: Ledger, adoption: Adoption, lacks: tuple[int, int]) -> str:
-    """How many rows these are by their receipts; nothing if there are none, or too many epochs to read them."""
+    """How many rows these are by their receipts; nothing if there are none, or too many epochs to read them.
+
+    An epoch in which the sink was waived, or took no part, has no receipt of it.
+    """
     first, last = lacks
-    if adoption.expected is None or last - first >= orders.EPOCHS_COUNTED_MAX:
+    if last - first >= orders.EPOCHS_COUNTED_MAX:
         return ""
-    records = [record for n in range(first, last + 1) if (record := ledger.complete_record(n))]
-    rows = sum(record.receipts[adoption.sink].rows for record in records if adoption.sink in record.receipts)
-    return f" ({rows} by their receipts)"
+    records = [ledger.complete_record(number) for number in range(first, last + 1)]
+    rows = [record.receipts[adoption.sink].rows for record in records if record and adoption.sink in record.receipts]
+    without = f"; no receipt in {len(records) - len(rows)} of {len(records)} epochs" if len(rows) < len(records) else ""
+    return f" ({sum(rows)} by their receipts{without})" if rows else ""
 
 
 def environment() -> AirflowEnvironment:

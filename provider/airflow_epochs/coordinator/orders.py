@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.agreement import late_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
@@ -352,8 +353,8 @@ class Adoption:
         shown: The transaction that the sink shows; None: it shows no epoch.
         expected: The transaction that the last complete epoch expects it to show. None: it was waived in its first
             epoch, and in all since.
-        lacks: The epochs ``[first, last]`` that the ledger says it got and that it does not show. None: it lacks none
-            any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
+        lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
+            None: it lacks none any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
     """
 
     sink: str
@@ -387,10 +388,11 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     """
     sink = _known(ledger, at, name, new_table=new_table)
     found = sink.last_committed(at.newest.txn.pipeline, env) if sink else None
-    expected = at.recorded(name)
+    waived = at.before.may_show(name) if at.before else []
+    expected = late_in(found, waived) or at.recorded(name)
     if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
         return _without_rows(at, name)
-    if agree(found, at.awaited(name)):
+    if agree(found, at.awaited(name) if name in at.adopted else expected):
         return None
     if expected and agree(found, expected):
         return Adoption(sink=name, shown=expected, expected=expected, lacks=None)
@@ -411,8 +413,11 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             "Put the newest copy of the table back. If there is none, point the state to a new table in the DAG, and "
             "type `airflow epochs adopt-sink PIPELINE SINK --new-table --why …`: the state begins anew there.",
         )
-    first = shown.epoch + 1 if shown else 1
-    return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, expected.epoch))
+    first, last = (
+        shown.epoch + 1 if shown else 1,
+        max(TransactionId.parse(txn).epoch for txn in (str(expected), *waived)),
+    )
+    return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last))
 
 
 def _without_rows(at: Standing, name: str) -> Adoption:

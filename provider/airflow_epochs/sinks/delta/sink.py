@@ -333,6 +333,10 @@ class DeltaSink:
             return Dataset.at(_table_around(receipt.place))
         return Dataset.at(self.asset_uri(receipt.txn_id.partition("/")[0]))
 
+    def may_hold(self, receipt: Receipt, env: Environment) -> bool:
+        """Always: rows and marker are in one log, so the marker alone tells."""
+        return True
+
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker in the table's log; for a catalog table, Spark is asked."""
         return self._participant(env).last_committed(pipeline)

@@ -1,0 +1,350 @@
+"""A sink that gets another name, or another sink's table: ``backfill`` writes no row twice without a word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Environment, Move, Position
+from airflow_epochs.coordinator import orders, recorded_places
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import EpochError
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import Marker
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.sql.sink import SqlSink
+from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator
+from airflow_epochs.testing.world import marker_of
+from tests.integration.test_renamed import refused, stopped
+from tests.support.faults_world import DiskWorld, on_disk, start
+from tests.support.remedies import assert_all_rows, seen_by_duckdb
+from tests.support.scenario import Scenario
+from tests.support.scenario import run as run_of
+from tests.support.sql_pipeline import COLUMNS, Related
+from tests.support.sql_world import SqliteDb
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """Two sinks, two complete epochs, and input for the third."""
+    world = start(DiskWorld(tmp_path))
+    assert world.run(2) is None
+    world.produce(6)
+    return world
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Related:
+    """Two sinks in SQLite, whose tables take a row twice; two complete epochs, and input for the third."""
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(*(f"CREATE TABLE {table} ({COLUMNS})" for table in ("orders", "lines", "orders_b")))
+    world = Related(tmp_path, db)
+    for number in (1, 2):
+        world.source.produce(4)
+        assert world.run(number) is None
+    world.source.produce(6)
+    return world
+
+
+def epoch_in(error: EpochError) -> int:
+    """The epoch that the error lets the backfill begin with."""
+    named = re.search(r"Let `backfill` name epoch (\d+)", error.remedy)
+    assert named, error.remedy
+    return int(named[1])
+
+
+# -- another name, on the same table ----------------------------------------------------------------------------------
+
+
+def with_gold(world: DiskWorld, **changes: Any) -> DiskWorld:
+    """The sink `orders` has another name, and `backfill`, on its own table."""
+    usual = {"sinks": ("gold", "audit"), "tables": {"gold": "orders"}, "backfill": {"gold": 1}}
+    return replace(world, **{**usual, **changes})
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_renamed_sink_is_not_backfilled_with_the_rows_that_its_table_has(world: DiskWorld, first: int) -> None:
+    error = stopped(with_gold(world, backfill={"gold": first}), codes.SINK_RENAMED)
+    assert error.sink == "gold" and "under the name 'orders'" in error.what
+    assert world.run(4) is None, "under its old name"
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_renamed_sink_goes_on_in_its_table_without_backfill(world: DiskWorld) -> None:
+    error = stopped(with_gold(world), codes.SINK_RENAMED)
+    assert "remove the sink from `backfill`: it then begins with epoch 3" in error.remedy
+    today = with_gold(world, backfill={})
+    assert today.run(4) is None
+    today.one_more_epoch()
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_a_renamed_sink_fills_another_table(world: DiskWorld) -> None:
+    stopped(with_gold(world), codes.SINK_RENAMED)
+    today = with_gold(world, tables={})
+    assert today.run(4) is None
+    assert_all_rows(today, "gold", "audit")
+
+
+def test_a_sink_that_left_the_dag_for_an_epoch_is_backfilled_from_there_under_a_new_name(world: DiskWorld) -> None:
+    assert replace(world, sinks=("audit",)).run(3) is None
+    world.produce(4)
+    error = stopped(with_gold(world), codes.SINK_RENAMED, 4)
+    today = with_gold(world, backfill={"gold": epoch_in(error)})
+    assert today.run(4) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_the_table_tells_where_the_records_of_the_old_name_were_pruned(world: DiskWorld) -> None:
+    for record in world.records.glob("epochs/*/*.open.json"):
+        record.unlink()
+    refused(with_gold(world).run(3), codes.SINK_RENAMED)
+
+
+def test_a_link_to_the_table_is_the_table(world: DiskWorld) -> None:
+    world.table("link").symlink_to(world.table("orders"))
+    stopped(with_gold(world, tables={"gold": "link"}), codes.SINK_RENAMED)
+
+
+def test_a_sink_whose_table_is_lost_is_filled_again_under_another_name(world: DiskWorld) -> None:
+    shutil.rmtree(world.table("orders"))
+    today = with_gold(world)
+    assert today.run(3) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_a_sink_whose_table_went_back_gets_the_later_epochs_under_another_name(tmp_path: Path) -> None:
+    world = start(DiskWorld(tmp_path))
+    backup = shutil.copytree(world.table("orders"), tmp_path / "backup")
+    assert world.run(2) is None
+    shutil.rmtree(world.table("orders"))
+    shutil.copytree(backup, world.table("orders"))
+    today = with_gold(world, backfill={"gold": 2})
+    world.produce(2)
+    assert today.run(3) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_an_aborted_attempt_is_not_opened_again_with_a_backfill_of_rows_that_are_there(world: DiskWorld) -> None:
+    world.crash_at("stage.done", 3)
+    refused(with_gold(world).run(4), codes.SINK_RENAMED)
+    assert with_gold(world, backfill={}).run(4) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+def in_database(world: Related, table: str = "orders", **backfill: int) -> Related:
+    return replace(world, names=("gold", "lines"), tables={"gold": table}, backfill=backfill)
+
+
+def test_a_renamed_sink_of_a_database_is_not_backfilled_with_the_rows_of_its_table(database: Related) -> None:
+    error = refused(in_database(database, gold=1).run(3), codes.SINK_RENAMED)
+    assert "remove the sink from `backfill`" in error.remedy
+    assert in_database(database).run(3) is None
+    database.require_all_shown("orders", "lines")
+
+
+def test_a_renamed_sink_of_a_database_goes_on_under_its_old_name(database: Related) -> None:
+    refused(in_database(database, '"ORDERS"', gold=1).run(3), codes.SINK_RENAMED)
+    assert database.run(3) is None
+    database.require_all_shown("orders", "lines")
+
+
+@pytest.mark.parametrize("how", ["emptied", "another"])
+def test_an_empty_table_of_a_database_is_filled_under_another_name(database: Related, how: str) -> None:
+    table = "orders" if how == "emptied" else "orders_2"
+    database.db.run(
+        "DELETE FROM orders" if how == "emptied" else "CREATE TABLE orders_2 AS SELECT * FROM lines LIMIT 0"
+    )
+    assert in_database(database, table, gold=1).run(3) is None
+    database.require_all_shown(table, "lines")
+
+
+def test_the_name_that_wrote_last_tells_where_a_backfill_may_begin(database: Related) -> None:
+    """The table had two other names before: `orders` up to epoch 2, and `silver` in epoch 3."""
+    silver = replace(database, names=("silver", "lines"), tables={"silver": "orders"})
+    assert silver.run(3) is None
+    database.source.produce(2)
+    assert replace(database, names=("lines",)).run(4) is None
+    database.source.produce(2)
+    error = refused(in_database(database, gold=1).run(5), codes.SINK_RENAMED)
+    assert "under the name 'silver'" in error.what and "up to epoch 3" in error.what
+    assert in_database(database, gold=epoch_in(error)).run(5) is None
+    database.require_all_shown("orders", "lines")
+
+
+# -- the table that a sink of the DAG has left ------------------------------------------------------------------------
+
+
+def on_the_table_left(database: Related, table: str = "orders", **backfill: int) -> Related:
+    """The sink `orders` has another table now, and `gold` is new, on the one that `orders` had."""
+    tables = {"orders": "orders_b", "gold": table}
+    return replace(database, names=("orders", "gold", "lines"), tables=tables, backfill=backfill)
+
+
+def test_a_new_sink_does_not_fill_again_the_table_that_another_sink_of_the_dag_has_left(database: Related) -> None:
+    before = database.shown("orders")
+    error = refused(on_the_table_left(database, gold=1).run(3), codes.SINK_RENAMED)
+    assert error.sink == "gold" and "under the name 'orders'" in error.what
+    assert "old name" not in error.remedy, "it is another sink's today"
+    assert database.shown("orders") == before
+    assert on_the_table_left(database).run(3) is None
+    database.require_all_shown("orders", "lines")
+    assert database.shown("orders_b") == [sorted(set(database.shown("lines")[0]) - set(before[0]))]
+
+
+def test_a_new_sink_fills_a_table_of_its_own_if_another_sink_has_left_the_one_it_was_given(database: Related) -> None:
+    error = refused(on_the_table_left(database, gold=1).run(3), codes.SINK_RENAMED)
+    assert "For a second copy of the rows, give the sink another table" in error.remedy
+    database.db.run(f"CREATE TABLE copy ({COLUMNS})")
+    assert on_the_table_left(database, "copy", gold=1).run(3) is None
+    database.require_all_shown("copy", "lines")
+
+
+def adopted(world: DiskWorld, sink: str) -> None:
+    """``adopt-sink --new-table``, as the command puts it on record. (It knows no source that is a file.)"""
+    at = orders.standing(world.ledger, world.name)
+    taken(world.ledger, at, orders.adopt(world.ledger, at, sink, on_disk(), new_table=True))
+
+
+def taken(ledger: Ledger, at: orders.Standing, adoption: orders.Adoption | None) -> None:
+    position = Position.after(at.before)
+    assert position and adoption
+    by = Account(who="me", why="a test", host="here")
+    orders.put(ledger, at, "adopt-sink", by, Move(position=position), adoption=adoption)
+
+
+def test_a_new_sink_does_not_fill_a_delta_table_again_that_another_sink_has_left_by_adopt_sink(
+    world: DiskWorld,
+) -> None:
+    tables = {"orders": "orders_b", "gold": "orders"}
+    today = with_gold(world, sinks=("orders", "gold", "audit"), tables=tables)
+    error = today.run(3)
+    assert isinstance(error, EpochError) and "adopt-sink orders orders --new-table" in error.remedy
+    adopted(today, "orders")
+    assert "old name" not in refused(today.run(4), codes.SINK_RENAMED).remedy
+    assert replace(today, backfill={}).run(5) is None
+    assert_all_rows(world, "orders", "audit")
+    assert len(seen_by_duckdb(world.folder / "orders_b")) == 6, "those of epoch 3"
+
+
+def test_a_new_sink_beside_others_in_the_database_is_filled_and_few_tables_are_asked(database: Related) -> None:
+    for number in (3, 4, 5):
+        assert database.run(number) is None
+        database.source.produce(1)
+    today = replace(database, names=("orders", "lines", "gold"), tables={"gold": "orders_b"}, backfill={"gold": 1})
+    with patch.object(SqlSink, "may_hold", autospec=True, side_effect=SqlSink.may_hold) as asked:
+        assert today.run(6) is None
+    assert sorted(call.args[1].sink for call in asked.call_args_list) == ["lines", "orders"]
+    database.require_all_shown("orders", "lines", "orders_b")
+
+
+# -- a table that the other name has left since -----------------------------------------------------------------------
+
+
+def test_a_table_that_its_sink_left_for_another_one_is_not_filled_again_under_a_new_name(database: Related) -> None:
+    assert replace(database, tables={"orders": "orders_b"}).run(3) is None
+    database.source.produce(2)
+    error = refused(in_database(database, gold=1).run(4), codes.SINK_RENAMED)
+    assert "up to epoch 2" in error.what
+    assert in_database(database, gold=epoch_in(error)).run(4) is None
+    database.require_all_shown("orders", "lines")
+
+
+def test_a_delta_table_that_its_sink_left_for_another_one_is_not_filled_again_under_a_new_name(
+    world: DiskWorld,
+) -> None:
+    moved = replace(world, tables={"orders": "orders_b"})
+    assert moved.run(3)
+    adopted(moved, "orders")
+    assert moved.run(4) is None
+    world.produce(2)
+    error = stopped(with_gold(world), codes.SINK_RENAMED, 5)
+    assert "up to epoch 2" in error.what
+    assert with_gold(world, backfill={"gold": epoch_in(error)}).run(6) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+# -- modes in which later rows replace earlier ones -------------------------------------------------------------------
+
+
+def test_an_upsert_may_write_the_rows_of_its_table_again_under_another_name(tmp_path: Path) -> None:
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(*(f'CREATE TABLE {each} ({COLUMNS}, PRIMARY KEY (partition, "offset"))' for each in ("orders", "lines")))
+    world = Related(tmp_path, db, options={"mode": "upsert", "keys": ["partition", "offset"]})
+    for number in (1, 2):
+        world.source.produce(4)
+        assert world.run(number) is None
+    world.source.produce(2)
+    db.run("DELETE FROM orders WHERE partition = 0")
+    assert in_database(world, gold=1).run(3) is None
+    world.require_all_shown("orders", "lines")
+
+
+@pytest.mark.parametrize(
+    "mode", [{"mode": "overwrite"}, {"mode": "merge", "keys": ["offset"], "merge": "WHEN NOT MATCHED THEN INSERT *"}]
+)
+def test_a_mode_that_takes_each_epoch_by_itself_is_refused_by_what_it_would_do(
+    world: DiskWorld, mode: Mapping[str, Any]
+) -> None:
+    today = with_gold(world, sink_options=mode)
+    error = stopped(today, codes.SINK_RENAMED)
+    assert "come twice" not in str(error) and "an overwrite would bring back rows" in error.what
+    replace(today, backfill={}).coordinator().open(today.run_of(4))
+    opened = world.ledger.open_record(3, 1)
+    assert opened and opened.sinks["gold"].ranges is None, "it begins with the epoch"
+
+
+# -- a sink of the user's own, which cannot tell whose rows are there -------------------------------------------------
+
+
+class Beside(MemorySink):
+    """Its marker stands beside the rows of all its tables."""
+
+    def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        world = MemoryWorld.named(self.world)
+        found = (marker_of(world.marker(table, self._app(pipeline))) for table in world.tables)
+        return next(filter(None, found), None)
+
+
+def of_ones_own(scenario: Scenario, kind: type[MemorySink], *backfilled: str, **tables: str) -> Coordinator:
+    """The pipeline with sinks in memory. ``tables``: sink -> table."""
+    sinks = tuple(kind(name=name, world=scenario.world.name, table=table) for name, table in tables.items())
+    pipeline = replace(scenario.pipeline, sinks=sinks, backfill=dict.fromkeys(backfilled, 1))
+    return memory_coordinator(scenario.world, pipeline)
+
+
+def test_the_ledger_tells_whether_a_sink_of_ones_own_ever_wrote_to_the_place_of_a_new_one() -> None:
+    scenario = Scenario()
+    assert scenario.airflow_run(run_of(1), of_ones_own(scenario, MemorySink, orders="a")) is None
+    at = orders.standing(scenario.ledger, "orders")
+    taken(scenario.ledger, at, orders.adopt(scenario.ledger, at, "orders", MemoryEnvironment(), new_table=True))
+    for number, today in ((2, {"orders": "b"}), (3, {"audit": "c"})):
+        scenario.produce(2)
+        assert scenario.airflow_run(run_of(number), of_ones_own(scenario, MemorySink, **today)) is None
+    scenario.produce(2)
+    again = of_ones_own(scenario, MemorySink, "gold", gold="a")
+    assert "name epoch 2" in refused(scenario.airflow_run(run_of(4), again), codes.SINK_RENAMED).remedy
+
+
+@pytest.mark.parametrize("kind_is_gone", [False, True])
+def test_a_new_sink_of_ones_own_is_filled_beside_another_one_with_a_marker_in_the_same_place(
+    kind_is_gone: bool,
+) -> None:
+    scenario = Scenario()
+    assert scenario.airflow_run(run_of(1), of_ones_own(scenario, Beside, orders="a")) is None
+    scenario.produce(2)
+    raised = KeyError("its kind") if kind_is_gone else None
+    with patch.object(recorded_places, "from_spec", side_effect=raised, wraps=from_spec):
+        today = of_ones_own(scenario, Beside, "gold", orders="a", gold="d")
+        assert scenario.airflow_run(run_of(2), today) is None
+    assert Counter(scenario.world.table("d").values()) == Counter(range(scenario.produced))
