@@ -260,13 +260,16 @@ def test_a_table_that_its_sink_left_for_another_one_is_not_filled_again_under_a_
     database.require_all_shown("orders", "lines")
 
 
+@pytest.mark.parametrize("pruned", [False, True])
 def test_a_delta_table_that_its_sink_left_for_another_one_is_not_filled_again_under_a_new_name(
-    world: DiskWorld,
+    world: DiskWorld, pruned: bool
 ) -> None:
     moved = replace(world, tables={"orders": "orders_b"})
     assert moved.run(3)
     adopted(moved, "orders")
     assert moved.run(4) is None
+    for record in world.records.glob("epochs/*/*.open.json") if pruned else ():
+        record.unlink()
     world.produce(2)
     error = stopped(with_gold(world), codes.SINK_RENAMED, 5)
     assert "up to epoch 2" in error.what
