@@ -1369,6 +1369,14 @@ DEAD_LETTERS_CHANGED = TRANSFORM.code(
     "Make the transform deterministic: it must return the same rows each time. See docs/spark.md. Then clear the stage "
     "task.",
 )
+DEAD_LETTERS_APART = TRANSFORM.code(
+    "EPOCHS-DEAD-LETTERS-APART",
+    Refused,
+    "Rows were left out of the sinks as dead letters, in a Spark job that does not stage the sink of the dead letters. "
+    "They would be in no table. Nothing is shown. This is a defect of the provider.",
+    'Remove `dead_letters`, and what is expected with `otherwise="quarantine"`, from the DAG: such a row then aborts '
+    "its epoch, and none is lost. Then clear the stage task. Report the error.",
+)
 VOTED_AGAINST = TRANSFORM.code(
     "EPOCHS-VOTED-AGAINST",
     Refused,
