@@ -1240,9 +1240,9 @@ INTERVAL_MISSED = INTERVALS.code(
     Refused,
     'Earlier intervals have no epoch yet, and the KafkaSource has `missed="refuse"`. Nothing was changed, and nothing '
     "is lost.",
-    "Clear the failed runs of those intervals, the oldest first, or create their runs: `airflow backfill create "
-    '--dag-id … --from-date … --to-date … --max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run '
-    "then reads those records, too.",
+    "Clear the runs of those intervals that failed or were skipped, as during a pause of the pipeline, with all tasks, "
+    "the oldest first; or create them: `airflow backfill create --dag-id … --from-date … --to-date … "
+    '--max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run then reads those records, too.',
 )
 INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",
