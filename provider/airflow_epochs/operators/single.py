@@ -194,7 +194,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
 
         before = len(self.environment.phases)
         try:
-            log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error)])).cause)
+            log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error, self)])).cause)
         except NoNewData as nothing:
             log.info("%s", nothing.cause)
         if "abort.put" in self.environment.phases[before:]:  # else the vote has aborted the attempt, and counted that
