@@ -71,6 +71,9 @@ def _status(folder: Path) -> int:
         print(f"nothing runs in {folder}")
         return 3
     _show(folder, state)
+    if lacking := control.dead(folder, state):
+        print(f"not running    {', '.join(lacking)}: `make stack-up` starts them again; the logs are in {folder}")
+        return 1
     return 0
 
 

@@ -1241,9 +1241,9 @@ INTERVAL_MISSED = INTERVALS.code(
     Refused,
     'Earlier intervals have no epoch yet, and the KafkaSource has `missed="refuse"`. Nothing was changed, and nothing '
     "is lost.",
-    "Clear the failed runs of those intervals, the oldest first, or create their runs: `airflow backfill create "
-    '--dag-id … --from-date … --to-date … --max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run '
-    "then reads those records, too.",
+    "Clear the runs of those intervals that failed or were skipped, as during a pause of the pipeline, with all tasks, "
+    "the oldest first; or create them: `airflow backfill create --dag-id … --from-date … --to-date … "
+    '--max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run then reads those records, too.',
 )
 INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",
@@ -1369,6 +1369,14 @@ DEAD_LETTERS_CHANGED = TRANSFORM.code(
     "and found another number of them. Nothing is shown.",
     "Make the transform deterministic: it must return the same rows each time. See docs/spark.md. Then clear the stage "
     "task.",
+)
+DEAD_LETTERS_APART = TRANSFORM.code(
+    "EPOCHS-DEAD-LETTERS-APART",
+    Refused,
+    "Rows were left out of the sinks as dead letters, in a Spark job that does not stage the sink of the dead letters. "
+    "They would be in no table. Nothing is shown. This is a defect of the provider.",
+    'Remove `dead_letters`, and what is expected with `otherwise="quarantine"`, from the DAG: such a row then aborts '
+    "its epoch, and none is lost. Then clear the stage task. Report the error.",
 )
 VOTED_AGAINST = TRANSFORM.code(
     "EPOCHS-VOTED-AGAINST",

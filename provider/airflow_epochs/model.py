@@ -429,6 +429,8 @@ class SigningRecord:
 
 RAN_AS = "spark"
 """The metric that says which Spark application staged the rows, where that is known: ``id``, and ``url`` of its UI."""
+REWIND = "rewind"
+"""The name of the command that alone brings tables back."""
 ACKNOWLEDGE_CODE = "acknowledge-code"
 """The name of the command that is no attempt: it may come while an epoch is open, and changes no position."""
 SHORT_CODE = 12
@@ -729,6 +731,12 @@ class CompleteRecord:
     def txn(self) -> TransactionId:
         """``txn_id``, parsed."""
         return TransactionId.parse(self.txn_id)
+
+    @property
+    def only_restored(self) -> bool:
+        """Whether the epoch brought tables back by a command, and read nothing. Another `rewind` may call that off."""
+        rewinds = [each for each in self.commands if each.name == REWIND]
+        return bool(rewinds and rewinds[-1].restores)
 
     def may_show(self, sink: str) -> list[str]:
         """The waived transactions that a waived sink may have committed late, newest first; none for other sinks."""

@@ -52,16 +52,24 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.delta.state_table import StateTable
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
+_NUMBER_MAX = 2**53 - 1
+"""Browsers and every JSON reader take a number up to it as it is. Airflow cannot hand one above 2**64 to a task."""
+_OFFSET_MAX = 2**63 - 1
+_WEEK_S = 7 * 24 * 3600
+
 _PARAMS = {
     "max_records": Param(
         None,
         type=["null", "integer"],
         minimum=1,
+        maximum=_NUMBER_MAX,
         description="The largest number of records in this run's epoch. Empty: as the pipeline says.",
     ),
     "max_bytes": Param(
         None,
         type=["null", "integer", "string"],
+        minimum=1,
+        maximum=_NUMBER_MAX,
         description="About the largest number of bytes of the topics in this run's epoch, such as 256MiB. Empty: as "
         "the pipeline says.",
     ),
@@ -69,23 +77,29 @@ _PARAMS = {
         None,
         type=["null", "integer"],
         minimum=1,
+        maximum=_NUMBER_MAX,
         description="The number of records to wait for; 1: take what is there now. Empty: as the pipeline says.",
     ),
     "max_delay": Param(
         None,
         type=["null", "number", "string"],
+        minimum=0,
+        maximum=_WEEK_S,
         description="The age of a record at which the run no longer waits for min_records: seconds, or a text such as "
         "10m. Empty: as the pipeline says.",
     ),
     "target_duration": Param(
         None,
         type=["null", "number", "string"],
+        minimum=1,
+        maximum=_WEEK_S,
         description="How long the work on this run's epoch should take, which decides its size: seconds, or a text "
         "such as 10m. Empty: as the pipeline says.",
     ),
     "starting": Param(
         None,
         type=["null", "string", "object"],
+        additionalProperties={"additionalProperties": {"minimum": 0, "maximum": _OFFSET_MAX}},
         description="Where a topic or a table begins that no epoch has read yet: earliest, latest, an ISO timestamp, "
         'or offsets {"topic": {"0": 42}}. Empty: as the pipeline says. Without effect on an epoch that is open.',
     ),
@@ -101,12 +115,14 @@ _PARAMS_OF_SINGLE = {
         None,
         type=["null", "number"],
         exclusiveMinimum=0,
+        maximum=_NUMBER_MAX,
         description="The number of seconds after which this run begins no further epoch. Empty: as the pipeline says.",
     ),
     "max_epochs": Param(
         None,
         type=["null", "integer"],
         minimum=1,
+        maximum=_NUMBER_MAX,
         description="The largest number of epochs that this run works on. Empty: as the pipeline says.",
     ),
 }

@@ -42,6 +42,12 @@ def anonymous(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     return {"database": frames["database"].drop("__record")}
 
 
+def noted(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
+    """A table alone, and what has no three parts."""
+    frames = split(batch, epoch)
+    return {name: frames[name] for name in ("database", "rejected")}
+
+
 def shaky(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     """Some rows are too long: another number of them in each task that computes them, by its id."""
     lengths = ("fine", "much too long a note")

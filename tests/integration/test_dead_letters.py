@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink, expect
+from airflow_epochs.coordinator import dead_letters
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import Run
@@ -136,6 +137,74 @@ def test_rows_that_a_sink_would_not_take_land_with_their_records_in_the_same_epo
     lab.run(pipeline(lab, db))
     assert taken(lab, db)["database"] == list("ahi")
     assert rejected(lab) == EXPECTED, "the next epoch has none"
+
+
+def noted(lab: Lab, db: Db, function: str = "noted", **options: Any) -> Coordinator:
+    """A database, and what it would not take."""
+    database = SqlSink("database", "db", db.table("notes"), staging=str(lab.folder / "staging"))
+    sinks = (database, *(lab.outputs("rejected") if function == "noted" else ()))
+    return lab.task("letters", function, sinks, None, app=APPS / "letters.py", **options)
+
+
+def with_letters_in_a_backfill(lab: Lab, db: Db) -> Run:
+    """A run that opened its attempt before `dead_letters` was deployed, with a backfill of the sink that gets them."""
+    sent(lab, [RECORDS[0], RECORDS[7]])
+    lab.run(noted(lab, db, "anonymous"))
+    sent(lab, [b"b|nul\0|0", b"x|bad|0", b"y|fine|0"])
+    run = Run("dag", "second")
+    noted(lab, db, backfill={"rejected": 1}).open(run)
+    return run
+
+
+NOT_BAD: Any = {"database": [expect("note <> 'bad'", otherwise="quarantine")]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason", "letters"),
+    [
+        ({}, "NUL character", [(2, "database", "column note has a NUL character")]),
+        pytest.param(
+            NOT_BAD,
+            "note <> 'bad'",
+            [
+                (2, "database", "column note has a NUL character"),
+                (3, "database", "the row breaks the expectation \"note <> 'bad'\""),
+            ],
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_no_row_is_lost_in_an_attempt_that_was_opened_with_a_backfill_of_the_letters(
+    lab: Lab, db: Db, rules: Any, reason: str, letters: list[Any]
+) -> None:
+    run, today = with_letters_in_a_backfill(lab, db), {"dead_letters": "rejected", "expectations": rules}
+    report = noted(lab, db, **today).stage(run).stage
+    assert report
+    assert not report.metrics.keys() & {"dead_letters", "dead_letter_sink"}
+    with pytest.raises(Refused, match=reason) as refused:
+        noted(lab, db, **today).vote(run, report)
+    why = "it was opened with a backfill of the sink 'rejected', which gets them. The next attempt has them."
+    assert f"This attempt has no dead letters: {why}" in str(refused.value)
+    lab.run(noted(lab, db, **today))
+    shown = sorted(key for (key,) in db.run(f"SELECT id FROM {db.table('notes')}"))
+    assert shown == (list("ahy") if rules else list("ahxy"))
+    assert rejected(lab) == letters
+
+
+@pytest.mark.long
+def test_a_row_that_is_left_out_fails_the_stage_if_no_sink_of_its_job_gets_it(
+    lab: Lab, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second guard. Its remedy is followed: without dead letters, nothing is left out."""
+    run, today = with_letters_in_a_backfill(lab, db), {"dead_letters": "rejected", "expectations": NOT_BAD}
+    with monkeypatch.context() as patched:
+        patched.setattr(dead_letters, "sink_in", lambda task, opened: "rejected")
+        with pytest.raises(Refused, match=r"EPOCHS-DEAD-LETTERS-APART: 2 rows of sink database(.|\n)*does not stage"):
+            noted(lab, db, **today).stage(run)
+    without = noted(lab, db)
+    with pytest.raises(Refused, match="NUL character"):
+        without.vote(run, without.stage(run).stage)
+    assert db.run(f"SELECT count(*) FROM {db.table('notes')}") == [(2,)], "those of the first epoch"
 
 
 @pytest.mark.long

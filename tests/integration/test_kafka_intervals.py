@@ -16,11 +16,13 @@ from kafka.codec import has_zstd
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval
+from airflow_epochs.coordinator import rereading, series
 from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused
+from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import OffsetRange, Run
-from airflow_epochs.testing import Crash
+from airflow_epochs.testing import Crash, run_epoch
 from stack.broker import Broker
-from tests.support.faults_world import crash
+from tests.support.faults_world import abort, crash
 from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
@@ -249,6 +251,59 @@ def test_a_pipeline_that_refuses_missed_runs_goes_on_when_their_epochs_are_there
     assert world.shown("lake") == "abcd"
 
 
+def test_after_a_pause_the_hours_of_skipped_runs_are_read_as_the_error_says(world: TopicWorld) -> None:
+    send(world, *((letter, at(9.5 + n)) for n, letter in enumerate("abcd")))
+    strict = world.but(options={**world.options, "missed": "refuse"})
+    assert driven(hour(strict, 9), 9) == 1
+    typing(world, "pause")
+    assert [driven(hour(strict, number), number) for number in (10, 11)] == [None, None], "green, and without an epoch"
+    typing(world, "unpause")
+    error = failed(hour(strict, 12), 12)
+    assert error.code is codes.INTERVAL_MISSED
+    assert "Clear the runs of those intervals that failed or were skipped" in error.remedy
+    for number, shown in ((10, "ab"), (11, "abc"), (12, "abcd")):
+        assert driven(hour(strict, number), number) == number - 8
+        assert world.shown("lake") == shown
+
+
+def test_an_hour_before_the_beginning_that_no_epoch_has_read_in_the_topics_of_today_is_not_called_read(
+    world: TopicWorld,
+) -> None:
+    world.create_topic("more", 1)
+    for number, (old, new) in enumerate(zip("abc", "xyz", strict=True)):
+        send(world, (old, at(9.5 + number)))
+        world.produce(new, "more", [0], at(9.5 + number))
+    assert hour(world, 10).run(10) is None
+    now = world.but(topics=("more",))
+    for number in (11, 12):
+        error = failed(hour(now, 9), 9)
+        assert error.code is codes.INTERVAL_BEFORE
+        assert hour(now, number).run(number) is None
+        assert world.shown("lake") == "bz"
+    typed(world.ledger_root, error, "rewind")
+    assert hour(now, 9).run(9) is None
+    assert world.shown("lake") == "bxz"
+
+
+def test_an_hour_that_was_read_without_intervals_is_not_called_read_in_a_topic_that_came_later(
+    world: TopicWorld,
+) -> None:
+    world.create_topic("more", 1)
+    both = world.but(topics=("in", "more"))
+    send(world, ("a", at(9)))
+    assert world.but(options={}).run(1) is None
+    for number, (old, new) in enumerate(zip("bcd", "xyz", strict=True)):
+        send(world, (old, at(10 + number)))
+        world.produce(new, "more", [0], at(10 + number))
+    assert hour(both, 12).run(12) is None
+    assert world.shown("lake") == "abcdz"
+    error = failed(hour(both, 10), 10)
+    assert error.code is codes.INTERVAL_BEFORE
+    typed(world.ledger_root, error, "rewind")
+    assert hour(both, 10).run(10) is None
+    assert world.shown("lake") == "abbcdxz"
+
+
 def test_history_before_the_beginning_is_refused_and_read_after_the_command_of_the_error(world: TopicWorld) -> None:
     send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcd")))
     assert hour(world, 11).run(1) is None
@@ -317,6 +372,80 @@ def test_after_a_rewind_each_hour_is_free_to_be_read_again_once(world: TopicWorl
         assert hour(world, number).run(20 + number) is None
         assert world.shown("lake") == shown
         skipped_by(world, (number,), f"epoch {number - 6} of run run {20 + number} of DAG dag")
+
+
+def driven(world: TopicWorld, number: int) -> int | None:
+    """The epoch of a run whose tasks begin from the first one on; None if it was skipped."""
+    coordinator, run = world.task(), Run("dag", f"run {number}")
+    known = rereading.as_known(coordinator.task, run, begins=True)
+    try:
+        done = run_epoch(coordinator, known)
+    except NoNewData:
+        return None
+    assert rereading.as_known(world.task().task, run) == known, "in the tasks behind, too, whenever they run"
+    assert run_ids.airflow_run(world.ledger, known) == run
+    return done.epoch
+
+
+def restored(world: TopicWorld, *, fails: bool) -> str:
+    """After two hours, the pipeline goes back with its table to the end of the first. What the command says."""
+    send(world, *((letter, at(9.5 + n)) for n, letter in enumerate("abcd")))
+    assert [driven(hour(world, number), number) for number in (9, 10)] == [1, 2]
+    if fails:
+        with pytest.raises(Crash):
+            hour(world, 11).run(11, at={"staging.downstream": crash})
+        abort(hour(world, 11).task(), Run("dag", "run 11"))
+    return typing(world, "rewind", "--to-epoch", "1", "--restore-tables")
+
+
+@pytest.mark.parametrize("missed", ["refuse", "read"])
+@pytest.mark.parametrize("obeys", ["the failed run", "the first run of the backfill", "a run by hand"])
+def test_after_tables_came_back_each_hour_is_read_again_whichever_run_brought_them_back(
+    world: TopicWorld, obeys: str, missed: str
+) -> None:
+    world = world.but(options={**world.options, "missed": missed})
+    fails = obeys == "the failed run"
+    said = restored(world, fails=fails)
+    assert "clear the runs of the intervals since then" in said and "docs/intervals.md" in said
+    first = {"the failed run": hour(world, 11), "the first run of the backfill": hour(world, 10)}.get(obeys, world)
+    assert driven(first, {"the failed run": 11, "the first run of the backfill": 10}.get(obeys, 99)) == 3
+    assert world.shown("lake") == "a"
+    for number, shown in ((10, "ab"), (11, "abc"), (12, "abcd")):
+        assert driven(hour(world, number), number) == number - 6
+        assert world.shown("lake") == shown
+    for number in (10, 11, 12):
+        assert driven(hour(world, number), number) == number - 6, "cleared once more, it passes its epoch on"
+    assert world.shown("lake") == "abcd"
+
+
+def test_a_run_that_brought_tables_back_still_works_on_that_epoch_if_its_last_task_is_repeated(
+    world: TopicWorld,
+) -> None:
+    restored(world, fails=True)
+    with pytest.raises(Crash):
+        hour(world, 11).run(11, at={"complete.landed": crash})
+    coordinator, run = hour(world, 11).task(), Run("dag", "run 11")
+    done = coordinator.complete(rereading.as_known(coordinator.task, run))
+    assert done.epoch == 3
+    assert world.shown("lake") == "a"
+
+
+@pytest.mark.parametrize("bound", ["one epoch", "none"])
+def test_a_run_of_many_epochs_that_brought_tables_back_reads_its_hour_too(world: TopicWorld, bound: str) -> None:
+    restored(world, fails=False)
+    run = Run("dag", "run 10")
+    coordinator = hour(world, 10).task()
+    known = rereading.as_known(coordinator.task, run, begins=True)
+    done = run_epoch(coordinator, known)
+    if bound == "none":
+        done = run_epoch(hour(world, 10).task(), run_ids.nth(known, 2))
+    series.put_end(world.ledger, known, 1 if bound == "one epoch" else 2, done.epoch)
+    again = rereading.as_known(hour(world, 10).task().task, run, begins=True)
+    assert (again == known) == (bound == "none")
+    if bound == "one epoch":
+        run_epoch(hour(world, 10).task(), again)
+    assert world.shown("lake") == "ab"
+    assert world.ledger.newest_complete() == 4
 
 
 @pytest.mark.parametrize("command", ["skip", "reset-source"])

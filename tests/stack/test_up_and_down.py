@@ -11,6 +11,7 @@ import pytest
 
 from stack.airflow import password_in
 from tests.support.processes import alive
+from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
 
@@ -33,6 +34,34 @@ def test_status_and_down_without_a_stack_say_so(tmp_path: Path) -> None:
     for command, code in (("status", 3), ("down", 0)):
         done = stack(command, tmp_path)
         assert (done.returncode, done.stdout.strip()) == (code, f"nothing runs in {tmp_path}")
+
+
+@pytest.mark.jvm
+@pytest.mark.e2e
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_further_up_starts_what_has_died_of_airflow(tmp_path: Path) -> None:
+    """As after `airflow db clean` over all tables."""
+    from stack.whole import State
+
+    died = ["scheduler", "dag-processor", "triggerer"]
+    try:
+        assert stack("up", tmp_path).returncode == 0
+        state = State.read(tmp_path)
+        assert state
+        parts = [psutil.Process(state.pids[name]) for name in died]
+        for part in parts:
+            part.kill()
+        wait_until(lambda: not any(map(alive, parts)))
+        told = stack("status", tmp_path)
+        assert told.returncode == 1 and all(name in told.stdout for name in died)
+        again = stack("up", tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout == stack("status", tmp_path).stdout
+        report = state.api(tmp_path).get("monitor/health")
+        assert {report[part]["status"] for part in ("scheduler", "dag_processor", "triggerer")} == {"healthy"}
+    finally:
+        stack("down", tmp_path)
 
 
 @pytest.mark.jvm

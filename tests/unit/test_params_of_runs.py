@@ -6,9 +6,12 @@ import re
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, KafkaSource, SparkConnect
 from airflow_epochs.errors import Refused
@@ -73,6 +76,51 @@ def test_the_first_task_of_each_layout_warns(
     assert isinstance(first, EpochOperator)
     first.execute(context)
     assert f"Is '{key}s' meant?" in caplog.text
+
+
+def form(value: dict[str, Any]) -> Any:
+    """The params of a run with this conf, as Airflow's API makes them. ParamValidationError is its answer 400."""
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(dag_of(KafkaSource(topics=["t"]), layout="single")))
+    return dag.params.deep_merge(value).validate()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({name: 10**30} for name in ("max_records", "max_bytes", "min_records", "max_delay", "target_duration")),
+        *({name: -(10**30)} for name in ("max_bytes", "max_delay", "target_duration")),
+        {"max_epochs": 2**70},
+        {"for_seconds": 10**30},
+        {"starting": {"t": {"0": 10**30}}},
+        {"starting": {"t": {"0": -(10**30)}}},
+    ],
+    ids=str,
+)
+def test_a_number_that_no_task_could_be_given_is_refused_where_it_is_typed(value: dict[str, Any]) -> None:
+    with pytest.raises(ParamValidationError):
+        form(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            {name: number}
+            for name in ("max_records", "max_bytes", "min_records", "max_epochs")
+            for number in (1, 10**15)
+        ),
+        {"max_bytes": "256MiB"},
+        *({name: each} for name in ("max_delay", "target_duration") for each in (1, 0.5 + 1, 604_800, "10m")),
+        {"max_delay": 0},
+        {"for_seconds": 0.5},
+        *({"starting": each} for each in ("earliest", "2026-01-31T00:00Z", {"t": {"0": 0, "1": 2**63 - 1}})),
+    ],
+    ids=str,
+)
+def test_a_number_that_the_source_takes_is_taken_and_reaches_the_task(value: dict[str, Any]) -> None:
+    params = form(value)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params)) == params, "as Airflow hands it to the task"
+    KafkaSource(topics=["t"])._config(asked_limits(params))
 
 
 SIZES = {"max_records", "max_bytes", "min_records", "max_delay", "target_duration"}

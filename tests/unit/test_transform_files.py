@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -35,6 +37,35 @@ def test_a_missing_transform_is_refused_naming_every_place_looked_at(tmp_path: P
         find_transform("orders.py:orders", [tmp_path / "a", tmp_path / "b"])
     assert str(tmp_path / "a" / "orders.py") in str(refused.value)
     assert str(tmp_path / "b" / "orders.py") in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["orders.py", "lib/orders.py"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_transform_in_the_archive_of_its_dag_is_refused_until_it_is_a_plain_file_beside_it(
+    tmp_path: Path, name: str, absolute: bool
+) -> None:
+    archive, code = tmp_path / "dags.zip", "def orders(batch, epoch): ...\n"
+    with ZipFile(archive, "w") as packed:
+        packed.writestr(name, code)
+    text = f"{archive / name}:orders" if absolute else f"{name}:orders"
+    folders = [archive, tmp_path, tmp_path.parent]  # a DAG in it is at dags.zip/dag.py
+    with pytest.raises(Refused, match="EPOCHS-TRANSFORM-MISSING") as refused:
+        find_transform(text, folders)
+    assert f"is in the archive {archive}. Spark needs a plain file." in refused.value.what
+    where = re.findall(r"beside the archive: (\S+)\. ", refused.value.remedy)[0]
+    Path(where).parent.mkdir(exist_ok=True)
+    Path(where).write_text(code)
+    if absolute:
+        assert f"Let `transform=` name {where}." in refused.value.remedy
+        text = f"{where}:orders"
+    assert find_transform(text, folders).path == str(tmp_path / name)
+
+
+def test_a_transform_that_the_archive_of_its_dag_lacks_too_is_missing(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "dags.zip", "w") as packed:
+        packed.writestr("dag.py", "")
+    with pytest.raises(Refused, match=r"There is no transform file 'orders\.py'"):
+        find_transform("orders.py:orders", [tmp_path / "dags.zip", tmp_path])
 
 
 def test_a_folder_that_is_named_twice_is_told_once(tmp_path: Path) -> None:

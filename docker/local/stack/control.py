@@ -1,7 +1,7 @@
 """``up``, ``down`` and ``status``: a stack that outlives the command that started it.
 
 ``up`` starts a supervisor in the background. It owns all servers, starts a dead Spark Connect server again, and
-ends them all on SIGTERM.
+ends them all on SIGTERM. A further ``up`` lets it start all else that has died.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ import psutil
 from stack import private, shell
 from stack.jars import fetch
 from stack.processes import StackError, wait_longer, wait_s
-from stack.whole import Stack, State
+from stack.whole import PARTS, Stack, State
 
 START_S = 240.0
 STOP_S = 40.0
 WATCH_S = 0.5
 ENDING = (signal.SIGTERM, signal.SIGINT)
 LOCK, LOG = "lock", "supervisor.log"
+REQUEST = "start-what-died"
+"""A file with this name lets the supervisor start what has died. One of an older version overlooks it."""
 OF_THE_DEMO = "of-the-demo"
 """A file with this name says that `make demo` may delete the folder: `make stack-up` has not used it."""
 
 
 def up(folder: Path) -> State:
-    """Start the stack below ``folder`` and return when it is ready; if it is up already, just return its state.
+    """Start the stack below ``folder`` and return when it is ready; if it is up already, start what has died of it.
 
     Raises:
-        StackError: It did not start. Nothing is left running.
+        StackError: It did not start, and nothing is left running; or a part did not start again.
     """
     if state := running(folder):
-        return state
+        return _completed(folder, state)
     limit_s = wait_s(START_S)
     fetch("spark", "broker")  # here, where the user sees an error, and outside of the deadline
     private.make_folder(folder)
@@ -101,6 +103,37 @@ def _when_ready(folder: Path, supervisor: subprocess.Popen[bytes], limit_s: floa
     return state
 
 
+def _completed(folder: Path, state: State) -> State:
+    """The state once all parts of a running stack run."""
+    limit_s = wait_s(START_S)
+    end = time.monotonic() + limit_s
+    if dead(folder, state):
+        (folder / REQUEST).touch()
+    while lacking := dead(folder, state):
+        if time.monotonic() > end or not running(folder):
+            raise StackError(
+                f"{', '.join(lacking)} died, and did not start again within {limit_s:.0f} s. The logs are in {folder}. "
+                "What to do: end the stack with `make stack-down`, and start it again with `make stack-up`."
+            )
+        time.sleep(0.1)
+        state = State.read(folder) or state
+    return state
+
+
+def dead(folder: Path, state: State) -> list[str]:
+    """The parts of a running stack that do not run."""
+    written_at = (folder / "state.json").stat().st_mtime
+    return [name for name in PARTS if not _lives(state.pids.get(name), written_at)]
+
+
+def _lives(pid: int | None, written_at: float) -> bool:
+    """Whether the server runs. One that has died may stay as a zombie: its parent, the supervisor, does not look."""
+    found = _server(pid, written_at) if pid else []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(found) and found[-1].status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def _end(supervisor: subprocess.Popen[bytes]) -> None:
     supervisor.terminate()
     try:
@@ -152,6 +185,19 @@ def supervise(folder: Path) -> None:
             if stack.restart_dead_connect():
                 stack.state.write(folder)
                 print("spark connect had died; started it again", flush=True)
+            if (folder / REQUEST).exists():
+                _start_dead(stack, folder)
+
+
+def _start_dead(stack: Stack, folder: Path) -> None:
+    (folder / REQUEST).unlink()
+    try:
+        stack.restart_dead()
+    except StackError as problem:
+        print(problem, flush=True)
+    else:
+        stack.state.write(folder)
+        print("started what had died", flush=True)
 
 
 def leave_on_signals() -> None:

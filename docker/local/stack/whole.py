@@ -24,6 +24,8 @@ PROJECT = Path(__file__).parents[3]
 TOPIC, PARTITIONS = "orders", 4  # of dags/orders.py
 AIRFLOW, CONNECT = "airflow", "connect"  # folders that keep secrets
 LEDGER_KEY = "ledger-key"
+PARTS = ("broker", "connect", "api-server", "scheduler", "dag-processor", "triggerer")
+"""The processes that run as long as the stack does, by their names in ``State.pids``."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,14 @@ class Stack(Server):
         self.connect.start()
         self.connect.wait_reachable()  # no warm-up: somebody is waiting
         return True
+
+    def restart_dead(self) -> None:
+        """Start again all that has died, at the same addresses, and wait until it is well."""
+        if not self.broker.processes[-1].running:
+            self.broker.start()
+            self.broker.wait_ready()
+        self.restart_dead_connect()
+        self.airflow.restart_dead()
 
     def _connections(self) -> dict[str, str]:
         kafka = {"bootstrap.servers": self.broker.bootstrap, "group.id": "epochs"}

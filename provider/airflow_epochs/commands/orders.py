@@ -32,7 +32,7 @@ from airflow_epochs.errors import EpochError, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import JsonDict, described_epochs
+from airflow_epochs.model import REWIND, JsonDict, described_epochs
 from airflow_epochs.operators import definitions
 from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.runners import SparkConnect
@@ -173,7 +173,7 @@ def rewind(args: Namespace) -> None:
             orders.restoration(ledger, at, _named_epoch(args), environment()) if args.restore_tables else NO_RESTORATION
         )
 
-    _order(args, "rewind", moved, restored)
+    _order(args, REWIND, moved, restored)
 
 
 def _named_epoch(args: Namespace) -> int:
@@ -226,7 +226,8 @@ def _order(
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move, restoration = moved(from_spec(_source_spec(args, ledger, at), args.source_conn_id), at), restored(at)
+        source = from_spec(_source_spec(args, ledger, at), args.source_conn_id)
+        move, restoration = moved(source, at), restored(at)
     anew = plans_anew and at.is_aborted and not move.moves
     if rewinding.is_nothing(at, move, restoration) and not anew:
         print("Nothing to do: the pipeline goes on there in any case.")
@@ -235,7 +236,7 @@ def _order(
     confirm(args, *lines, f"Will be recorded: {caller()}, because: {by.why}")
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, name, by, move, restoration=restoration)
-    print(rewinding.next_step(args.pipeline, restoration))
+    print(rewinding.next_step(args.pipeline, restoration, source))
 
 
 def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:

@@ -18,7 +18,15 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, blocking, code_changes, pausing, state_tables, users_vote
+from airflow_epochs.coordinator import (
+    agreement,
+    blocking,
+    code_changes,
+    dead_letters,
+    pausing,
+    state_tables,
+    users_vote,
+)
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -226,6 +234,7 @@ class Coordinator:
         # In an old copy of the ledger the attempt may be undecided although it was committed: the sinks tell.
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         votes = votes_of(opened, self.task.sinks_of(opened, opened.sinks), report, self.task.env)
+        votes = dead_letters.explained(self.task, opened, votes)
         asked = {**votes, **users_vote.against(self.task, opened, votes, report)}
         kinds = {name: vote.vote for name, vote in asked.items()}
         decision = protocol.decide(frozenset({*opened.sinks, *asked}), kinds)

@@ -3,7 +3,8 @@
 The ledger knows one epoch for each run. A cleared run passes that one on, as a rule. But the run of a data interval is
 its only one: a backfill clears it, or makes another one with the same id. So if a command has moved the input to before
 the records of the run's epoch since, the ledger knows the run by another id, which names the epoch of the command. The
-same holds if the run's epoch had failed, and a run of an earlier interval obeyed the command in it.
+same holds if the run's epoch had failed, and a run of an earlier interval obeyed the command in it; and if the epoch
+only brought tables back, whichever run obeyed.
 """
 
 from __future__ import annotations
@@ -18,20 +19,26 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, Ranges, Run, ends_of, records_upper_bound, starts_of
 
 
-def as_known(task: TaskTry, run: Run) -> Run:
-    """The run, as the ledger knows it: the same in all its tasks, until a command moves the input once more."""
+def as_known(task: TaskTry, run: Run, *, begins: bool = False) -> Run:
+    """The run, as the ledger knows it: the same in all its tasks, until a command moves the input once more.
+
+    ``begins``: whether this is the task that opens epochs. Only there does a run that brought tables back begin anew:
+    its other tasks still work on the epoch that did so.
+    """
     source = task.pipeline.source
     if not isinstance(source, ByInterval) or not source.by_interval():
         return run
-    return known_by(task.ledger, source, run, task.interval)
+    return known_by(task.ledger, source, run, task.interval, begins=begins)
 
 
-def known_by(ledger: Ledger, source: ByInterval, run: Run, interval: Callable[[], Interval | None]) -> Run:
+def known_by(
+    ledger: Ledger, source: ByInterval, run: Run, interval: Callable[[], Interval | None], *, begins: bool
+) -> Run:
     """As ``as_known``, of a run with an interval."""
     known, last = run, 0
     while record := _complete(ledger, known, last):
         last = record.txn.epoch
-        if _is_of_others(source, record, known, interval):
+        if _is_of_others(source, record, known, interval) or _has_read_nothing(ledger, record, known, begins=begins):
             known = run_ids.again(known, last)
         elif moved_in := _read_again_by(ledger, source, record):
             known = run_ids.again(run, moved_in)
@@ -56,6 +63,19 @@ def _is_of_others(
         return False
     at = interval()
     return at is not None and until < at.end
+
+
+def _has_read_nothing(ledger: Ledger, record: CompleteRecord, run: Run, *, begins: bool) -> bool:
+    """Whether the run's epoch only brought tables back, and the run goes on to its interval, or begins to.
+
+    A run of many epochs has gone on by itself, unless it had ended: its next index then names the same epoch.
+    """
+    epoch = record.txn.epoch
+    if not record.only_restored:
+        return False
+    if ledger.has_index(run_ids.again(run, epoch)):
+        return True
+    return begins and ledger.epoch_of(run_ids.nth(run, 2)) in (None, epoch)
 
 
 def _read_again_by(ledger: Ledger, source: ByInterval, record: CompleteRecord) -> int | None:

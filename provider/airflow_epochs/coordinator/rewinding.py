@@ -18,6 +18,12 @@ _RESTORES = (
     "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
     "failed, type `airflow epochs retry PIPELINE --why …` in place of starting the first one."
 )
+_RESTORES_BY_INTERVALS = (
+    "The next run brings the tables back, and reads nothing. Start one by hand, or, if the last run failed, type "
+    "`airflow epochs retry PIPELINE --why …`. Once that run is green, clear the runs of the intervals since then, with "
+    "all tasks, one after another, the oldest first: each reads its interval once more. Clear the run that brought the "
+    "tables back, too, if it is one of them. A backfill does the same: see docs/intervals.md#process-history-again."
+)
 
 
 def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: Environment) -> Move:
@@ -73,6 +79,9 @@ def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> boo
     return not move.moves and (restoration is None or restoration.points == ordered)
 
 
-def next_step(pipeline: str, restoration: Restoration | None = None) -> str:
-    """What the operator has to do then."""
-    return filled(_RESTORES if restoration and restoration.points else _NEXT, PIPELINE=pipeline)
+def next_step(pipeline: str, restoration: Restoration | None = None, source: object = None) -> str:
+    """What the operator has to do then. ``source``: what the next runs read."""
+    if not (restoration and restoration.points):
+        return filled(_NEXT, PIPELINE=pipeline)
+    by_intervals = isinstance(source, ByInterval) and source.by_interval()
+    return filled(_RESTORES_BY_INTERVALS if by_intervals else _RESTORES, PIPELINE=pipeline)

@@ -28,7 +28,7 @@ from airflow_epochs.contracts import (
     Stateful,
     Surrounded,
 )
-from airflow_epochs.coordinator import apart, code_changes, schemas, state_tables
+from airflow_epochs.coordinator import apart, code_changes, dead_letters, schemas, state_tables
 from airflow_epochs.coordinator.backfill import replayed, require_input_of
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
@@ -173,7 +173,7 @@ def _staged(
         try_id=this.try_id,
         claims={**restored, **{name: _claim(told) for name, told in report.sinks.items()}},
         metrics={
-            **_metrics(report, task.pipeline.dead_letters if report.metrics.rows_in is not None else None),
+            **_metrics(report, dead_letters.sink_in(task, opened) if report.metrics.rows_in is not None else None),
             **_ran_as(task.env.spark),
         },
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
@@ -342,7 +342,8 @@ def _letters(task: TaskTry, opened: OpenRecord, outputs: Sequence[str], *, backf
     name = task.pipeline.dead_letters
     if name is None or name not in outputs or name not in opened.sinks:
         return None
-    fits = {} if backfills else {sink: _fit(task, sink, each) for sink, each in _judged_sinks(task, opened, name)}
+    has_none = backfills or dead_letters.sink_in(task, opened) is None
+    fits = {} if has_none else {sink: _fit(task, sink, each) for sink, each in _judged_sinks(task, opened, name)}
     return LettersPlan(sink=name, as_records=_fit(task, name, task.sink_of(opened, name)).is_topic, fits=fits)
 
 
@@ -384,7 +385,7 @@ def _expectations(task: TaskTry, this: _Try, letters: LettersPlan | None) -> dic
     """Of rows that have yet to be voted on: promised rows are staged again as they are.
 
     Rows in quarantine are dead letters (``_fit``). Where there are none, such a row aborts its epoch: in a backfill,
-    and in an attempt that was opened before the DAG named a sink for them.
+    and in an attempt that has none (``dead_letters``).
     """
     judged = letters.fits if letters else {}
     keys = _replaces_by(this)

@@ -176,7 +176,7 @@ def _may_read_again(ledger: Ledger, run: Run) -> bool:
 def _known(ledger: Ledger, run: Run) -> Run:
     """The run, as its tasks will know it if they run again."""
     if source := _source_by_interval(ledger, run):
-        return rereading.known_by(ledger, source, run, lambda: _interval(run))
+        return rereading.known_by(ledger, source, run, lambda: _interval(run), begins=True)
     return next((each for each in read_again(ledger, run) if ledger.has_index(each)), run)
 
 

@@ -14,10 +14,11 @@ from airflow_epochs.coordinator.orders import NO_RESTORATION, Restoration, Stand
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import REWIND
 from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.runners import SparkConnect
 
-COMMAND = "rewind"
+COMMAND = REWIND
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _Rewinding(ABC):
         """As ``Action.do``."""
         at, move, restoration = self._planned(ledger)
         orders.put(ledger, at, COMMAND, by, move, restoration=restoration)
-        return rewinding.next_step(self.pipeline, restoration)
+        return rewinding.next_step(self.pipeline, restoration, from_spec(at.newest.source))
 
     def _planned(self, ledger: Ledger) -> tuple[Standing, Move, Restoration | None]:
         at = self._standing(ledger)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import Command, Run
+from airflow_epochs.model import Command, CompleteRecord, Run
 
 _NTH = " #"
 _AGAIN = "~"
@@ -42,13 +42,20 @@ def read_again(ledger: Ledger, run: Run) -> list[Run]:
 
 
 def _lost(ledger: Ledger, run: Run) -> list[Run]:
-    """The ids that ``again`` may have made because another run obeyed a command in the run's epoch, newest first."""
+    """The ids that ``again`` may have made because a command was obeyed in the run's epoch, newest first.
+
+    By another run; or by the run itself, if the epoch only brought tables back.
+    """
     epoch = ledger.epoch_of(run)
     record = ledger.complete_record(epoch) if epoch else None
-    if not record or run in (record.opened_by, record.completed_by) or not any(each.again for each in record.commands):
+    if not record or not (record.only_restored or _obeyed_by_another(record, run)):
         return []
     following = again(run, record.txn.epoch)
     return [*_lost(ledger, following), following]
+
+
+def _obeyed_by_another(record: CompleteRecord, run: Run) -> bool:
+    return run not in (record.opened_by, record.completed_by) and any(each.again for each in record.commands)
 
 
 def airflow_run(ledger: Ledger, run: Run) -> Run:

@@ -269,7 +269,8 @@ class EpochOperator(BaseOperator):
         """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
         from airflow_epochs.coordinator import blocking, rereading
 
-        return blocking.as_known(coordinator.task, rereading.as_known(coordinator.task, run_of(context)))
+        known = rereading.as_known(coordinator.task, run_of(context), begins=self.step in _OPENING)
+        return blocking.as_known(coordinator.task, known)
 
     def _rest(self, context: Context) -> None:
         """During a pause, let a run of an ``@continuous`` DAG wait a while in the triggerer before it is skipped.

@@ -12,7 +12,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
     from airflow_epochs.model import Run
 
@@ -22,8 +22,8 @@ LENGTH_MAX = 500
 
 
 @contextmanager
-def noted(context: Context) -> Iterator[None]:
-    """Leave the cause of an error from here in an XCom of this task."""
+def noted(context: Context, task: BaseOperator | None = None) -> Iterator[None]:
+    """Leave the cause of an error from here in an XCom of this task. ``task``: see ``cause_of``."""
     try:
         yield
     except NoNewData:
@@ -31,13 +31,19 @@ def noted(context: Context) -> Iterator[None]:
     except (Exception, AirflowTaskTimeout) as error:  # the timeout is no Exception
         with tolerated("noting the cause of the failure"):
             if task_instance := context.get("ti"):
-                task_instance.xcom_push(key=KEY, value=cause_of(error))
+                task_instance.xcom_push(key=KEY, value=cause_of(error, task))
         raise
 
 
-def cause_of(error: BaseException) -> str:
-    """What went wrong, in one line without secrets, cut if it is long."""
+def cause_of(error: BaseException, task: BaseOperator | None = None) -> str:
+    """What went wrong, in one line without secrets, cut if it is long. ``task``: the one that failed."""
     text = error.cause if isinstance(error, EpochError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, AirflowTaskTimeout) and task and task.execution_timeout:
+        limit_s = task.execution_timeout.total_seconds()
+        text = (
+            f"The task {task.task_id} was ended by its execution_timeout ({limit_s:g} s). Give it more time in the "
+            "DAG, or let an epoch have fewer records."
+        )
     line = " ".join(secrecy.scrubbed(text).split())
     return line if len(line) <= LENGTH_MAX else f"{line[:LENGTH_MAX]} …"
 

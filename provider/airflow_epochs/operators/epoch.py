@@ -152,7 +152,7 @@ class UndecidedStep(NeedsTransform):
     def _noting(self, context: Context) -> AbstractContextManager[None]:
         from airflow_epochs.operators import causes
 
-        return causes.noted(context)
+        return causes.noted(context, self)
 
 
 class StageEpochOperator(UndecidedStep):

@@ -95,7 +95,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         """The run of all its epochs: ``work`` looks for the newest one itself."""
         from airflow_epochs.coordinator import rereading
 
-        return rereading.as_known(coordinator.task, run_of(context))
+        return rereading.as_known(coordinator.task, run_of(context), begins=True)
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""
@@ -194,7 +194,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
 
         before = len(self.environment.phases)
         try:
-            log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error)])).cause)
+            log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error, self)])).cause)
         except NoNewData as nothing:
             log.info("%s", nothing.cause)
         if "abort.put" in self.environment.phases[before:]:  # else the vote has aborted the attempt, and counted that

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile, is_zipfile
 
 from airflow_epochs import codes
 from airflow_epochs.config import Transform
@@ -29,7 +30,7 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     looked = list(dict.fromkeys(places))
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
-        raise Refused(
+        raise _in_an_archive(relative, looked) or Refused(
             f"There is no transform file {relative!r}. The task looked for: {', '.join(map(str, looked))}.",
             code=codes.TRANSFORM_MISSING,
             remedy="Give `transform=` an absolute path, or one that is relative to a folder in which the task looked. "
@@ -39,6 +40,27 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     path = found.resolve()
     siblings = siblings_of(str(path)).values()
     return replace(transform, path=str(path), digest=_digest([path, *sorted(siblings)]))
+
+
+def _in_an_archive(relative: str, looked: Iterable[Path]) -> Refused | None:
+    """The error for a file in an archive, as beside a DAG in a zip; None if no archive has it."""
+    for path in looked:
+        archive = next((folder for folder in path.parents if is_zipfile(folder)), None)
+        if archive and _has(archive, inside := path.relative_to(archive)):
+            beside = archive.parent / inside
+            named = f" Let `transform=` name {beside}." if Path(relative).is_absolute() else ""
+            return Refused(
+                f"The transform file {relative!r} is in the archive {archive}. Spark needs a plain file.",
+                code=codes.TRANSFORM_MISSING,
+                remedy=f"Put the file, and the modules that it imports, beside the archive: {beside}.{named} "
+                "Then clear the failed task.",
+            )
+    return None
+
+
+def _has(archive: Path, inside: Path) -> bool:
+    with ZipFile(archive) as packed:
+        return inside.as_posix() in packed.namelist()
 
 
 def _digest(paths: Iterable[Path]) -> str:

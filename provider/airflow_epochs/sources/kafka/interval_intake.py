@@ -70,11 +70,15 @@ def _was_read(brokers: Brokers, config: KafkaConfig, position: Position, at: Int
 def _is_within_a_row(brokers: Brokers, config: KafkaConfig, at: Interval, past: Past) -> bool:
     """Whether all records of the interval are among those that epochs without a gap between them have read.
 
-    The log must still have a record that is older than the interval. Else records of the interval may have been
-    deleted before an epoch read them.
+    The first of these epochs must have read all topics of today: what a later one began with has unread records. The
+    log must still have a record that is older than the interval. Else records of the interval may have been deleted
+    before an epoch read them.
     """
     cluster = brokers.look(list(config.topics))
     starts, log_ends = cluster.starts(), cluster.ends()
+    topics = set(config.topics)
+    if topics != {topic for topic, _ in starts}:
+        return False
     since, until = (brokers.seen_offsets_at(instant, starts) for instant in interval.instants(at))
 
     def behind(found: int | None, partition: Partition) -> int:
@@ -87,7 +91,7 @@ def _is_within_a_row(brokers: Brokers, config: KafkaConfig, at: Interval, past: 
         return from_there and (row.is_newest or behind(until[partition], partition) <= end)
 
     return any(
-        all(is_read(row, partition) for partition in starts if partition[0] in row.first.ranges)
+        topics <= row.first.ranges.keys() and all(is_read(row, partition) for partition in starts)
         for row in interval.rows(past.epochs())
     )
 

@@ -144,7 +144,11 @@ def posted(
     every: Mapping[str, DataFrame],
     staged: Mapping[str, Claim],
 ) -> Posted:
-    """The dead letters of the epoch, once the other rows are staged. ``staged``: what was staged of them."""
+    """The dead letters of the epoch, once the other rows are staged. ``staged``: what was staged of them.
+
+    Raises:
+        Refused: There are some, and another job stages their sink: they would be in no sink.
+    """
     from pyspark.sql import Observation
 
     if plan.letters is None:
@@ -153,12 +157,22 @@ def posted(
     counts = {} if plan.again else {sink: each.count(staged[sink]) for sink, each in judged.items() if sink in staged}
     found = {sink: number for sink, number in counts.items() if number}
     if (name := plan.letters.sink) not in plan.sinks:
-        return Posted(counts=found)
+        _require_none(name, found)
+        return Posted()
     bad = [each.bad for sink, each in judged.items() if plan.again or sink in found]
     observation = Observation(f"letters {uuid.uuid4().hex}")
     known = _Records(batch, plan.table.location if plan.table else None)
     frame = _frame_of(plan.letters, known, every.get(name), bad, observation)
     return Posted(frames={name: frame}, counts=found, bad=bad, observation=observation if bad else None)
+
+
+def _require_none(letters: str, counts: Mapping[str, int]) -> None:
+    if counts:
+        raise Refused(
+            f"{sum(counts.values())} rows of sink {', '.join(counts)} are dead letters, and this Spark job does not "
+            f"stage {letters!r}, which gets them.",
+            code=codes.DEAD_LETTERS_APART,
+        )
 
 
 def _judged(sink: str, frame: DataFrame, fit: Fit) -> Judged | None:
