@@ -43,13 +43,14 @@ from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.commands.verify import verify_command
 from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import instant_text, micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
+from airflow_epochs.hooks.informed_actions import TakeOver, Waive
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.documents import document
@@ -311,7 +312,7 @@ def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     opened = admin.with_promise(ledger, args.epoch, args.sink).opened
-    _done(args, ledger, Waive(args.pipeline, args.epoch, args.sink), by, dag_id=opened.dag_id)
+    _done(args, ledger, Waive(args.pipeline, args.epoch, args.sink, args.ledger_conn_id), by, dag_id=opened.dag_id)
 
 
 @tells_refusals
@@ -434,6 +435,7 @@ def _printed(row: EpochRow, reason: str | None) -> dict[str, object]:
         "rows": row.rows,
         "dead letters": row.dead_letters,
         "waits for": list(row.waits_for),
+        "waived": {sink: f"by {said.who}: {said.why}" for sink, said in row.waived.items()},
         "reason": reason,
         "commands": list(row.commands),
         "code": f"{row.code[:SHORT_CODE]}{'*' if row.code_changed else ''}" if row.code else None,

@@ -612,8 +612,8 @@ COMMANDS = Chapter("The command line")
 REASON_EMPTY = COMMANDS.code(
     "EPOCHS-REASON-EMPTY",
     Refused,
-    "The reason of the command (--why) is empty. Nothing was changed.",
-    "Type the command again, and write after --why what has happened. The ledger keeps only this text.",
+    "The reason (--why) is empty. Nothing was changed.",
+    "Write after --why, or into the form of the page, what has happened. The ledger keeps only this text.",
 )
 NOT_CONFIRMED = COMMANDS.code(
     "EPOCHS-NOT-CONFIRMED",
@@ -691,7 +691,8 @@ EPOCH_NOT_IN_DOUBT = COMMANDS.code(
     "EPOCHS-EPOCH-NOT-IN-DOUBT",
     Refused,
     "The epoch is not in doubt. Only an epoch in doubt has rows to waive.",
-    "Choose the epoch in doubt that `airflow epochs in-doubt PIPELINE` prints. If it prints none, do nothing.",
+    "Choose the epoch in doubt that `airflow epochs in-doubt PIPELINE` prints, and the pipeline's page shows. If there "
+    "is none, do nothing.",
 )
 ATTEMPT_NOT_OPEN = COMMANDS.code(
     "EPOCHS-ATTEMPT-NOT-OPEN",
@@ -716,7 +717,7 @@ COMMAND_OPTIONS = COMMANDS.code(
     "EPOCHS-COMMAND-OPTIONS",
     Refused,
     "An option or an argument of the command is not valid, or two of them do not fit each other. Nothing was changed.",
-    "Do what the message says, and type the command again.",
+    "Do what the message says, and try again.",
 )
 EPOCH_UNFINISHED = COMMANDS.code(
     "EPOCHS-EPOCH-UNFINISHED",
@@ -725,14 +726,14 @@ EPOCH_UNFINISHED = COMMANDS.code(
     "Nothing was changed.",
     "Let the run end, or start one: it completes the epoch or aborts it. `airflow epochs in-doubt PIPELINE` shows what "
     "the epoch waits for. `airflow epochs abort PIPELINE --why …` aborts one that is not decided, if no run can. Then "
-    "type the command again.",
+    "try again.",
 )
 COMMAND_RACE = COMMANDS.code(
     "EPOCHS-COMMAND-RACE",
     Refused,
-    "A run opened the epoch, or another command was recorded, while this command waited for a confirmation. Nothing "
-    "was changed.",
-    "Let the run end. Then type the command again: it looks anew, and prints what changes now.",
+    "A run opened the epoch, or somebody else changed something, before this change was confirmed. Nothing was "
+    "changed.",
+    "Let the run end. Then try again: what it changes is looked up anew, and told before you confirm it.",
 )
 NOTHING_TO_PAUSE = COMMANDS.code(
     "EPOCHS-NOTHING-TO-PAUSE",
@@ -749,9 +750,10 @@ NOTHING_TO_REWIND = COMMANDS.code(
 RUN_AT_WORK = COMMANDS.code(
     "EPOCHS-RUN-AT-WORK",
     Refused,
-    "A run of the pipeline's DAG is at work, or waits for its turn, so there is nothing to start. Nothing was changed.",
+    "A run of the pipeline's DAG is at work, or waits for its turn. So there is nothing to start, and a sink that the "
+    "run may yet commit is not waived. Nothing was changed.",
     "Wait until that run has ended. If its log says that it waits because the runs before it failed, clear its task: "
-    "then it begins at once. If it hangs, mark it as failed in Airflow, then type the command again.",
+    "then it begins at once. If it hangs, mark it as failed in Airflow, then try again.",
 )
 RETRY_REFUSED = COMMANDS.code(
     "EPOCHS-RETRY-REFUSED",
@@ -881,7 +883,7 @@ NOTHING_TO_RESTORE = COMMANDS.code(
     "EPOCHS-NOTHING-TO-RESTORE",
     Refused,
     "`--restore-tables` finds no table that can go back: no sink is a Delta table that showed an epoch by then.",
-    "Type the command without `--restore-tables`, or name a later epoch.",
+    "Leave out `--restore-tables`, or the tick for the tables on the page. Or choose a later epoch.",
 )
 RESTORE_LACKS_SINK = COMMANDS.code(
     "EPOCHS-RESTORE-LACKS-SINK",

@@ -960,6 +960,7 @@ class Checkpoint:
     Attributes:
         seconds: Task -> how long it took.
         totals: Topic -> the number of partitions and of offsets, in place of ``ranges`` that are too long for XCom.
+        waived: The sinks that do not get their rows of this epoch, and the word of the operator who said so.
     """
 
     pipeline: str
@@ -977,6 +978,7 @@ class Checkpoint:
     seconds: dict[str, float] = field(default_factory=dict)
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    waived: dict[str, WaivedRecord] = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def test_a_sink_is_waived_after_the_page_has_told_its_loss_and_the_epoch_is_comp
     task = memory_coordinator(world, pipeline, store=LocalStore(ledgers.root))
     task.commit(run, "orders")
     task.complete(run)
+    assert "audit waived" in ada.text(ORDERS) and "by ada: the table was dropped" in ada.page(ORDERS)
     [deed] = deeds(ledgers.ledger(), 10)
     assert (deed.what, deed.epoch, deed.who) == ("waive audit", 1, "ada")
     assert (deed.host, deed.why) == ("Airflow's page", "the table was dropped")
@@ -347,6 +349,58 @@ def test_an_action_that_there_is_not_is_refused_with_what_to_do(
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == status
     assert status == 404 or "What to do:" in answer.text
+
+
+def test_a_form_that_came_too_late_names_the_pipeline_in_what_to_do_and_leads_back_to_it(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    ledgers.unfinished(decided=True)
+    form = fields_of(ada.page(f"{WAIVE}?epoch=1&sink=audit"))
+    finish(ledgers)
+    answer = ada.post(WAIVE, {**form, "why": "so"})
+    told = as_text(answer.text)
+    assert answer.status_code == 409 and "EPOCHS-EPOCH-NOT-IN-DOUBT" in told
+    assert "`airflow epochs in-doubt orders`" in told and "PIPELINE" not in told and "Where: pipeline orders" in told
+    [back, again] = re.findall(r'<a href="([^"]*)">[^<]*orders[^<]*</a>', answer.text)
+    assert back == again == ORDERS and "Epochs" in ada.page(back)
+
+
+def stale(ada: Browser, path: str, **changes: str) -> str:
+    """What the page answers to a form that says something else than what was told."""
+    form = {**fields_of(ada.page(path)), **changes, "why": "so"}
+    answer = ada.post(path.partition("?")[0], form)
+    assert answer.status_code == 409, answer.text
+    return as_text(answer.text)
+
+
+def test_nobody_who_has_filled_in_a_form_is_told_to_type_a_command_again(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    movable(ledgers, monkeypatch)
+    empty = ada.post(PAUSE, {**fields_of(ada.page(PAUSE)), "why": ""})
+    answers = [
+        as_text(empty.text),
+        stale(ada, f"{REWIND}?to_epoch=1", attempt="7"),
+        stale(ada, f"{TAKEOVER}?dag_id=mine", owner="another"),
+        stale(ada, f"{TAKEOVER}?dag_id=mine", dag_id="not/an id"),
+    ]
+    ledgers.unfinished(decided=True)
+    refused = ada.client.get(f"{REWIND}?to_epoch=1", headers={"Accept": "text/html"})
+    for told in (*answers, as_text(refused.text)):
+        assert "What to do:" in told and "command again" not in told and "this command" not in told, told
+        assert "Back to pipeline orders" in told
+
+
+def test_an_epoch_that_there_is_not_leads_back_to_its_pipeline_and_a_broken_pipeline_not_to_itself(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    ledgers.epoch()
+    missing = ada.client.get(f"{ORDERS}/epochs/99", headers={"Accept": "text/html"})
+    assert missing.status_code == 404 and f'<a href="{ORDERS}">orders</a>' in missing.text
+    [record] = ledgers.root.glob("orders/epochs/*1/complete.json")
+    record.write_text("{")
+    broken = ada.client.get(ORDERS, headers={"Accept": "text/html"})
+    assert broken.status_code == 500 and ORDERS not in broken.text
 
 
 LIVE = '<main id="main" data-live>'

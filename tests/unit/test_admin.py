@@ -38,7 +38,7 @@ def test_a_pipeline_is_taken_from_the_dag_that_was_shown_and_from_no_other(scena
     assert admin.owner_of(scenario.ledger, "orders") == "dag"
     admin.take_over(scenario.ledger, "orders", "new", owner="dag", by=ME)
     assert admin.owner_of(scenario.ledger, "orders") == "new"
-    with pytest.raises(Refused, match="Somebody handed the pipeline to another DAG while"):
+    with pytest.raises(Refused, match="Somebody handed the pipeline to another DAG before"):
         admin.take_over(scenario.ledger, "orders", "third", owner="dag", by=ME)
     assert admin.owner_of(scenario.ledger, "orders") == "new"
 

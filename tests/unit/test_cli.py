@@ -194,6 +194,26 @@ def test_a_waived_sink_is_not_waited_for_any_more(
     assert set(coordinator.newest_complete().receipts) == {"orders"}
 
 
+def test_list_tells_who_waived_a_sink_while_the_epoch_is_in_doubt_when_it_is_complete_and_of_no_later_epoch(
+    in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed(**of: object) -> str:
+        capsys.readouterr()
+        cli.list_epochs(_args(**of))
+        return capsys.readouterr().out
+
+    waive("the table was dropped")
+    waived = {"orders": f"by {pwd.getpwuid(os.geteuid()).pw_name}: the table was dropped"}
+    assert [row["waived"] for row in json.loads(listed())] == [waived, {}, {}]
+    coordinator = memory_coordinator(in_doubt, memory_pipeline(in_doubt), store=LocalStore(tmp_path))
+    coordinator.complete(Run("dag", "r3"))
+    in_doubt.produce("orders", 0, ["row"])
+    later = memory_coordinator(in_doubt, memory_pipeline(in_doubt, ("another",)), store=LocalStore(tmp_path))
+    run_epoch(later, Run("dag", "r4"))
+    assert [row["waived"] for row in json.loads(listed())] == [{}, waived, {}, {}]
+    assert "the table was dropped" in listed(output="plain")
+
+
 def test_show_tells_who_waived_a_sink_of_a_complete_epoch_also_after_it_was_pruned(
     in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,7 +303,7 @@ def test_an_empty_reason_is_refused(
     command: Callable[[str], None], why: str, in_doubt: MemoryWorld, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        SystemExit, match=r"\(--why\) is empty.*\nWhere: pipeline orders\nWhat to do: .* write after --why"
+        SystemExit, match=r"\(--why\) is empty.*\nWhere: pipeline orders\nWhat to do: Write after --why"
     ):
         command(why)
     assert words(tmp_path) == []

@@ -187,7 +187,7 @@ def test_a_pause_that_was_ended_while_the_question_stood_is_refused(scenario: Sc
     mine = Pause.of(scenario.ledger, "orders")
     pause(scenario, Account(who="bob", why="he was faster"))
     unpause(scenario)
-    with pytest.raises(Refused, match="ana has unpaused the pipeline while") as refused:
+    with pytest.raises(Refused, match="ana has unpaused the pipeline before") as refused:
         mine.do(scenario.ledger, ME)
     assert refused.value.code is codes.COMMAND_RACE
     assert not paused(scenario) and len(scenario.ledger.pauses()) == 2

@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.model import Checkpoint
 from airflow_epochs.operators.telling import CHATTER, in_brief, quiet_clients, told
+from airflow_epochs.operators.xcom import from_xcom, to_xcom
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
 from tests.support.scenario import run
 
@@ -72,6 +75,53 @@ def test_a_run_of_several_epochs_is_told_in_brief_without_the_rows_of_the_last(s
     last = replace(steps["complete"], epoch=9)
     assert in_brief(last, 7) == "epochs 7 to 9: audit@0, users@0"
     assert in_brief(last, 9) == "epoch 9: 2,400 rows, audit@0, users@0"
+
+
+@pytest.fixture(scope="module")
+def waived() -> dict[str, Checkpoint]:
+    """Step -> its checkpoint, of an epoch with 1,200 records whose sink `audit` was waived after the vote."""
+    world = MemoryWorld()
+    world.produce("orders", 0, list(range(1_200)))
+    task, now = memory_coordinator(world, memory_pipeline(world, ("users", "audit"))), run(1)
+    task.open(now)
+    task.vote(now, task.stage(now).stage)
+    users = task.commit(now, "users")
+    admin.waive(task.task.ledger, 1, "audit", by=Account(who="ada", why="the table is gone"))
+    audit = task.commit(now, "audit")
+    return {"commit.users": users, "commit.audit": audit, "complete": task.complete(now), "again": task.complete(now)}
+
+
+GONE = "sink audit was waived by ada (the table is gone), so it does not get its 1,200 rows, in 1.3 s"
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        ("commit.users", "epoch 1: 1,200 rows for users as version 0 shown in 1.3 s"),
+        ("commit.audit", f"epoch 1: {GONE}"),
+        ("complete", f"epoch 1: complete, with 1,200 rows for users; {GONE}"),
+        ("again", f"epoch 1: complete, with 1,200 rows for users; {GONE}"),
+    ],
+)
+def test_a_step_says_of_a_waived_sink_who_waived_it_and_which_rows_it_does_not_get(
+    waived: dict[str, Checkpoint], step: str, line: str
+) -> None:
+    assert told(step, waived[step], 1.26) == line
+    assert told(step, from_xcom(to_xcom(waived[step])), 1.26) == line, "the next task reads the same"
+
+
+def test_the_note_of_a_run_names_a_waived_sink(waived: dict[str, Checkpoint]) -> None:
+    assert in_brief(waived["complete"]) == "epoch 1: 1,200 rows, users@0, audit waived"
+
+
+def test_the_commit_of_a_sink_that_the_epoch_does_not_have_calls_no_epoch_complete() -> None:
+    world = MemoryWorld()
+    world.produce("orders", 0, ["a"])
+    task, now = memory_coordinator(world, memory_pipeline(world, ("users",))), run(1)
+    task.open(now)
+    task.vote(now, task.stage(now).stage)
+    line = told("commit.new", task.commit(now, "new"), 1.26)
+    assert line == "epoch 1: in doubt, and nothing was left to do for `commit.new`, in 1.3 s"
 
 
 @pytest.fixture

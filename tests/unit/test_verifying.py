@@ -145,6 +145,19 @@ def test_a_waived_sink_is_no_fault(world: DiskWorld) -> None:
     assert checked(world)["ledger", "receipts"].verdict is OK
 
 
+def test_a_waived_sink_is_told_with_the_epoch_and_who_waived_it(world: DiskWorld) -> None:
+    world.produce(1)
+    world.crash_at("commit.orders", 5)
+    admin.waive(world.ledger, 5, "orders", by=BY)
+    assert world.run(5) is None
+    world.one_more_epoch(6)
+    receipts = checked(world)["ledger", "receipts"]
+    assert receipts.verdict is OK
+    assert receipts.details == (
+        f"Epoch 5: sink orders was waived by {BY.who} ({BY.why}), so it lacks the epoch's rows.",
+    )
+
+
 def test_a_receipt_of_another_transaction_is_named(world: DiskWorld) -> None:
     edited(world, 3, receipts=receipts_of(world, 3, txn_id=complete(world, 2).txn_id))
     found = checked(world)["ledger", "receipts"]

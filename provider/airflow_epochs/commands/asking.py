@@ -20,7 +20,7 @@ from airflow.utils.helpers import ask_yesno
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
+from airflow_epochs.errors import BadArgument, EpochError, Refused, filled, with_remedy
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
@@ -67,7 +67,8 @@ def tells_refusals(command: Command) -> Command:
             with _connections_of_the_database(), _quiet_clients(), missing_named():
                 command(args)
         except BadArgument as error:
-            raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
+            remedy = filled(error.code.remedy, PIPELINE=pipeline)
+            raise SystemExit(with_remedy(str(error), remedy)) from error
         except EpochError as error:
             error.pipeline = error.pipeline or pipeline
             raise _ending(error) from error

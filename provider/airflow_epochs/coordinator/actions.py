@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_epochs import codes
+from airflow_epochs import codes, names
 from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
@@ -98,10 +98,17 @@ class TakeOver:
         return [
             f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
             f"Runs of DAG {self.owner} cannot open it any more.",
-            f"{in_words(view)} A run of DAG {self.dag_id} will finish or abort it."
-            if view
-            else "No epoch is unfinished.",
+            *([f"It ends: DAG {self.dag_id} stands for no DAG, so none will run it any more."] if self.ends else []),
+            f"{in_words(view)} {self._becomes()}" if view else "No epoch is unfinished.",
         ]
+
+    @property
+    def ends(self) -> bool:
+        """Whether the pipeline is to run no more."""
+        return self.dag_id == names.nobody(self.pipeline)
+
+    def _becomes(self) -> str:
+        return "No later run finishes it." if self.ends else f"A run of DAG {self.dag_id} will finish or abort it."
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""
@@ -168,7 +175,7 @@ class Abort:
         standing = ledger.put(record)
         if standing.writer != record.writer:
             raise Refused(
-                f"The attempt was decided at the same moment: {standing.decision.value}. This command changed nothing.",
+                f"The attempt was decided at the same moment: {standing.decision.value}. This abort changed nothing.",
                 code=codes.COMMAND_RACE,
                 **attempt_fields(opened.txn),
             )

@@ -49,7 +49,7 @@ class Account:
 
     def __post_init__(self) -> None:
         if not self.why.strip():
-            raise Refused("The reason of the command (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
+            raise Refused("The reason (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
 
     @property
     def fields(self) -> AccountFields:
@@ -73,8 +73,8 @@ def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
     """Raise Refused unless the DAG ``dag_id`` owns the pipeline."""
     if owner_of(ledger, pipeline) != dag_id:
         raise Refused(
-            f"Somebody handed the pipeline to another DAG while this command waited for a confirmation: it belonged to "
-            f"DAG {dag_id!r}. Nothing was changed.",
+            f"Somebody handed the pipeline to another DAG before this takeover was confirmed: it belonged to DAG "
+            f"{dag_id!r}. Nothing was changed.",
             code=codes.TAKEOVER_RACE,
             pipeline=pipeline,
         )

@@ -36,7 +36,7 @@ from airflow_epochs.coordinator.restaging import Promise, event_times
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, located, tolerated
-from airflow_epochs.ledger.queries import commands_obeyed
+from airflow_epochs.ledger.queries import commands_obeyed, given_up
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
@@ -537,7 +537,7 @@ class Coordinator:
 
     def checkpoint(self, view: EpochView, stage: StageReport | None = None) -> Checkpoint:
         """The checkpoint record of ``view``, which XCom carries to the next task."""
-        record = view.complete or view.opened
+        record, waived = view.complete or view.opened, given_up(self.task.ledger, view)
         return Checkpoint(
             pipeline=self.task.pipeline.name,
             epoch=view.number,
@@ -550,9 +550,18 @@ class Coordinator:
             decision=_decision_of(view),
             reason=view.decision.reason if view.decision else None,
             receipts=view.complete.receipts if view.complete else view.receipts,
-            metrics=view.complete.metrics if view.complete else _rows_out(view),
+            metrics=self._metrics(view, waived),
             warnings=view.open.warnings if view.open else (),
+            waived=waived,
         )
+
+    def _metrics(self, view: EpochView, waived: Collection[str]) -> JsonDict:
+        """The metrics of a complete epoch; else the promised rows. Both if a waived sink does not get its rows."""
+        if view.complete is None:
+            return _rows_out(view.decision)
+        txn = view.complete.txn
+        promised = _rows_out(self.task.ledger.decision_record(txn.epoch, txn.attempt)) if waived else {}
+        return {**promised, **view.complete.metrics}
 
 
 def _undecided(view: EpochView) -> Refused:
@@ -596,9 +605,9 @@ def _waived_ids(
     }
 
 
-def _rows_out(view: EpochView) -> JsonDict:
+def _rows_out(decision: DecisionRecord | None) -> JsonDict:
     """The metric ``rows_out``: sink name -> rows, as the votes counted them. Empty before the decision."""
-    votes = view.decision.votes if view.decision else {}
+    votes = decision.votes if decision else {}
     rows = {sink: vote.staged.rows for sink, vote in votes.items() if vote.staged}
     return {"rows_out": rows} if rows else {}
 

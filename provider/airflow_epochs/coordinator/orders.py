@@ -154,8 +154,8 @@ def put(
     standing, complete = ledger.put(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
         raise Refused(
-            f"The epoch was opened by {complete.opened_by if complete else standing.run} while this command waited for "
-            "a confirmation. Nothing was changed.",
+            f"The epoch was opened by {complete.opened_by if complete else standing.run} before this was "
+            "confirmed. Nothing was changed.",
             code=codes.COMMAND_RACE,
             pipeline=at.newest.txn.pipeline,
             epoch=at.epoch,

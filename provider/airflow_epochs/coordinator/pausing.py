@@ -49,8 +49,8 @@ def put(ledger: Ledger, pipeline: str, number: int, *, paused: bool, by: Account
     newest = ledger.newest_pause() or standing
     if newest.paused != paused:
         raise Refused(
-            f"{newest.who} has {'paused' if newest.paused else 'unpaused'} the pipeline while this command waited for "
-            "a confirmation. Nothing was changed.",
+            f"{newest.who} has {'paused' if newest.paused else 'unpaused'} the pipeline before this "
+            "was confirmed. Nothing was changed.",
             code=codes.COMMAND_RACE,
             pipeline=pipeline,
         )

@@ -18,6 +18,7 @@ from airflow_epochs.coordinator import agreement
 from airflow_epochs.coordinator.opening import previous_of
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
+from airflow_epochs.ledger.queries import given_up
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, ends_of, records_upper_bound, starts_of
 from airflow_epochs.protocol import State
@@ -46,7 +47,8 @@ class Finding:
         about: A sink's name, or ``LEDGER``.
         check: What was compared.
         epochs: How many epochs were looked at.
-        details: A sentence for each fault, at most ``TOLD_MAX``; or why it was not checked.
+        details: A sentence for each fault, and for each waived sink, at most ``TOLD_MAX`` each; or why it was not
+            checked.
     """
 
     about: str
@@ -74,9 +76,7 @@ def verify(task: TaskTry, epochs: int, looked: Looked = lambda more: None) -> It
     records, unread = _completed(task, numbers)
     yield _finding(LEDGER, "complete", len(numbers), unread)
     yield _finding(LEDGER, "offsets", len(records), _not_contiguous(records))
-    yield _finding(
-        LEDGER, "receipts", len(records), [each for record in records for each in _unaccounted(task, record)]
-    )
+    yield _receipts(task, records)
     if unread:
         return  # what the sinks must show is not known
     for name in sorted(records[-1].markers if records else ()):
@@ -86,6 +86,21 @@ def verify(task: TaskTry, epochs: int, looked: Looked = lambda more: None) -> It
 def _finding(about: str, check: str, epochs: int, faults: Sequence[str]) -> Finding:
     verdict = Verdict.WRONG if faults else Verdict.OK
     return Finding(about=about, check=check, verdict=verdict, epochs=epochs, details=tuple(faults[:TOLD_MAX]))
+
+
+def _receipts(task: TaskTry, records: Sequence[CompleteRecord]) -> Finding:
+    """Whether each sink has its receipt. A waiver is no fault, but is told: the sink lacks the epoch's rows."""
+    found = _finding(LEDGER, "receipts", len(records), [each for of in records for each in _unaccounted(task, of)])
+    waived = [each for record in reversed(records) for each in _waived(task, record)]
+    return replace(found, details=(*found.details, *waived[:TOLD_MAX]))
+
+
+def _waived(task: TaskTry, record: CompleteRecord) -> list[str]:
+    said = given_up(task.ledger, EpochView(number=record.txn.epoch, complete=record))
+    return [
+        f"Epoch {record.txn.epoch}: sink {sink} was waived by {by.who} ({by.why}), so it lacks the epoch's rows."
+        for sink, by in said.items()
+    ]
 
 
 # -- the ledger ------------------------------------------------------------------------------------------------------

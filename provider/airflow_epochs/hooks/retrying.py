@@ -20,6 +20,7 @@ from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.intervals import interval_of
+from airflow_epochs.hooks.known_runs import ACTIVE, RUNNING, newest_run, state_of
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
@@ -31,8 +32,6 @@ from airflow_epochs.protocol import State
 if TYPE_CHECKING:
     from airflow.models.dag import DagModel
 
-RUNNING = "running"
-ACTIVE = (RUNNING, "queued")
 FAILED = "failed"
 NOT_GREEN = ("failed", "upstream_failed", "skipped")
 _MARKED = "that somebody marked as success though they are not done"
@@ -71,8 +70,8 @@ class Retry:
         dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
         _dag(pipeline, dag_id)
         run = _known_run_of(ledger, view, dag_id)
-        newest = run or _newest_run(dag_id)
-        _require_ended(pipeline, newest, _newest_run(dag_id, RUNNING))
+        newest = run or newest_run(dag_id)
+        _require_ended(pipeline, newest, newest_run(dag_id, RUNNING))
         goes_on = bool(newest and (run or (newest[1] == FAILED and not _ignores(ledger, view, newest[0]))))
         return cls(
             pipeline,
@@ -150,8 +149,8 @@ class Retry:
 
     def _race(self) -> Refused:
         return Refused(
-            "The pipeline has moved on, or somebody else has retried it, while this command waited for a "
-            "confirmation. Nothing was changed.",
+            "The pipeline has moved on, or somebody else has retried it, before this was confirmed. Nothing was "
+            "changed.",
             code=codes.COMMAND_RACE,
             pipeline=self.pipeline,
         )
@@ -241,17 +240,8 @@ def _known_run_of(ledger: Ledger, view: EpochView | None, dag_id: str) -> tuple[
     if view is None or view.opened.command or view.opened.dag_id != dag_id:
         return None
     run = airflow_run(ledger, view.opened.run)
-    state = _state_of(run)
+    state = state_of(run)
     return (run, state) if state else None
-
-
-def _state_of(run: Run) -> str | None:
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        found = session.query(DagRun.state).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
-    return str(found[0]) if found else None
 
 
 def _interval(run: Run) -> Interval | None:
@@ -268,17 +258,6 @@ def _interval(run: Run) -> Interval | None:
             return None
         times = ("data_interval_start", "data_interval_end", "partition_date")
         return interval_of({"dag": dag, **{name: coerce_datetime(getattr(found, name)) for name in times}})
-
-
-def _newest_run(dag_id: str, *states: str) -> tuple[Run, str] | None:
-    """The newest run in one of these states, and its state; without states: of all runs."""
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id)
-        found = (rows.filter(DagRun.state.in_(states)) if states else rows).order_by(DagRun.id.desc()).first()
-    return (Run(dag_id, found[0]), str(found[1])) if found else None
 
 
 def _dag(pipeline: str, dag_id: str) -> DagModel:
@@ -303,7 +282,7 @@ def _not_green(run: Run) -> list[tuple[str, int]]:
     from airflow.models.taskinstance import TaskInstance as Task
     from airflow.utils.session import create_session
 
-    if _state_of(run) != FAILED:
+    if state_of(run) != FAILED:
         return []
     with create_session() as session:
         rows = session.query(Task.task_id, Task.map_index).filter_by(dag_id=run.dag_id, run_id=run.run_id)
@@ -318,7 +297,7 @@ def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, in
     from airflow.models.taskinstance import TaskInstance as Task
     from airflow.utils.session import create_session
 
-    if _state_of(run) != FAILED:
+    if state_of(run) != FAILED:
         return []
     view = unfinished(ledger)
     if view is None or airflow_run(ledger, view.opened.run) != run:

@@ -71,7 +71,7 @@ class _Rewinding(ABC):
         at = orders.standing(ledger, self.pipeline)
         if (at.epoch, at.attempt) != (self.epoch, self.attempt):
             raise Refused(
-                "The pipeline has moved on while this command waited for a confirmation. Nothing was changed.",
+                "The pipeline has moved on before this was confirmed. Nothing was changed.",
                 code=codes.COMMAND_RACE,
                 pipeline=self.pipeline,
             )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_epochs.contracts import Position
@@ -28,6 +28,7 @@ class EpochRow:
         code_changed: Whether this is not the code of the epoch before, as far as both are known.
         read: The records that were read; None if they were not counted.
         dead_letters: The rows in the sink of the dead letters; None if there is none, or records were not counted.
+        waived: The sinks that do not get their rows, and the word of the operator who said so.
     """
 
     number: int
@@ -44,6 +45,7 @@ class EpochRow:
     code_changed: bool = False
     read: int | None = None
     dead_letters: int | None = None
+    waived: Mapping[str, WaivedRecord] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ledger: Ledger, view: EpochView, before: CompleteRecord | None = None) -> EpochRow:
@@ -67,6 +69,7 @@ class EpochRow:
             code_changed=before is not None and None not in (before.code, record.code) and before.code != record.code,
             read=metrics.get("rows_in"),
             dead_letters=letters.rows if letters else None,
+            waived=given_up(ledger, view),
         )
 
 
@@ -123,8 +126,15 @@ def waivers(ledger: Ledger, view: EpochView) -> dict[str, WaivedRecord]:
     """Sink -> the word of the operator who waived it in this epoch."""
     if not view.complete:
         return view.waived
-    found = {sink: ledger.waiver(view.number, sink) for sink in view.complete.waived}  # in this epoch or an earlier one
+    here = [sink for sink in view.complete.waived if view.complete.txn_id in view.complete.may_show(sink)]
+    found = {sink: ledger.waiver(view.number, sink) for sink in here}
     return {sink: record for sink, record in found.items() if record}
+
+
+def given_up(ledger: Ledger, view: EpochView) -> dict[str, WaivedRecord]:
+    """As ``waivers``, without the sinks that have a receipt: those do not get their rows of this epoch."""
+    receipts = view.complete.receipts if view.complete else view.receipts
+    return {sink: record for sink, record in sorted(waivers(ledger, view).items()) if sink not in receipts}
 
 
 def unfinished(ledger: Ledger) -> EpochView | None:

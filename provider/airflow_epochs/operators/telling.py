@@ -32,7 +32,8 @@ def in_brief(done: Checkpoint, first: int | None = None) -> str:
     if first not in (None, done.epoch):
         return f"epochs {first} to {done.epoch}: {', '.join(sinks)}"
     rows = sum(receipt.rows for receipt in done.receipts.values())
-    return f"epoch {done.epoch}: {', '.join([f'{rows:,} rows', *sinks])}"
+    waived = [f"{sink} waived" for sink in sorted(done.waived)]
+    return f"epoch {done.epoch}: {', '.join([f'{rows:,} rows', *sinks, *waived])}"
 
 
 def _at(receipt: Receipt) -> str:
@@ -53,8 +54,25 @@ def _work(step: str, done: Checkpoint) -> str:
     sink = step.removeprefix("commit.")
     if sink != step and sink in done.receipts:
         return f"{_shown(done.receipts[sink])} shown"
+    if done.state == "complete":
+        return _complete(step, done)
+    if sink in done.waived:
+        return f"{_given_up(done, sink)},"
+    return f"{done.state}, and nothing was left to do for `{step}`,"
+
+
+def _complete(step: str, done: Checkpoint) -> str:
+    rows = _rows({sink: receipt.rows for sink, receipt in done.receipts.items()})
+    waived = "".join(f"; {_given_up(done, sink)}" for sink in sorted(done.waived))
     no_more = "; so this run takes no new data" if step == "open" else ""
-    return f"complete, with {_rows({sink: receipt.rows for sink, receipt in done.receipts.items()})}{no_more},"
+    return f"complete, with {rows}{waived}{no_more},"
+
+
+def _given_up(done: Checkpoint, sink: str) -> str:
+    """That a sink was waived, by whom and why, and which rows it does not get."""
+    said, rows = done.waived[sink], (done.metrics.get("rows_out") or {}).get(sink)
+    its = "its rows" if rows is None else f"its {rows:,} rows"
+    return f"sink {sink} was waived by {said.who} ({said.why}), so it does not get {its}"
 
 
 def _offsets(done: Checkpoint) -> str:

@@ -15,9 +15,10 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
+from airflow_epochs.hooks.informed_actions import TakeOver, Waive
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 from airflow_epochs.ledger.ledger import Ledger

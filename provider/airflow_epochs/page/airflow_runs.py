@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from airflow_epochs.hooks.retrying import ACTIVE, FAILED
+from airflow_epochs.hooks.known_runs import ACTIVE
+from airflow_epochs.hooks.retrying import FAILED
 from airflow_epochs.ledger.overview import Condition, PipelineRow
 from airflow_epochs.model import Run
 

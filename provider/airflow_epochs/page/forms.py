@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.coordinator.actions import TakeOver
 from airflow_epochs.coordinator.savepoint_actions import MakeSavepoint
+from airflow_epochs.hooks.informed_actions import TakeOver
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
 
-from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
+from airflow_epochs.errors import BadArgument, EpochError, Refused, filled, with_remedy
 from airflow_epochs.names import PAGE
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -80,8 +81,9 @@ def path_of(request: Request, conn_id: str, pipeline: str) -> str:
 def error_page(request: Request, error: Exception) -> Response:
     """An error of ours: cause, place and remedy, a line each."""
     assert isinstance(error, EpochError)
+    error.pipeline = error.pipeline or request.path_params.get("pipeline")
     title, status = _heading(request, error)
-    return page(request, "error.html", status, title=title, lines=str(error).splitlines())
+    return _error_page(request, status, title, str(error).splitlines())
 
 
 def _heading(request: Request, error: EpochError) -> tuple[str, int]:
@@ -93,8 +95,8 @@ def _heading(request: Request, error: EpochError) -> tuple[str, int]:
 def argument_page(request: Request, error: Exception) -> Response:
     """What a user has typed is not valid."""
     assert isinstance(error, BadArgument)
-    lines = with_remedy(str(error), error.code.remedy).splitlines()
-    return page(request, "error.html", 422, title="Nothing was changed", lines=lines)
+    remedy = filled(error.code.remedy, PIPELINE=request.path_params.get("pipeline"))
+    return _error_page(request, 422, "Nothing was changed", with_remedy(str(error), remedy).splitlines())
 
 
 def refusal_page(request: Request, error: Exception) -> Response:
@@ -102,4 +104,13 @@ def refusal_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if "text/html" not in request.headers.get("accept", ""):
         return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
-    return page(request, "error.html", error.status_code, title=f"Error {error.status_code}", lines=[error.detail])
+    return _error_page(request, error.status_code, f"Error {error.status_code}", [error.detail])
+
+
+def _error_page(request: Request, status: int, title: str, lines: Sequence[str]) -> Response:
+    """An error, with a way back to the pipeline that the address names, unless it is the address of its own page."""
+    conn_id, pipeline = (request.path_params.get(name) for name in ("conn_id", "pipeline"))
+    back = path_of(request, conn_id, pipeline) if conn_id and pipeline else ""
+    if unquote(back) == request.url.path:
+        back = ""
+    return page(request, "error.html", status, title=title, lines=lines, back=back, pipeline=pipeline)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Request, Response, status
 from fastapi.responses import RedirectResponse
 
 from airflow_epochs.coordinator import series
+from airflow_epochs.hooks.known_runs import is_at_work
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.epoch_records import epoch_records
@@ -94,6 +95,7 @@ def one_pipeline(
         charts=charts(newest_epochs(ledger, CHARTED)),
         acts=may_edit(user, row.dag_id),
         runs=may_run(user, row.dag_id),
+        at_work=row.run is not None and is_at_work(pipeline, row.run, conn_id),
     )
 
 

@@ -1,0 +1,58 @@
+"""What Airflow's database knows of runs and DAGs, for actions of operators."""
+
+from __future__ import annotations
+
+from airflow_epochs.hooks.own_tasks import own_tasks
+from airflow_epochs.model import Run
+
+RUNNING = "running"
+ACTIVE = (RUNNING, "queued")
+
+
+def state_of(run: Run) -> str | None:
+    """The run's state, as Airflow names it; None if Airflow does not know the run."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.query(DagRun.state).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
+    return str(found[0]) if found else None
+
+
+def newest_run(dag_id: str, *states: str) -> tuple[Run, str] | None:
+    """The newest run in one of these states, and its state; without states: of all runs."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id)
+        found = (rows.filter(DagRun.state.in_(states)) if states else rows).order_by(DagRun.id.desc()).first()
+    return (Run(dag_id, found[0]), str(found[1])) if found else None
+
+
+def knows_dag(dag_id: str) -> bool:
+    """Whether Airflow has the DAG today."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.get(DagModel, dag_id)
+        return found is not None and not found.is_stale
+
+
+def is_at_work(pipeline: str, run: Run, ledger_conn_id: str = "") -> bool:
+    """Whether the run will yet do something for the pipeline: it is active, and not all of its tasks have ended.
+
+    Other tasks of the DAG, and other pipelines, may go on for hours after a sink's commit has failed for good.
+    """
+    from airflow.models.taskinstance import TaskInstance as Task
+    from airflow.utils.session import create_session
+    from airflow.utils.state import State
+
+    if state_of(run) not in ACTIVE:
+        return False
+    with create_session() as session:
+        rows = session.query(Task.task_id, Task.operator, Task.state)
+        tasks = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).all()
+    ours = own_tasks(pipeline, run.dag_id, tasks, ledger_conn_id)
+    return not ours or any(task.state not in State.finished for task in ours)
