@@ -1873,9 +1873,10 @@ DELTA_COMMIT_FORGOTTEN = DELTA.code(
 DELTA_COMMIT_REFUSED = DELTA.code(
     "EPOCHS-DELTA-COMMIT-REFUSED",
     Corrupt,
-    "The table does not take the promised rows any more: it was changed after the vote.",
-    "Undo the change of the table, and clear the commit task. Or complete the epoch without the sink's rows: "
-    "`airflow epochs waive PIPELINE EPOCH SINK --why …`.",
+    "The table does not take the promised rows: it was changed after the vote, or the values that a `MERGE` makes of "
+    "these rows and the table's break a rule of the table. Nothing was written.",
+    "Undo the change of the table, or remove the rule, and clear the commit task. Or complete the epoch without the "
+    "sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
 DELTA_TABLE_REPLACED = DELTA.code(
     "EPOCHS-DELTA-TABLE-REPLACED",

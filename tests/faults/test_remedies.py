@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict, WaivedRecord
+from tests.support.deletion_vectors import delete_by_vector
 from tests.support.faults_history import require_exactly_once
 from tests.support.faults_world import DiskWorld, begin, start
 from tests.support.rebuilt import typed_rebuild
@@ -491,21 +493,33 @@ def in_files(request: pytest.FixtureRequest, tmp_path: Path) -> DiskWorld:
     return world
 
 
-def lose_a_part(world: DiskWorld) -> None:
-    """Somebody deletes a row of the commit, and a VACUUM takes a file that he has not rewritten."""
-    table = DeltaTable(str(world.table("orders")))
+def deleted_by_a_new_file(world: DiskWorld, file: Path) -> None:
+    newest = max(offset for partition, offset, _ in world.source.all_rows() if partition == 0)
+    DeltaTable(str(world.table("orders"))).delete(f"partition = 0 and offset = {newest}")
+
+
+def deleted_by_a_vector(world: DiskWorld, file: Path) -> None:
+    table = world.table("orders")
+    before = len(seen_by_duckdb(table))
+    delete_by_vector(table, str(file.relative_to(table)), 0)
+    assert len(seen_by_duckdb(table)) == before - 1
+
+
+def lose_a_part(world: DiskWorld, delete_in: Callable[[DiskWorld, Path], None]) -> None:
+    """Somebody deletes a row of the commit, and a VACUUM takes a file of which he has deleted none."""
     staged = set(world.table("orders").glob(f"epochs/*/{world.ledger.newest_complete() + 1}-*/**/*.parquet"))
     (first,) = [path for path in staged if "partition=0" in str(path)]
-    newest = max(offset for partition, offset, _ in world.source.all_rows() if partition == 0)
-    table.delete(f"partition = 0 and offset = {newest}")
+    delete_in(world, first)
     (staged - {first}).pop().unlink()
 
 
-def test_an_epoch_of_which_a_part_is_lost_and_a_part_was_rewritten_is_there_once_after_the_remedy(
-    in_files: DiskWorld,
+@pytest.mark.parametrize("delete_in", [deleted_by_a_new_file, deleted_by_a_vector])
+def test_an_epoch_of_which_a_part_is_lost_and_rows_were_deleted_is_there_once_after_the_remedy(
+    in_files: DiskWorld, delete_in: Callable[[DiskWorld, Path], None]
 ) -> None:
     number = in_files.ledger.newest_complete() + 1
-    error = in_files.run(number, in_files.coordinator({"delta.commit.after#1": lambda: lose_a_part(in_files)}))
+    lose = partial(lose_a_part, in_files, delete_in)
+    error = in_files.run(number, in_files.coordinator({"delta.commit.after#1": lose}))
     assert isinstance(error, Corrupt), error
     taken_back(error)
     typed(in_files.ledger_root, error, "waive")

@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
-from airflow_epochs.model import VoteKind
+from airflow_epochs.model import Staged, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from tests.support.cells import fired
@@ -475,6 +476,79 @@ def test_a_type_that_a_merge_would_round_or_cut_is_a_vote_abort_that_names_the_c
     written_out = "WHEN NOT MATCHED THEN INSERT (id, d) VALUES (s.id, s.d)"
     Epochs(DeltaSink("silver", table, mode="merge", keys=["id"], merge=written_out), world).run(session.sql(row))
     assert shown(session, table) == [(1, Decimal("1.01"), None, None)]
+
+
+# -- merged values that the table does not take ------------------------------------------------------------------
+
+RULE = "TBLPROPERTIES ('delta.constraints.c' = 'a > 0 OR v < 5')"
+ADDED = {"mode": "upsert", "keys": ["id"]}
+
+
+def updating(assignment: str) -> dict[str, Any]:
+    return {"mode": "merge", "keys": ["id"], "merge": f"WHEN MATCHED THEN UPDATE SET {assignment}"}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("how", "types", "rule", "given", "told", "corrected"),
+    [
+        (ADDED, ("BIGINT", "BIGINT"), RULE, "0", "CHECK constraint c ((a > 0) OR (v < 5)) violated", (9, 1)),
+        (updating("t.v = s.v"), ("BIGINT", "BIGINT"), RULE, "0", "CHECK constraint c", (9, 1)),
+        (updating("t.v = s.v + t.a"), ("BIGINT", "BIGINT"), "", f"{2**63 - 1}", "overflow", (10, 1)),
+        (updating("t.v = s.v - t.a"), ("BIGINT NOT NULL", "BIGINT"), "", "NULL", "violated for column: v", (8, 1)),
+        (updating("t.a = concat(t.a, s.v)"), ("BIGINT", "VARCHAR(2)"), "", "'12'", "length limitation", (1, "19")),
+    ],
+    ids=["CHECK, upsert", "CHECK, merge", "overflow", "NOT NULL", "VARCHAR"],
+)
+def test_merged_values_that_the_table_does_not_take_stop_the_commit_until_its_row_is_corrected(
+    session: Any,
+    world: Environment,
+    table: str,
+    how: dict[str, Any],
+    types: tuple[str, str],
+    rule: str,
+    given: str,
+    told: str,
+    corrected: tuple[Any, Any],
+) -> None:
+    create(session, table, f"id BIGINT, v {types[0]}, a {types[1]}", rule)
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (1, 1, {given})").collect()
+    sink, attempt = DeltaSink("silver", table, **how), attempt_of(transaction(1))
+    staged = promised(vote_on(sink, attempt, values(session, "id, v", "(1L, 9L)"), world))
+    before = log_of(table)
+    error = refused_commit(sink, attempt, staged, world)
+    assert told in error.what
+    assert "orrect the row of the table whose values" in error.remedy and "waive orders 1 silver" in error.remedy
+    assert log_of(table) == before
+    session.sql(f"UPDATE delta.`file://{table}` SET a = '1' WHERE id = 1").collect()
+    receipt = sink.commit(attempt, staged, world)
+    assert sink.commit(attempt, staged, world) == receipt
+    assert shown(session, table) == shown_by_others(table) == [(1, *corrected)]
+
+
+def refused_commit(sink: DeltaSink, attempt: SinkAttempt, staged: Staged, world: Environment) -> Corrupt:
+    with pytest.raises(Corrupt) as caught:
+        sink.commit(attempt, staged, world)
+    assert caught.value.code is codes.DELTA_COMMIT_REFUSED
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "how", [ADDED, pytest.param(updating("t.v = s.v"), marks=pytest.mark.long)], ids=["upsert", "merge"]
+)
+def test_merged_values_that_break_a_check_are_taken_once_after_the_statement_in_the_error(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT, a BIGINT", RULE)
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (1, 1, 0)").collect()
+    sink, attempt = DeltaSink("silver", table, **how), attempt_of(transaction(1))
+    staged = promised(vote_on(sink, attempt, values(session, "id, v", "(1L, 9L)"), world))
+    error = refused_commit(sink, attempt, staged, world)
+    (statement,) = re.findall(r"\((ALTER TABLE .*?) in Spark\)", error.remedy)
+    session.sql(statement).collect()
+    receipt = sink.commit(attempt, staged, world)
+    assert sink.commit(attempt, staged, world) == receipt
+    assert shown(session, table) == shown_by_others(table) == [(1, 9, 0)]
 
 
 # -- overwrite ---------------------------------------------------------------------------------------------------

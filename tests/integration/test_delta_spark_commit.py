@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from pyspark.sql import functions as F
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import LastEpoch
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, Receipt, TransactionId, Vote, VoteKind
@@ -579,10 +580,12 @@ def test_rows_that_a_new_rule_forbids_stop_the_commit_and_say_so(session: Any, w
     staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(20), world), world))
     session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT small CHECK (id < 10)").collect()
     before = log_of(table)
-    with pytest.raises(OutcomeUnknown, match="small"):
+    with pytest.raises(Corrupt, match=r"CHECK constraint small \(id < 10\) violated") as caught:
         sink.commit(attempt, staged, world)
+    assert caught.value.code is codes.DELTA_COMMIT_REFUSED
     assert log_of(table) == before
-    session.sql(f"ALTER TABLE delta.`file://{table}` DROP CONSTRAINT small").collect()
+    (statement,) = re.findall(r"\((ALTER TABLE .*?) in Spark\)", caught.value.remedy)
+    session.sql(statement).collect()
     sink.commit(attempt, staged, world)
     assert ids(session, table) == list(range(20))
 

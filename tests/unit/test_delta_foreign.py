@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs.delta.log import entry_of, log_entry
+from airflow_epochs.delta.table import App
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OpenRecord
+from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
+from airflow_epochs.storage.local import LocalFiles
 from tests.support.faults_world import DiskWorld, start
 
 ROWS = pa.table({"source": ["x"], "partition": pa.array([0], pa.int32()), "offset": [0], "payload": ["x"]})
@@ -84,6 +90,37 @@ def test_what_happens_while_an_epoch_runs_is_told_by_the_next(world: DiskWorld) 
     world.produce(2)
     (told,) = told_by(world, 4)
     assert "RESTORE to version 0" in told
+
+
+def test_a_restore_to_a_time_is_told_with_that_time(world: DiskWorld) -> None:
+    table = table_of(world)
+    first = min(each["timestamp"] for each in table.history())
+    table.restore(datetime.fromtimestamp(first / 1000, timezone.utc))
+    assert len(table.file_uris()) < len(DeltaTable(table.table_uri, version=1).file_uris()), "an epoch is gone"
+    (told,) = told_by(world, 3)
+    named = re.search(r"in version 2 \(RESTORE to (.* UTC)\)$", told)
+    assert named and datetime.strptime(named[1], "%Y-%m-%d %H:%M:%S.%f UTC").replace(
+        tzinfo=timezone.utc
+    ) == datetime.fromtimestamp(first / 1000, timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"version": None, "timestamp": "2026-11-29 13:45:00"}, "2026-11-29 13:45:00"),
+        ({"datetime": "1795960370105"}, "2026-11-29 13:52:50.105 UTC"),
+        ({"datetime": "9" * 30}, "an earlier version"),
+        ({}, "an earlier version"),
+    ],
+    ids=["Spark's time", "deltalake's time", "no time", "nothing"],
+)
+def test_a_restore_is_told_as_far_as_its_entry_says_where_it_leads(
+    tmp_path: Path, how: dict[str, str | None], told: str
+) -> None:
+    files, app = LocalFiles(tmp_path), App.of("orders", "bronze")
+    entry = [{"commitInfo": {"operation": "RESTORE", "operationParameters": how}}]
+    files.write_new(log_entry(1), entry_of(entry))
+    assert [str(change) for change in foreign_changes(files, app, 0)] == [f"version 1 (RESTORE to {told})"]
 
 
 def appended(table: DeltaTable) -> None:

@@ -24,6 +24,7 @@ from airflow_epochs.sinks.delta.lost_files import loss_of
 from airflow_epochs.sinks.delta.lost_files import lost as lost_error
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
+from tests.support.deletion_vectors import delete_by_vector
 from tests.support.delta_history import commits_of
 from tests.support.delta_world import (
     attempt_of,
@@ -194,6 +195,19 @@ def test_a_deletion_vector_that_vanishes_while_its_commit_lands_is_lost_unless_a
     (tmp_path / "a.parquet").unlink()
     loss = loss_of(found, files)
     assert loss and loss.gone == {"a.parquet"}, "the newer vector is of this file"
+    assert len(loss.removed) == 1, "the file with the older vector is no file of the table any more"
+
+
+def test_rows_deleted_by_a_deletion_vector_while_lost_ones_are_put_back_do_not_come_back(
+    sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
+) -> None:
+    again, entries = staged(sink, bereft, world), len(log_of(table))
+    of_b = next(path for path in DeltaTable(table).file_uris() if "/p=b/" in path)
+    once(world, "delta.put_back.before", lambda: delete_by_vector(table, str(Path(of_b).relative_to(table)), 0))
+    with pytest.raises(Corrupt) as caught:
+        sink.commit(bereft, again, world)
+    assert caught.value.code is codes.DELTA_FILES_LOST
+    assert len(log_of(table)) == entries + 1, "the DELETE"
 
 
 def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
@@ -212,6 +226,34 @@ def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
     assert not isinstance(caught.value, RowsGone)
     assert len(log_of(table)) == entries
     taken_back(caught.value)
+    assert seen_by_duckdb(table) == ([0] if attempt.previous else [])
+    assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+
+
+@pytest.mark.parametrize("most", [0, 10], ids=["another file", "all files"])
+def test_rows_deleted_by_a_deletion_vector_do_not_come_back_in_the_place_of_lost_ones(
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], most: int
+) -> None:
+    attempt, first = ready
+
+    def delete_and_take() -> None:
+        (of_a,) = Path(first.place).glob("p=a/*.parquet")
+        delete_by_vector(table, str(of_a.relative_to(table)), 0)
+        before = [0] if attempt.previous else []
+        assert seen_by_duckdb(table) == [*before, 2, 3, 4], "the first row of this file is deleted"
+        take(first, most=most)
+        for of_c in Path(first.place).glob("p=c/*.parquet"):
+            of_c.unlink()
+
+    once(world, "delta.commit.after", delete_and_take)
+    caught = []
+    for what in (first, staged(sink, attempt, world)):
+        with pytest.raises(Corrupt, match="are gone") as raised:
+            sink.commit(attempt, what, world)
+        caught.append(raised.value)
+    assert [error.code for error in caught] == [codes.DELTA_FILES_LOST] * 2
+    assert len(log_of(table)) == (3 if attempt.previous else 2), "nothing was put back"
+    taken_back(caught[1])
     assert seen_by_duckdb(table) == ([0] if attempt.previous else [])
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
 

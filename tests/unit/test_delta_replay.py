@@ -21,6 +21,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import RestorePoint
 from airflow_epochs.sinks.delta import restore
 from airflow_epochs.storage.files import open_files
+from tests.support.deletion_vectors import delete_by_vector
+from tests.support.delta_world import seen_by_duckdb
 
 PARTITIONS = ["plain", "with blank", "50%", "a/b=c"]
 
@@ -133,3 +135,22 @@ def test_a_version_cannot_come_back_without_the_files_of_its_deletion_vectors(tm
     removed, added = restore.actions(location, RestorePoint(epoch=1, version=1), 2, 0)
     assert removed["remove"]["deletionVector"] == later["deletionVector"]
     assert added["add"]["deletionVector"] == seen["deletionVector"]
+
+
+@pytest.mark.parametrize(("to", "kept"), [(1, [1, 3]), (2, [8])], ids=["with the file", "without the file"])
+def test_a_file_with_a_deletion_vector_in_the_log_is_one_file_in_a_checkpoint_and_in_entries(
+    tmp_path: Path, to: int, kept: list[int]
+) -> None:
+    """A checkpoint has a NULL where an entry leaves out the offset of a vector."""
+    table, location = str(tmp_path), TableLocation("lake", str(tmp_path), {})
+    write_deltalake(table, pa.table({"id": [1, 2, 3]}))
+    ((file, _),) = live_files(location.files, 0)
+    delete_by_vector(table, file, 1)
+    DeltaTable(table).create_checkpoint()
+    write_deltalake(table, pa.table({"id": [8]}), mode="overwrite")
+    write_deltalake(table, pa.table({"id": [9]}), mode="overwrite")
+    if to == 2:
+        DeltaTable(table).create_checkpoint()
+    actions = restore.actions(location, RestorePoint(epoch=1, version=to), 3, 0)
+    Path(tmp_path, log_entry(4)).write_text("\n".join(map(json.dumps, actions)))
+    assert seen_by_duckdb(table) == kept

@@ -66,6 +66,32 @@ def test_a_refusal_before_the_commit_says_that_nothing_was_written() -> None:
     assert isinstance(refusal(lambda: seen(epoch=7, txn=str(transaction(7)))), Corrupt)
 
 
+@pytest.mark.parametrize(
+    ("told", "change"),
+    [
+        ("CHECK constraint c ((a > 0) OR (v < 5)) violated by row", "DROP CONSTRAINT `c`"),
+        ("CHECK constraint Generated Column (g <=> (v + a)) violated by row", "…"),
+        ("NOT NULL constraint violated for column: v.", "…"),
+    ],
+)
+def test_a_rule_that_merged_values_break_is_named_with_what_to_do_and_the_waiver(told: str, change: str) -> None:
+    def refuse() -> JsonDict:
+        raise Refused(told, code=codes.DELTA_ROWS_UNFIT)
+
+    error = refusal(lambda: seen(exists=False), refuse)
+    assert error.code is codes.DELTA_COMMIT_REFUSED and told in error.what
+    assert f"ALTER TABLE delta.`file:///t` {change} in Spark" in error.remedy
+    assert "airflow epochs waive orders 7 orders" in error.remedy and "transform" not in error.remedy
+
+
+def test_a_value_that_cannot_be_computed_at_the_commit_is_no_matter_of_the_transform() -> None:
+    def refuse() -> JsonDict:
+        raise Refused("long overflow", code=codes.SPARK_VALUE_INVALID)
+
+    remedy = refusal(lambda: seen(exists=False), refuse).remedy
+    assert remedy.startswith("Correct the row of the table") and "transform" not in remedy
+
+
 def test_a_refusal_after_the_commit_does_not_say_that_nothing_was_written() -> None:
     error = refusal(lambda: seen(epoch=7, txn=str(TXN)))
     assert isinstance(error, OutcomeUnknown) and f"Spark committed {TXN} into /t" in error.what

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from airflow_epochs import DeltaSink, expect, expect_row_count
 from airflow_epochs.config import require_expectations
 from airflow_epochs.errors import BadArgument
+from airflow_epochs.spark.driver.expectations import _broken_rows
+from airflow_epochs.spark.driver.plans import Rules
 
 SINKS = [DeltaSink("a", "/a")]
 WRONG: dict[str, tuple[Any, str]] = {
@@ -30,3 +33,16 @@ def test_an_expectation_that_cannot_be_meant_is_refused_where_the_dag_is_read(wh
     make, said = WRONG[what]
     with pytest.raises(BadArgument, match=said):
         make()
+
+
+@pytest.mark.parametrize("rows", [10, 100, 1_000])
+def test_as_many_rows_as_the_fraction_says_may_break_an_expectation_and_not_one_more(rows: int) -> None:
+    """29 of 100 are 0.29, though 0.29 * 100 is less than 29 in floating point."""
+    for allowed in range(1, rows):
+        rules = Rules(rows=(expect("n > 0", max_fraction=float(f"{allowed / rows:.3f}")),))
+        broken = [len(list(_broken_rows(Mock(), rules, {"rows": rows, "broken_0": n}))) for n in (allowed, allowed + 1)]
+        assert broken == [0, 1], f"{allowed} of {rows}"
+
+
+def test_no_rows_break_no_expectation() -> None:
+    assert list(_broken_rows(Mock(), Rules(rows=(expect("n > 0"),)), {"rows": 0, "broken_0": 0})) == []

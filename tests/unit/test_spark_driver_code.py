@@ -245,6 +245,31 @@ def test_a_value_that_spark_cannot_compute_is_not_retried_and_lost_records_are(s
     assert isinstance(error, Refused) == (code is codes.SPARK_VALUE_INVALID)
 
 
+@pytest.mark.parametrize(
+    ("told", "is_rule"),
+    [
+        (
+            "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint c (a > 0) violated by row with values:\n - a : 0",
+            True,
+        ),
+        ("[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: a.\n", True),
+        ('[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "abc" exceeds char/varchar type length limitation.', True),
+        ("[EXCEED_LIMIT_LENGTH] Exceeds char/varchar type length limitation: 2. SQLSTATE: 54006", True),
+        ("[DELTA_VIOLATE_TABLE_PROPERTY_VALIDATION_FAILED] The validation of the properties has been violated", False),
+        ("[DELTA_COMMAND_INVARIANT_VIOLATION] A command internal invariant was violated. Please retry", False),
+    ],
+)
+def test_a_row_that_breaks_a_rule_of_the_table_is_not_retried(told: str, is_rule: bool) -> None:
+    text = (
+        f"Job aborted.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: d.DeltaInvariantViolation: {told}\n\tat e.F"
+    )
+    error = failures.of_spark(ValueError(text), "It")
+    assert told.strip() in error.what
+    assert (type(error), error.code) == (
+        (Refused, codes.DELTA_ROWS_UNFIT) if is_rule else (NotApplied, codes.SPARK_JOB_FAILED)
+    )
+
+
 @pytest.mark.parametrize("state", ["", " SQLSTATE: 22008"])
 def test_a_record_whose_time_spark_cannot_hold_is_no_matter_of_the_transform(state: str) -> None:
     text = "Task failed.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: o.a.s.KafkaIllegalStateException: Record "

@@ -52,7 +52,8 @@ def live_files(files: Files, version: int) -> dict[FileKey, JsonDict]:
 def key_of(action: JsonDict) -> FileKey:
     """The identity of a file in an ``add`` or ``remove`` action."""
     vector = action.get("deletionVector") or {}
-    return unquote(action["path"]), ":".join(str(vector.get(part, "")) for part in ("pathOrInlineDv", "offset"))
+    parts = (vector.get(part) for part in ("pathOrInlineDv", "offset"))  # a checkpoint has NULL for no offset
+    return unquote(action["path"]), ":".join(str(part) for part in parts if part is not None)
 
 
 def _checkpoint(files: Files, version: int) -> tuple[int, list[str]]:

@@ -7,6 +7,7 @@ rows and compact files, and part of the table may be their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.table import App
@@ -72,7 +73,7 @@ def _after(
 ) -> list[ForeignChange]:
     operation, how = operation_of(actions)
     if operation == "RESTORE":
-        back_to = _version(how.get("version"))
+        back_to = _number(how.get("version"))
         if back_to is not None and back_to >= own:
             return [change for change in found if change.version <= back_to]
         return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}")]
@@ -87,11 +88,25 @@ def _after(
 
 
 def _target_of(how: JsonDict) -> str:
-    version = _version(how.get("version"))
-    return f"version {version}" if version is not None else f"{how.get('timestamp')}"
+    """Where a RESTORE leads: a version, or a time, which Spark and deltalake name in different ways."""
+    version = _number(how.get("version"))
+    if version is not None:
+        return f"version {version}"
+    return str(how.get("timestamp") or _time(_number(how.get("datetime"))) or "an earlier version")
 
 
-def _version(text: object) -> int | None:
+def _time(milliseconds: int | None) -> str | None:
+    """As text; None if it is no time."""
+    if milliseconds is None:
+        return None
+    try:
+        at = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return f"{at:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03} UTC"
+
+
+def _number(text: object) -> int | None:
     try:
         return int(str(text))
     except ValueError:

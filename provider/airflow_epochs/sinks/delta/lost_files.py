@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from airflow_epochs import codes
 from airflow_epochs.contracts import backfill_from, waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
-from airflow_epochs.delta.replay import key_of
+from airflow_epochs.delta.replay import FileKey, key_of
 from airflow_epochs.delta.shape import metadata_of
 from airflow_epochs.delta.table import PUTS_BACK, RESTORED, App, FoundCommit, TableLocation, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
@@ -37,13 +37,14 @@ class Loss:
         version: The table's newest version: every entry up to it was read.
         adds: The ``add`` actions of the commit.
         gone: Paths of files, and of deletion vectors, that the table at this version refers to and that are not there.
-        removed: Paths of files of the commit that the table no longer refers to.
+        removed: Files of the commit that the table no longer has as the commit added them: they were rewritten, or rows
+            were deleted from them by a newer deletion vector.
     """
 
     version: int
     adds: list[JsonDict]
     gone: set[str]
-    removed: set[str]
+    removed: set[FileKey]
 
 
 def loss_of(found: FoundCommit, files: Files) -> Loss | None:
@@ -59,7 +60,7 @@ def loss_of(found: FoundCommit, files: Files) -> Loss | None:
     lost = gone & set(paths_of(*live))
     if newest_checkpoint(files) > version or not lost:
         return None
-    return Loss(version, adds, lost, _paths(adds) - _paths(live))
+    return Loss(version, adds, lost, _keys(adds) - _keys(live))
 
 
 def _live_since(version: int, adds: list[JsonDict], files: Files) -> tuple[int, list[JsonDict]]:
@@ -67,7 +68,7 @@ def _live_since(version: int, adds: list[JsonDict], files: Files) -> tuple[int, 
 
     Rows may have been deleted from a file since: its action then names a newer deletion vector.
     """
-    paths, live = _paths(adds), {key_of(add): add for add in adds}
+    paths, live = {path for path, _ in _keys(adds)}, {key_of(add): add for add in adds}
     while (entry := files.read(log_entry(version + 1))) is not None:
         version += 1
         actions = list(actions_of(entry))
@@ -79,8 +80,8 @@ def _live_since(version: int, adds: list[JsonDict], files: Files) -> tuple[int, 
     return version, list(live.values())
 
 
-def _paths(adds: list[JsonDict]) -> set[str]:
-    return {unquote(add["path"]) for add in adds}
+def _keys(adds: list[JsonDict]) -> set[FileKey]:
+    return set(map(key_of, adds))
 
 
 def require_there(location: TableLocation, found: FoundCommit, app: App, txn: TransactionId) -> FoundCommit:
@@ -145,6 +146,8 @@ def _undo(location: TableLocation, found: FoundCommit) -> str:
 def replacement(loss: Loss, adds: list[JsonDict], info: JsonDict, table: DeltaTable) -> list[JsonDict]:
     """The log entry that puts ``adds`` in place of all files of the commit. The rows are the same: no change of data.
 
+    The table has each of these files, with the commit's own deletion vector or none: otherwise ``lost`` raises Corrupt.
+    A reader of the log would not take a ``remove`` of another vector for one of the file.
     The table's metadata is said once more, so that a writer that began before this entry notices it.
     """
     removes = [{"remove": remove_of(add, info["commitInfo"]["timestamp"])} for add in loss.adds]

@@ -6,6 +6,7 @@ Spark's own writer appends the staged rows once more, or merges them, or overwri
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -36,11 +37,15 @@ from airflow_epochs.spark.driver.delta.plans import (
     ThinnedNotes,
     ThinNotesPlan,
 )
+from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import Dataclass, as_json
 from airflow_epochs.staged.staging import Staging
+from airflow_epochs.transforms.conditions import quoted
 
 R = TypeVar("R", bound=Dataclass)
+_CHECK = re.compile(r"CHECK constraint (\S+) \(")
+"""How Delta names a constraint that a row breaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +113,9 @@ def insert(this: Insertion, env: Environment) -> Seen:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
             code=codes.DELTA_COMMIT_REFUSED,
-            remedy=f"{error.remedy} If the table was changed after the vote, undo that change. Then clear the commit "
-            f"task. Or complete the epoch without this sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
+            remedy=f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. Then "
+            "clear the commit task. Or complete the epoch without this sink's rows: "
+            f"`{waive_command(this.txn, this.app.sink)}`.",
             **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from error
@@ -118,14 +124,28 @@ def insert(this: Insertion, env: Environment) -> Seen:
             f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
             f"error: {error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
-            remedy="Clear the commit task: it looks at the table before it writes. If the message names a column or a "
-            "constraint, the table was changed after the vote: first undo that change.",
+            remedy="Clear the commit task: it looks at the table before it writes. If the message names a column, the "
+            "table was changed after the vote: first undo that change.",
             **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from error
     env.reached("delta.commit.after")
     _require_ours(this, report)
     return report
+
+
+def _remedy(target: str, error: Refused) -> str:
+    """What lets the table take the rows that are staged: whatever the transform does now, they stay as they are."""
+    if error.code is codes.DELTA_ROWS_UNFIT:
+        named = _CHECK.search(error.what)
+        change = f"DROP CONSTRAINT {quoted(named[1])}" if named else "…"
+        return (
+            f"Remove the rule from the table (ALTER TABLE {identifier(target)} {change} in Spark), or correct the row "
+            "of the table whose values break it together with the new ones."
+        )
+    if error.remedy == codes.SPARK_VALUE_INVALID.remedy:
+        return "Correct the row of the table whose values Spark cannot merge with the new ones, or widen its column."
+    return error.remedy
 
 
 def _require_ours(this: Insertion, report: Committed) -> None:

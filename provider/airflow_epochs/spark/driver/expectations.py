@@ -83,7 +83,7 @@ def _breaks(rule: ExpectedRows) -> Column:
 def _broken_rows(frame: DataFrame, rules: Rules, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for number, rule in enumerate(rules.rows):
         broken, rows = found[_name(number)], found[_ROWS]
-        if broken > rule.max_fraction * rows:
+        if rows and broken / rows > rule.max_fraction:
             allowed = f", and {rule.max_fraction:.3%} may" if rule.max_fraction else ""
             text = f"{broken} of {rows} rows break the expectation {rule.condition!r}{allowed}{_shown(frame, rule)}."
             yield text, rule.otherwise

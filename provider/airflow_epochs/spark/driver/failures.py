@@ -30,6 +30,10 @@ _OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
 """The SQL standard's class 22, "data exception", without 22000, under which Spark tells of lost Kafka records; and
 ``raise_error`` in the user's SQL.
 """
+_BROKEN_RULE = re.compile(
+    r"\[(?:DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|"
+    r"EXCEED_LIMIT_LENGTH)\]"
+)
 _TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
 _TELLING = ("Traceback (most recent call last)", _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
@@ -90,13 +94,22 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
         )
     if _is_analysis(error):
         return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
-    if _TIME_TOO_LARGE in text:  # where Spark gives it an SQLSTATE, that is one of values
-        return Refused(f"{doing} failed: a record has no valid timestamp. {text}", code=codes.RECORD_TIME_INVALID)
-    if _OF_VALUES.search(text):
-        return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
+    if of_a_row := _about_a_row(text, doing):
+        return of_a_row
     if final := python_workers.refused(whole, text, doing):
         return final
     return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
+
+
+def _about_a_row(text: str, doing: str) -> Refused | None:
+    """The error for a row that a retry would meet again; None if ``text`` is about something else."""
+    if _TIME_TOO_LARGE in text:  # where Spark gives it an SQLSTATE, that is one of values
+        return Refused(f"{doing} failed: a record has no valid timestamp. {text}", code=codes.RECORD_TIME_INVALID)
+    if _BROKEN_RULE.search(text):
+        return Refused(f"{doing} failed: a row breaks a rule of the table. {text}", code=codes.DELTA_ROWS_UNFIT)
+    if _OF_VALUES.search(text):
+        return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
+    return None
 
 
 def _job_failed(what: str) -> NotApplied:
