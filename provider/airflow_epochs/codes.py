@@ -1932,8 +1932,9 @@ TOPIC_ROWS_UNFIT = KAFKA_SINK.code(
 MARKER_TOO_LARGE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOO-LARGE",
     Refused,
-    "The marker topic does not take a record as large as the epoch's marker.",
-    "Raise max.message.bytes of the marker topic as the message says. Clear the stage task.",
+    "The marker topic does not take a record as large as the epoch's marker. The vote finds this out, or the commit if "
+    "somebody lowered max.message.bytes of the marker topic, or added partitions to the topic, after the vote.",
+    "Raise max.message.bytes of the marker topic as the message says. Clear the failed task.",
 )
 MARKER_CHANGED = KAFKA_SINK.code(
     "EPOCHS-MARKER-CHANGED",
@@ -2107,8 +2108,10 @@ SQL_TABLE_UNUSABLE = SQL.code(
 SQL_UNIQUE_INDEX_MISSING = SQL.code(
     "EPOCHS-SQL-UNIQUE-INDEX-MISSING",
     Refused,
-    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has none.",
-    "Create a unique index on these columns, neither partial nor deferrable. Then clear the failed task.",
+    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has none, or has a deferrable "
+    "constraint on these columns, by which PostgreSQL lets no upsert go.",
+    "Create a unique index on these columns, neither partial nor deferrable; drop a deferrable constraint on them "
+    "first. Then clear the failed task.",
 )
 SQL_SEQUENCE_EXHAUSTED = SQL.code(
     "EPOCHS-SQL-SEQUENCE-EXHAUSTED",
@@ -2137,7 +2140,8 @@ SQL_COMMIT_REFUSED = SQL.code(
     "The database refuses the rows of an epoch that the sink promised in its vote: somebody changed the database "
     "after the vote, or the vote did not rehearse the rows (`rehearse=False`).",
     "Undo the change, or remove what conflicts with the rows. Then clear the commit task. If that is impossible, "
-    "complete the epoch without this sink's rows: `airflow epochs waive`.",
+    "complete the epoch without the rows of the sink that the message names: `airflow epochs waive`. If it names "
+    "several, find out first whose rows the database refuses (docs/sql.md, 'Several sinks of one database').",
 )
 SINK_UNANSWERED = SQL.code(
     "EPOCHS-SINK-UNANSWERED",

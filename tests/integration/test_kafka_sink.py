@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 from collections.abc import Callable
@@ -407,6 +408,71 @@ def test_rows_that_the_topic_refuses_after_the_vote_are_all_sent_once_it_takes_t
     set_config(admin, topic, "max.message.bytes", str(before))
     assert feed.commit(attempt, staged).rows == 3
     assert visible(broker.bootstrap, topic) == data
+
+
+def obeyed(admin: AdminClient, refused: Refused, markers: str) -> None:
+    """Do what the command does that the error tells to run: it must be about the marker topic."""
+    (command,) = re.findall(r"`(kafka-configs.sh [^`]*)`", refused.remedy)
+    *_, topic, add, setting = command.split()
+    assert (topic, add) == (markers, "--add-config")
+    set_config(admin, topic, *setting.split("="))
+
+
+def test_a_marker_that_its_topic_refuses_after_the_vote_is_sent_once_the_command_of_the_error_was_run(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic, markers = create(admin, f"out-{pipeline}"), f"markers-{pipeline}"
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path, marker_topic=markers)
+    feed.run(rows("a"))
+    attempt, sent = feed.attempt(), []
+    staged = feed.staged(attempt, rows("b", "c"))
+    set_config(admin, markers, "max.message.bytes", "200")
+    feed.world.at["kafka.begin"] = lambda: sent.append("begin")
+    with pytest.raises(Refused, match=f"The marker topic {markers} takes at most 200 bytes") as refused:
+        feed.commit(attempt, staged)
+    assert refused.value.code is codes.MARKER_TOO_LARGE and "Clear the failed task" in refused.value.remedy
+    assert not sent, "no row need be sent to know this"
+    assert visible(broker.bootstrap, topic) == ["a"]
+    obeyed(admin, refused.value, markers)
+    assert feed.commit(attempt, staged).rows == 2
+    assert visible(broker.bootstrap, topic) == ["a", "b", "c"]
+
+
+def test_a_marker_topic_that_shrinks_while_rows_are_sent_is_the_one_that_the_error_names(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic, markers = create(admin, f"out-{pipeline}"), f"markers-{pipeline}"
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path, marker_topic=markers)
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+    feed.world.at["kafka.rows.sent"] = lambda: set_config(admin, markers, "max.message.bytes", "200")
+    with pytest.raises(NotApplied, match=f"larger than topic {markers} takes now") as refused:
+        feed.commit(attempt, staged)
+    assert refused.value.code is codes.KAFKA_SEND_FAILED
+    assert f"Set `max.message.bytes` of topic {markers} to what it was" in refused.value.remedy
+    set_config(admin, markers, "max.message.bytes", "1048588")
+    del feed.world.at["kafka.rows.sent"]
+    assert feed.commit(attempt, staged).rows == 2
+    assert visible(broker.bootstrap, topic) == ["a", "b"]
+
+
+def test_a_marker_that_grew_with_partitions_added_after_the_vote_is_sent_once_the_command_of_the_error_was_run(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic, added, limit = create(admin, f"out-{pipeline}"), 40, 1_000
+    markers = create(admin, f"markers-{pipeline}", 2, cleanup_policy="compact", max_message_bytes=str(limit))
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path, marker_topic=markers)
+    attempt, data = feed.attempt(), [str(number) for number in range(2_000)]
+    staged = feed.staged(attempt, rows(*data).append_column("key", pa.array(data, pa.string())))
+    admin.create_partitions([NewPartitions(topic, added)])[topic].result()
+    wait_until(lambda: len(admin.list_topics(topic, timeout=5).topics[topic].partitions) == added)
+    with pytest.raises(Refused, match=rf"topic {topic} has {added} partitions.* takes at most {limit} byt") as refused:
+        feed.commit(attempt, staged)
+    obeyed(admin, refused.value, markers)
+    receipt = feed.commit(attempt, staged)
+    assert len(receipt.detail["offsets"]) == added
+    seen = [values(seen_by_confluent(broker.bootstrap, topic, number)) for number in range(added)]
+    assert sorted(value or "" for each in seen for value in each) == sorted(data)
 
 
 # --- the vote -------------------------------------------------------------------------------------------------

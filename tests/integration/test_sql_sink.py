@@ -234,7 +234,6 @@ def test_a_partitioned_table_takes_epochs(pg: SqlWorld, options: dict[str, Any])
         "CREATE UNIQUE INDEX ON v (id) WHERE n > 0",
         "CREATE UNIQUE INDEX ON v (abs(id))",
         "CREATE UNIQUE INDEX ON v (id, n)",
-        "ALTER TABLE v ADD UNIQUE (id) DEFERRABLE",
     ],
 )
 def test_an_upsert_needs_an_index_that_it_can_go_by(pg: SqlWorld, index: str) -> None:
@@ -252,6 +251,57 @@ def test_the_index_that_the_error_of_an_upsert_creates_will_do(world: SqlWorld) 
     world.db.run(statement)
     world.epoch(sink, transaction(1), None, rows(1, N=[1]))
     assert world.ids('"V 2"') == [1]
+
+
+DEFERRABLE = {
+    "primary key": 'CREATE TABLE "V 2" (id bigint PRIMARY KEY DEFERRABLE, city text)',
+    "unique": 'CREATE TABLE "V 2" (city text, id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)',
+    "both": 'CREATE TABLE "V 2" (id bigint PRIMARY KEY DEFERRABLE, city text, UNIQUE (id) INCLUDE (city) DEFERRABLE)',
+    "and an index": 'CREATE TABLE "V 2" (id bigint PRIMARY KEY, city text, CONSTRAINT "d" UNIQUE (id) DEFERRABLE)',
+    "of its partitioned table": 'CREATE TABLE "all" (id bigint PRIMARY KEY DEFERRABLE, city text)'
+    ' PARTITION BY RANGE (id); CREATE TABLE "V 2" PARTITION OF "all" DEFAULT',
+}
+
+
+def dropped_as_the_error_says(world: SqlWorld, error: str) -> None:
+    assert "EPOCHS-SQL-UNIQUE-INDEX-MISSING: Table 'V 2' has a unique constraint on exactly id that is deferr" in error
+    statements = re.findall(r"`((?:ALTER TABLE|CREATE UNIQUE INDEX) [^`]*)`", error)
+    assert statements
+    world.db.run(*statements)
+
+
+@pytest.mark.parametrize("made", DEFERRABLE)
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_a_deferrable_key_is_replaced_by_the_statements_of_the_error_and_then_the_upsert_works(
+    pg: SqlWorld, made: str, rehearse: bool
+) -> None:
+    pg.db.run(*DEFERRABLE[made].split("; "))
+    sink = pg.sink('"V 2"', mode="upsert", keys=["id"], rehearse=rehearse)
+    reason = pg.reason_against(sink, rows(1, city=["Rome"]))
+    with pytest.raises(Refused) as refused:
+        sink.require_ready("orders", None, pg.env)
+    assert reason == refused.value.reason
+    dropped_as_the_error_says(pg, reason)
+    sink.require_ready("orders", None, pg.env)
+    first, second = transaction(1), transaction(2)
+    pg.epoch(sink, first, None, rows(1, city=["Rome"]))
+    pg.epoch(sink, second, first, rows(1, 2, city=["Oslo", "Bonn"]))
+    assert pg.db.run('SELECT id, city FROM "V 2" ORDER BY id') == [(1, "Oslo"), (2, "Bonn")]
+
+
+def test_a_deferrable_constraint_that_the_keys_get_after_the_vote_stops_the_commit_until_it_is_dropped(
+    pg: SqlWorld,
+) -> None:
+    pg.db.run('CREATE TABLE "V 2" (id bigint PRIMARY KEY, city text)')
+    sink, attempt = pg.sink('"V 2"', mode="upsert", keys=["id"]), attempt_of(transaction(1))
+    staged = pg.staged(sink, attempt, rows(1, city=["Rome"]))
+    pg.db.run('ALTER TABLE "V 2" ADD CONSTRAINT late UNIQUE (id) DEFERRABLE')
+    with pytest.raises(Corrupt, match="has a unique constraint on exactly id that is deferrable") as stopped:
+        sink.commit(attempt, staged, pg.env)
+    assert "Undo what was changed in the database" in stopped.value.remedy
+    pg.db.run('ALTER TABLE "V 2" DROP CONSTRAINT late')
+    sink.commit(attempt, staged, pg.env)
+    assert pg.ids('"V 2"') == [1]
 
 
 def test_each_set_of_keys_gets_an_index_of_another_name(world: SqlWorld) -> None:

@@ -166,6 +166,46 @@ def test_rows_that_sqlite_ignores_or_replaces_in_silence_are_a_vote_against(
     assert sqlite.db.run("SELECT id, n FROM v ORDER BY id") == [(1, 10), (2, 20), (4, 30)]
 
 
+CLAUSES = {
+    "a comment": "n bigint UNIQUE ON /* whatever */ CONFLICT REPLACE",
+    "a line of comment": "n bigint UNIQUE ON -- whatever\nCONFLICT REPLACE",
+    "comment and blanks": "n bigint UNIQUE on /* ' */ /**/\n-- '\n conflict /* \" */ replace",
+    "a text that begins no comment": "m text DEFAULT '/*', n bigint UNIQUE ON CONFLICT REPLACE, o text DEFAULT '*/'",
+    "a name that begins no comment": 'm text, "--" text, n bigint UNIQUE ON CONFLICT REPLACE',
+    "a quote in a comment": "-- the owner's\nn bigint UNIQUE ON /* isn't */ CONFLICT REPLACE",
+    "quotes of all kinds": "[a--'b] text, `c/*'` text, \"d\"\"--\" text DEFAULT 'e''--',"
+    " n bigint UNIQUE ON/**/CONFLICT REPLACE",
+}
+
+
+@MODES
+@pytest.mark.parametrize("spelled", CLAUSES)
+def test_a_row_that_sqlite_would_replace_is_not_lost_however_the_table_spells_it(
+    sqlite: SqlWorld, spelled: str, options: dict[str, Any]
+) -> None:
+    sqlite.db.run(f"CREATE TABLE v (id bigint PRIMARY KEY, {CLAUSES[spelled]})")
+    sink, first = sqlite.sink("v", **options), transaction(1)
+    sqlite.epoch(sink, first, None, rows(1, 2, n=[10, 20]))
+    vote = sqlite.voted(sink, attempt_of(transaction(2), first), rows(3, 4, n=[10, 30]))
+    assert "UNIQUE constraint failed: v.n" in (vote.reason or "")
+    sqlite.epoch(sink, transaction(2), first, rows(4, n=[30]))
+    assert sqlite.db.run("SELECT id, n FROM v ORDER BY id") == [(1, 10), (2, 20), (4, 30)]
+
+
+@pytest.mark.parametrize("told", ["/* no ON CONFLICT */", "-- no ON CONFLICT\n", "DEFAULT 'no ON CONFLICT'"])
+def test_a_trigger_of_sqlite_may_ignore_rows_of_its_own_where_the_table_only_tells_of_conflicts(
+    sqlite: SqlWorld, told: str
+) -> None:
+    """An INSERT that says what becomes of conflicts says so for the triggers' statements too."""
+    sqlite.db.run(
+        f"CREATE TABLE v (id bigint PRIMARY KEY, n bigint {told})",
+        "CREATE TABLE seen (n bigint UNIQUE)",
+        "CREATE TRIGGER t AFTER INSERT ON v BEGIN INSERT OR IGNORE INTO seen VALUES (NEW.n); END",
+    )
+    sqlite.epoch(sqlite.sink("v"), transaction(1), None, rows(1, 2, n=[10, 10]))
+    assert (sqlite.ids("v"), sqlite.db.run("SELECT n FROM seen")) == ([1, 2], [(10,)])
+
+
 @MODES
 def test_rows_that_a_trigger_of_sqlite_ignores_are_a_vote_against(sqlite: SqlWorld, options: dict[str, Any]) -> None:
     sqlite.db.run(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.contracts import Disagreement
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
 from tests.support.sql_world import Db, PostgresDb, SqlWorld, committed_while_another_waits
@@ -388,6 +388,70 @@ def test_notes_that_row_level_security_hides_from_the_user_are_refused_before_th
     pg.db.run(disable)
     sink.require_ready("orders", SECOND, pg.env)
     pg.epoch(sink, THIRD, SECOND, change("Ann, late", 15, id="a"))
+    assert pg.db.run("SELECT * FROM members") == []
+
+
+@pytest.mark.parametrize("options", [CHANGES, SEQUENCE_ONLY], ids=["deletes", "sequence only"])
+@pytest.mark.parametrize("whose", ["its own", "another sink's"])
+def test_notes_that_a_crash_would_lose_are_refused_until_they_are_logged_as_the_error_says(
+    pg: SqlWorld, options: dict[str, Any], whose: str
+) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    notes = notes_of(pg, "members")
+    pg.db.run(f"ALTER TABLE {notes} SET UNLOGGED")
+    if whose == "another sink's":
+        pg.db.run("ALTER TABLE members ALTER id TYPE text")
+    sink = pg.sink("members", keys=["id"], **options)
+    with pytest.raises(Refused, match="where deleted keys are noted, is UNLOGGED") as refused:
+        sink.require_ready("orders", SECOND, pg.env)
+    assert "UNLOGGED" in str(pg.voted(sink, attempt_of(THIRD, SECOND), change(None, 30, id="b")).reason)
+    (logged,) = re.findall("`(ALTER TABLE [^`]+)`", refused.value.remedy)
+    pg.db.run(logged)
+    sink.require_ready("orders", SECOND, pg.env)
+    pg.epoch(sink, THIRD, SECOND, change("Ann, late", 15, id="a"))
+    assert pg.db.run("SELECT * FROM members") == []
+    assert pg.db.run(f"SELECT relpersistence::text FROM pg_class WHERE oid = '{notes}'::regclass") == [("p",)]
+
+
+def test_notes_that_become_unlogged_after_the_vote_stop_the_commit(pg: SqlWorld) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    sink, attempt, notes = (
+        pg.sink("members", keys=["id"], **CHANGES),
+        attempt_of(THIRD, SECOND),
+        notes_of(pg, "members"),
+    )
+    staged = pg.staged(sink, attempt, change(None, 30, id="b"))
+    pg.db.run(f"ALTER TABLE {notes} SET UNLOGGED")
+    with pytest.raises(Corrupt, match="UNLOGGED"):
+        sink.commit(attempt, staged, pg.env)
+    pg.db.run(f"ALTER TABLE {notes} SET LOGGED")
+    sink.commit(attempt, staged, pg.env)
+    assert pg.db.run(f"SELECT id, lsn FROM {notes} ORDER BY id") == [("a", 20), ("b", 30)]
+
+
+def test_a_deferrable_constraint_on_the_notes_is_dropped_as_the_error_says(pg: SqlWorld) -> None:
+    pg.db.run(MEMBERS)
+    delete(pg, "members", id="a")
+    notes = notes_of(pg, "members")
+    pg.db.run(f"ALTER TABLE {notes} ADD UNIQUE (id) DEFERRABLE")
+    sink = pg.sink("members", keys=["id"], **CHANGES)
+    with pytest.raises(Refused, match="that is deferrable") as refused:
+        sink.require_ready("orders", SECOND, pg.env)
+    pg.db.run(*re.findall("`(ALTER TABLE [^`]+)`", refused.value.remedy))
+    sink.require_ready("orders", SECOND, pg.env)
+    pg.epoch(sink, THIRD, SECOND, change(None, 30, id="b"))
+    assert pg.db.run(f"SELECT id, lsn FROM {notes} ORDER BY id") == [("a", 20), ("b", 30)]
+
+
+def test_notes_of_another_sink_whose_key_is_deferrable_count_all_the_same(pg: SqlWorld) -> None:
+    pg.db.run(
+        MEMBERS,
+        "CREATE TABLE members_deleted_00000000 (id varchar(20) PRIMARY KEY DEFERRABLE, lsn bigint)",
+        "INSERT INTO members_deleted_00000000 VALUES ('a', 20)",
+    )
+    pg.epoch(pg.sink("members", keys=["id"], **CHANGES), FIRST, None, change("Ann, late", 15, id="a"))
     assert pg.db.run("SELECT * FROM members") == []
 
 

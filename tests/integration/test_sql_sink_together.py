@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,15 @@ from airflow_epochs.model import Run
 from airflow_epochs.sinks.sql.database import Numbers, Session
 from airflow_epochs.sinks.sql.participant import SqlParticipant
 from airflow_epochs.sinks.sql.postgres import PostgresSession
+from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.sinks.sql.table import SqlTable
+from airflow_epochs.spark.driver.delta.keys import DELETED
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.environment import Environment
 from tests.support.faults_world import abort, crash
+from tests.support.remedies import typed
 from tests.support.sql_pipeline import CHILD, COLUMNS, NAMES, Related, related
 from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_sqlite
 
@@ -220,6 +224,116 @@ def test_sinks_that_version_0_1_has_committed_apart_are_completed(db: Db, tmp_pa
     world.require_all_shown()
 
 
+# -- who is to blame ------------------------------------------------------------------------------------------------
+
+REGIONS = ("CREATE TABLE regions (partition bigint PRIMARY KEY)", "INSERT INTO regions VALUES (0), (1), (2), (3)")
+DEFERRED = "FOREIGN KEY (partition) REFERENCES regions DEFERRABLE INITIALLY DEFERRED"
+REFERRING = {
+    "a table": (f"CREATE TABLE orders ({COLUMNS}, {DEFERRED})",),
+    "a partitioned table": (
+        f"CREATE TABLE orders ({COLUMNS}, {DEFERRED}) PARTITION BY LIST (partition)",
+        "CREATE TABLE the_orders PARTITION OF orders DEFAULT",
+    ),
+}
+WAIVER = re.compile("`airflow epochs waive ")
+
+
+def with_regions(db: Db, folder: Path, orders: Sequence[str], **options: Any) -> Related:
+    """``orders`` refers to a table that is not the pipeline's, and ``lines``, the last sink, refers to none."""
+    db.run(*REGIONS, *orders, f'CREATE TABLE lines ({COLUMNS}, UNIQUE (partition, "offset"))')
+    world = Related(folder, db, options=options)
+    world.source.produce(4)
+    return world
+
+
+@pytest.mark.parametrize("referring", REFERRING)
+def test_a_constraint_that_a_commit_breaks_blames_the_sink_of_its_table_whose_waiver_lets_the_others_commit(
+    pg: Db, tmp_path: Path, referring: str
+) -> None:
+    world = with_regions(pg, tmp_path, REFERRING[referring])
+    error = world.run(1, {"decision.landed": lambda: pg.run("DELETE FROM regions")})
+    assert isinstance(error, Corrupt) and error.sink == "orders"
+    assert "Table " + pg.table("orders") + " refuses the rows of orders/1/" in error.what
+    typed(tmp_path / "ledger", error, "waive")
+    assert world.run(2) is None
+    assert world.shown() == [[], world.source.all_rows()]
+
+
+def test_a_constraint_that_a_commit_breaks_is_mended_as_the_error_says_and_every_row_goes_in(
+    pg: Db, tmp_path: Path
+) -> None:
+    world = with_regions(pg, tmp_path, REFERRING["a table"])
+    assert isinstance(world.run(1, {"decision.landed": lambda: pg.run("DELETE FROM regions")}), Corrupt)
+    pg.run(REGIONS[1])
+    assert world.run(2) is None
+    world.require_all_shown()
+
+
+def names_all_and_waives_none(error: Exception | None) -> None:
+    assert isinstance(error, Corrupt) and error.code is codes.SQL_COMMIT_REFUSED, error
+    assert "that the sinks orders, lines write in one transaction" in error.what
+    assert error.sink is None and not WAIVER.search(str(error))
+
+
+def test_what_the_database_blames_on_no_table_names_all_sinks_and_no_waiver(pg: Db, tmp_path: Path) -> None:
+    world = with_regions(pg, tmp_path, REFERRING["a table"])
+    pg.run(
+        "CREATE TABLE closed (day date)",
+        "CREATE FUNCTION open_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF EXISTS (SELECT 1 FROM {pg.table('closed')}) THEN RAISE 'the books are closed'; END IF;"
+        " RETURN NULL; END $$",
+        "CREATE CONSTRAINT TRIGGER books AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION open_only()",
+    )
+    error = world.run(1, {"decision.landed": lambda: pg.run("INSERT INTO closed VALUES ('2026-01-01')")})
+    names_all_and_waives_none(error)
+    assert "the books are closed" in str(error)
+    pg.run("DELETE FROM closed")
+    assert world.run(2) is None
+    world.require_all_shown()
+
+
+def test_a_foreign_key_beside_an_upsert_that_may_have_broken_it_names_all_sinks_and_no_waiver(
+    pg: Db, tmp_path: Path
+) -> None:
+    orders = f'CREATE TABLE orders ({COLUMNS}, UNIQUE (partition, "offset"), {DEFERRED})'
+    world = with_regions(pg, tmp_path, [orders], mode="upsert", keys=["partition", "offset"])
+    names_all_and_waives_none(world.run(1, {"decision.landed": lambda: pg.run("DELETE FROM regions")}))
+    pg.run(REGIONS[1])
+    assert world.run(2) is None
+    world.require_all_shown()
+
+
+def test_a_parent_that_deletes_what_another_client_has_referred_to_does_not_blame_its_child(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    pg = SqlWorld(new_postgres(postgres), tmp_path)
+    pg.db.run(
+        "CREATE TABLE people (id bigint PRIMARY KEY)",
+        "INSERT INTO people VALUES (1), (2)",
+        "CREATE TABLE mails (id bigint, person bigint REFERENCES people DEFERRABLE INITIALLY DEFERRED)",
+    )
+    deleting: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "delete_when": "gone"}
+    people = SqlSink("people", "db", pg.db.table("people"), staging=str(tmp_path / "staging"), **deleting)
+    mails = SqlSink("mails", "db", pg.db.table("mails"), staging=str(tmp_path / "staging"))
+    attempt = attempt_of(transaction(1))
+    deleted = rows(1).append_column(DELETED, [[True]])
+    those = [
+        (people, attempt, pg.staged(people, attempt, deleted)),
+        (mails, attempt, pg.staged(mails, attempt, rows(7, person=[2]))),
+    ]
+    pg.db.run("INSERT INTO mails VALUES (6, 1)")
+    with pytest.raises(Corrupt, match="the sinks people, mails write in one transaction") as error:
+        people.commit_together(those, pg.env)
+    assert not WAIVER.search(str(error.value))
+    pg.db.run("DELETE FROM mails WHERE id = 6")
+    assert {name: receipt.rows for name, receipt in people.commit_together(those, pg.env).items()} == {
+        "people": 1,
+        "mails": 1,
+    }
+    assert (pg.ids("people"), pg.ids("mails")) == ([2], [7])
+
+
 # -- sequences ------------------------------------------------------------------------------------------------------
 
 NUMBERED = {
@@ -331,6 +445,56 @@ def test_sinks_that_swap_their_names_or_tables_are_refused_and_go_on_at_their_ow
     world.source.produce(2)
     assert anew.run(4) is None, "both have new names, as the error says"
     world.require_all_shown("first", "second")
+
+
+RESTARTED = {
+    "an identity": ("n bigint GENERATED BY DEFAULT AS IDENTITY (MAXVALUE 100)", "ALTER TABLE orders ALTER n RESTART"),
+    "a sequence": ("n bigint DEFAULT nextval('\"s %\"')", 'ALTER SEQUENCE "s %" RESTART'),
+}
+RIGHTS = {"an identity": ["SELECT", "SELECT, USAGE"], "a sequence": ["USAGE", "SELECT, USAGE"]}
+
+
+@pytest.mark.parametrize(("kind", "rights"), [(kind, each) for kind, some in RIGHTS.items() for each in some])
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_a_sequence_that_was_restarted_near_its_end_is_a_vote_against_until_it_has_more_numbers(
+    postgres: Postgres, tmp_path: Path, kind: str, rights: str, rehearse: bool
+) -> None:
+    """A user who may not read a sequence draws a number to know where it is."""
+    world, (column, restart) = SqlWorld(new_postgres(postgres), tmp_path), RESTARTED[kind]
+    numbers_only_to_100(world, column, rights)
+    sink, drawn = world.sink(rehearse=rehearse), 3 * rehearse + (not rehearse and rights == "USAGE")
+    world.db.run(f"{restart} WITH {99 - 3 * rehearse}")
+    reason = world.reason_against(sink, rows(1, 2, 3))
+    assert f"has {2 + 3 * rehearse - drawn} numbers left, and the epoch needs 3" in reason
+    (statement,) = re.findall(r"`(ALTER [^`]*)`", reason)
+    world.db.run(statement)
+    world.epoch(sink, transaction(1), None, rows(1, 2, 3))
+    assert world.ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", RESTARTED)
+def test_a_sequence_that_was_restarted_far_from_its_end_is_no_reason_to_abort(
+    postgres: Postgres, tmp_path: Path, kind: str
+) -> None:
+    world, (column, restart) = SqlWorld(new_postgres(postgres), tmp_path), RESTARTED[kind]
+    numbers_only_to_100(world, column, "SELECT, USAGE")
+    world.db.run(f"{restart.partition(' RESTART')[0]} {'SET ' if kind == 'an identity' else ''}START 99")
+    world.db.run(f"{restart} WITH 98")
+    world.epoch(world.sink(rehearse=False), transaction(1), None, rows(1, 2, 3))
+    assert world.db.run("SELECT n FROM orders ORDER BY n") == [(98,), (99,), (100,)]
+
+
+def numbers_only_to_100(world: SqlWorld, column: str, rights: str) -> None:
+    """A table ``orders`` with such a column; the sink's user has these rights on the sequence."""
+    user, schema = f"u{world.db.table().partition('.')[0]}", world.db.table().partition(".")[0]
+    world.db.run('CREATE SEQUENCE "s %" MAXVALUE 100', f"CREATE TABLE orders (id bigint, {column})")
+    world.db.run(
+        f"CREATE USER {user} PASSWORD 'x'",
+        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}",
+        f"GRANT INSERT ON orders TO {user}",
+        f"GRANT {rights} ON ALL SEQUENCES IN SCHEMA {schema} TO {user}",
+    )
+    world.env.connections["db"] = world.db.connection(login=user, password="x")
 
 
 # -- places that exchange their sinks ---------------------------------------------------------------------------------

@@ -109,16 +109,34 @@ def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
 
 def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) -> None:
     """Check that the marker topic takes the marker, which grows with the partitions of the topic and of the input."""
+    if (size := _size_at_most(marker, rows)) > markers.record_bytes_max:
+        raise _too_large(markers, rows, f"may have {size} bytes", size)
+
+
+def require_taken(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord, key: str) -> None:
+    """As ``require_room``, of a marker whose ``offsets`` are known, and after the vote: somebody may have changed both.
+
+    ``key``: as ``Markers.key``.
+    """
+    if (size := size_of((key.encode(), marker.encoded(), None, []))) > markers.record_bytes_max:
+        raise _too_large(markers, rows, f"has {size} bytes", _size_at_most(marker, rows))
+
+
+def _size_at_most(marker: MarkerRecord, rows: TopicFacts) -> int:
+    """The marker's size if the epoch has rows in each partition."""
     ranges = {str(partition): [LARGE_OFFSET, LARGE_OFFSET] for partition in range(rows.partitions)}
-    size = size_of((b"", replace(marker, offsets=ranges).encoded(), None, [])) + KEY_BYTES_MAX
-    if size > markers.record_bytes_max:
-        raise Refused(
-            f"The marker of the epoch may have {size} bytes, because topic {rows.name} has {rows.partitions} "
-            f"partitions. The marker topic {markers.name} takes at most {markers.record_bytes_max} bytes.",
-            code=codes.MARKER_TOO_LARGE,
-            remedy="Raise max.message.bytes of the marker topic: "
-            f"{markers.altering(f'max.message.bytes={2 * size}')}. Clear the stage task.",
-        )
+    return size_of((b"", replace(marker, offsets=ranges).encoded(), None, [])) + KEY_BYTES_MAX
+
+
+def _too_large(markers: TopicFacts, rows: TopicFacts, what: str, at_most: int) -> Refused:
+    return Refused(
+        f"The marker of the epoch {what}: topic {rows.name} has {rows.partitions} partitions, and the marker names "
+        f"each that gets rows, and each partition of the input. The marker topic {markers.name} takes at most "
+        f"{markers.record_bytes_max} bytes. No row is visible.",
+        code=codes.MARKER_TOO_LARGE,
+        remedy="Raise max.message.bytes of the marker topic: "
+        f"{markers.altering(f'max.message.bytes={2 * at_most}')}. Clear the failed task.",
+    )
 
 
 def require_marker(found: MarkerRecord | None, previous: TransactionId | None, markers: Markers) -> None:

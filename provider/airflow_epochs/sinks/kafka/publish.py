@@ -19,6 +19,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Disagreement, Ends, Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, Shown, Staged, TransactionId, compare
+from airflow_epochs.sinks.kafka import checks
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
@@ -75,7 +76,7 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
         NotApplied: The topic shows the previous epoch: no transaction that this call began can change that.
         OutcomeUnknown: The brokers cannot be asked whether this or an earlier try was committed.
         RowsGone: The topic shows the previous epoch, and staged rows are gone.
-        Refused: The brokers say no.
+        Refused: The brokers say no, or the marker topic takes no marker of this size any more.
         Corrupt: The marker is neither that of the previous nor of this transaction.
     """
     heard = _Heard()
@@ -180,6 +181,7 @@ class _Transaction:
         from confluent_kafka import KafkaException
 
         partitions = self._partitions()
+        self._require_taken(self._marker({}, {}), self.this.facts[0])  # one too large even so: no row need be sent
         before = self.this.cluster.ends(self.this.topic, partitions)
         with self.this.cluster.asking("begin a transaction"):
             self.producer.begin_transaction()
@@ -228,8 +230,9 @@ class _Transaction:
         self.env.reached("kafka.begin")
         self._send_rows(len(partitions))
         self.env.reached("kafka.rows.sent")
-        now = range(self._same_topic().partitions)  # somebody may have added some meanwhile: the producer uses them
-        marker = self._marker(before, self.this.cluster.ends(self.this.topic, now))
+        now = self._same_topic()  # somebody may have added partitions meanwhile: the producer uses them
+        marker = self._marker(before, self.this.cluster.ends(self.this.topic, range(now.partitions)))
+        self._require_taken(marker, now)
         markers = self.this.markers
         self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.assigned().partition, [])
         self._flush()
@@ -300,6 +303,10 @@ class _Transaction:
             MarkerRecord.of(self.this.txn, rows, marker_topic, self.this.staged, self.this.ends), offsets=sent
         )
 
+    def _require_taken(self, marker: MarkerRecord, rows: TopicFacts | None) -> None:
+        assert rows
+        checks.require_taken(self.this.facts[1], rows, marker, self.this.markers.key)
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _abort(self) -> bool:
@@ -324,13 +331,7 @@ class _Transaction:
         if found & fenced() or (self.heard.held_back_s and KafkaError._MSG_TIMED_OUT in found):
             return self._ended(told)
         if KafkaError.MSG_SIZE_TOO_LARGE in found:
-            return NotApplied(
-                f"A record of this epoch is larger than topic {self.this.topic} takes now: {told.str()}. It took the "
-                "record at the vote. No row is visible.",
-                code=codes.KAFKA_SEND_FAILED,
-                remedy=f"Set `max.message.bytes` of topic {self.this.topic} to what it was at the vote, or to more. "
-                "Then clear the commit task.",
-            )
+            return self._too_large(told)
         if self.heard.failed:
             partition, failure = self.heard.failed[0]
             return NotApplied(
@@ -338,6 +339,18 @@ class _Transaction:
                 code=codes.KAFKA_SEND_FAILED,
             )
         return self.this.cluster.failure("send the epoch", told)
+
+    def _too_large(self, told: KafkaError) -> NotApplied:
+        """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
+        refused = (partition for partition, error in self.heard.failed if error.code() == told.MSG_SIZE_TOO_LARGE)
+        topic = next(refused, self.this.topic).partition("[")[0]
+        return NotApplied(
+            f"A record of this epoch is larger than topic {topic} takes now: {told.str()}. It took the record at the "
+            "vote. No row is visible.",
+            code=codes.KAFKA_SEND_FAILED,
+            remedy=f"Set `max.message.bytes` of topic {topic} to what it was at the vote, or to more. Then clear the "
+            "commit task.",
+        )
 
     def _named(self, error: KafkaError) -> KafkaError:
         """What is behind an error that says no more than that the producer has failed for good."""

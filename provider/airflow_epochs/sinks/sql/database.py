@@ -25,10 +25,14 @@ class RowRefused(Refused):
     Attributes:
         row: The row's batch, and its number there; None if unknown.
         line: The row's last line in the CSV of all rows, from 1, as COPY counts; 0 if unknown.
+        table: Schema and name of the table whose constraint the row breaks; None if the database names none.
+        refers: Whether this constraint is a foreign key. Then the row may also be one of the table that it refers to.
     """
 
     row: tuple[pa.RecordBatch, int] | None = None
     line: int = 0
+    table: tuple[str, str] | None = None
+    refers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.statements import Names
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, quoted
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, quoted, require_none_deferrable
 
 _WHOLE_BYTES = 40
 """A target's name of this size is the stem as it is: PostgreSQL cuts names to 63 bytes."""
@@ -97,12 +97,18 @@ class Deletions:
         return self.session.exists(self.table.schema, self.name)
 
     def require_rights(self, *, deletes: bool) -> None:
-        """The connection's user has the rights on the notes that it needs. ``deletes``: also to note deletions.
+        """The notes last, and the connection's user has the rights that it needs. ``deletes``: also to note deletions.
 
         Raises:
-            Refused: It lacks some, or a policy of row-level security hides notes from it.
+            Refused: It lacks some, or a policy of row-level security hides notes from it, or a crash could lose notes.
         """
         tables = list(self._tables())
+        if passing := next((notes for notes in tables if not notes.lasts), None):
+            raise self._passing(passing)
+        if deletes:
+            for notes in tables:
+                if notes.name == self.name:
+                    require_none_deferrable(notes, self.keys, notes.spelled)
         if hidden := next((notes for notes in tables if notes.hides), None):
             raise self._hidden(hidden)
         if lacks := self._lacks(tables, deletes):
@@ -114,6 +120,15 @@ class Deletions:
                 remedy="Grant the user these rights: "
                 f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
             )
+
+    @staticmethod
+    def _passing(notes: SqlTable) -> Refused:
+        return Refused(
+            f"{notes.spelled}, where deleted keys are noted, is UNLOGGED: a crash of the server would lose the notes, "
+            "and an older row could bring a deleted key back.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy=f"Make it an ordinary table: `ALTER TABLE {notes.spelled} SET LOGGED`. Then clear the failed task.",
+        )
 
     @staticmethod
     def _hidden(notes: SqlTable) -> Refused:
@@ -203,7 +218,7 @@ class Deletions:
         columns, keys = (sorted(map(fold, names)) for names in (self._columns, self.keys))
         if sorted(fold(column.name) for column in found.columns) != columns:
             return False
-        if keys not in [sorted(map(fold, index)) for index in found.unique]:
+        if keys not in [sorted(map(fold, index)) for index in (*found.unique, *found.deferrable)]:
             return False
         named = _NOTES.fullmatch(found.name)
         if named is None:

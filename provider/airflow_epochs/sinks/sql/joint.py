@@ -6,20 +6,21 @@ all of them together, and the first commit task that comes commits all; each of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.errors import NotApplied, Refused, RowsGone, located
+from airflow_epochs.errors import Corrupt, NotApplied, Refused, RowsGone, located
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind, attempt_fields
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
-from airflow_epochs.sinks.sql.database import Session, part_of
+from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
 from airflow_epochs.sinks.sql.marker import MarkerRow
 from airflow_epochs.sinks.sql.participant import Rehearsed, SqlParticipant
 from airflow_epochs.sinks.sql.sequences import shortages
+from airflow_epochs.sinks.sql.table import SqlTable
 from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
@@ -160,16 +161,63 @@ def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, R
         each.name: each.of.receipt(each.attempt, each.staged, rows[each.name], each.of.detail(session))
         for each in committers
     }
-    with committers[-1].located(), committers[-1].of.promised(committers[-1].attempt.txn):
-        session.settle()
     if not todo:
         session.commit()  # of the locks: it waits for the standby that the first one may not have got
         return receipts
-    env.reached("sql.commit.before")
-    with committers[-1].located(), committers[-1].of.promised(committers[-1].attempt.txn):
+    with _located(todo), _blaming(todo, _tables(session, todo)):
+        session.settle()
+        env.reached("sql.commit.before")
         session.commit()
     env.reached("sql.commit.after")
     return receipts
+
+
+def _tables(session: Session, todo: Sequence[Committer]) -> dict[str, SqlTable | None]:
+    """The table of each sink, if there are several."""
+    return {each.name: session.table(*each.of.sink.table_name) for each in todo} if len(todo) > 1 else {}
+
+
+def _located(todo: Sequence[Committer]) -> AbstractContextManager[None]:
+    """Lets each error name the epoch, and the sink if there is one only."""
+    return todo[0].located() if len(todo) == 1 else located(**attempt_fields(todo[0].attempt.txn))
+
+
+@contextmanager
+def _blaming(todo: Sequence[Committer], tables: Mapping[str, SqlTable | None]) -> Iterator[None]:
+    """For what is refused of the rows of all sinks at once. The error names a sink only if waiving it helps."""
+    try:
+        yield
+    except Refused as refused:
+        blamed = [each for each in todo if len(todo) == 1 or _is_to_blame(each, todo, tables[each.name], refused)]
+        if len(blamed) != 1:
+            raise _of_any(todo, refused) from refused
+        with blamed[0].located(), blamed[0].of.promised(blamed[0].attempt.txn):
+            raise
+
+
+def _is_to_blame(each: Committer, todo: Sequence[Committer], table: SqlTable | None, refused: Refused) -> bool:
+    """Whether the database names this sink's table, and no other sink can have broken the constraint.
+
+    An upsert can break a foreign key to its table: it deletes rows, or changes other columns than its keys.
+    """
+    if not isinstance(refused, RowRefused) or not refused.table or not table or not table.has_rows_in(refused.table):
+        return False
+    return not (refused.refers and any(other.of.sink.keys for other in todo if other is not each))
+
+
+def _of_any(todo: Sequence[Committer], refused: Refused) -> Corrupt:
+    txn = todo[0].attempt.txn
+    return Corrupt(
+        f"The database refuses the rows of {txn} that the sinks {', '.join(each.name for each in todo)} write in one "
+        "transaction, and does not tell whose rows it refuses. All of these sinks promised the epoch in their votes. "
+        f"Nothing was written. The reason: {refused.what}",
+        code=codes.SQL_COMMIT_REFUSED,
+        remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. Then "
+        "clear the commit task. If that is impossible, find out which sink has the rows that break the constraint, as "
+        "docs/sql.md shows in 'Several sinks of one database', and waive this one only. A sink that is waived lacks "
+        "the rows of this epoch for good.",
+        **attempt_fields(txn),
+    )
 
 
 def _locked(session: Session, each: Committer) -> MarkerRow | None:

@@ -84,12 +84,19 @@ be gone. The connection's extra ``commit_timeout`` overrides this."""
 _MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
 """Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
 server that has become a standby."""
-_LONGER = {"55P03": "lock_timeout=5min", "25P03": "idle_in_transaction_session_timeout=30min"}
-"""By SQLSTATE, the setting that gives more time: to wait for a lock, to be idle in a transaction. For all others it is
-``statement_timeout``."""
+_LONGER = {
+    "55P03": "lock_timeout=5min",
+    "25P03": "idle_in_transaction_session_timeout=30min",
+    "25P04": "transaction_timeout=3h",
+}
+"""By SQLSTATE, the setting that gives more time: to wait for a lock, to be idle in a transaction, to end one (since
+PostgreSQL 17). For all others it is ``statement_timeout``."""
+_FOREIGN_KEY_BROKEN = "23503"
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_PERMANENT = "p"
+"""Of ``relpersistence``: neither UNLOGGED nor temporary."""
 _PARTS = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
@@ -97,7 +104,8 @@ _PARTS = """
 """
 """Begins a statement: the table and all of its partitions."""
 _LEAVES = f"""{_PARTS}
-    SELECT c.relname, c.relkind, c.relpersistence FROM part JOIN pg_catalog.pg_class c USING (oid)
+    SELECT n.nspname, c.relname, c.relkind, c.relpersistence
+    FROM part JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
 """
 _TRIGGERS = f"""{_PARTS}
@@ -168,6 +176,19 @@ _UNIQUE = """
 """
 """Strategy 3 is equality. An index whose collation takes different texts as equal comes last: of several on the same
 columns, it decides which rows ON CONFLICT finds."""
+_DEFERRABLE = """
+    WITH RECURSIVE up(columns, oid, parent) AS (
+        SELECT ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                     WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)), c.oid, c.conparentid
+        FROM pg_catalog.pg_constraint c WHERE c.conrelid = %s AND c.contype IN ('p', 'u') AND c.condeferrable
+        UNION ALL
+        SELECT up.columns, c.oid, c.conparentid FROM up JOIN pg_catalog.pg_constraint c ON c.oid = up.parent
+    )
+    SELECT up.columns, n.nspname, t.relname, c.conname
+    FROM up JOIN pg_catalog.pg_constraint c USING (oid) JOIN pg_catalog.pg_class t ON t.oid = c.conrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace WHERE up.parent = 0 ORDER BY c.conname
+"""
+"""What a partition has from its partitioned table can be dropped only there."""
 _PRESENCE = """
     SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
     FROM pg_catalog.unnest(%s::text[]) AS name
@@ -205,14 +226,15 @@ _SEQUENCES = """
         WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refclassid = d.classid AND d.deptype = 'i'
               AND d.refobjid = %s AND a.attname = ANY (%s)
     )
-    SELECT n.attname, n.is_number, c.oid::regclass::text,
-           coalesce(pg_catalog.pg_sequence_last_value(c.oid), s.seqstart - s.seqincrement),
-           s.seqincrement, CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqmin END, s.seqcycle
+    SELECT c.oid::regclass::text, pg_catalog.has_sequence_privilege(c.oid, 'SELECT'),
+           pg_catalog.pg_sequence_last_value(c.oid), s.seqincrement, n.attname, n.is_number,
+           CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqmin END, s.seqcycle
     FROM numbering n JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
     WHERE CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE') ELSE false END
 """
 """A number is a column's value as it is drawn, and not part of what a default computes. The function fails for what is
-no sequence, and only CASE keeps the server from asking it before the joins."""
+no sequence, and only CASE keeps the server from asking it before the joins. The last value is NULL until a number has
+been drawn, from the beginning or since a RESTART."""
 _WIDTHS = {"smallint": 2**15, "integer": 2**31}
 """The types of columns that may end before the sequence does: how many negative numbers each has."""
 _DATABASE = "SELECT oid::bigint, datname FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
@@ -396,6 +418,7 @@ class PostgresSession:
         if not found:
             return None
         ((oid, its_schema, its_name, kind, persistence, writable, hides),) = found
+        partitions = self.execute(_LEAVES, (oid,))
         return SqlTable(
             schema=its_schema,
             name=its_name,
@@ -411,9 +434,12 @@ class PostgresSession:
                 for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
             unique=self._unique(oid),
-            problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
+            deferrable=self._deferrable(oid),
+            problem=_problem(kind, persistence, writable) or _problem_of(partitions),
             hides=hides,
             id=str(oid),
+            lasts=_text(persistence) == _PERMANENT,
+            partitions=frozenset((schema, leaf) for schema, leaf, *_ in partitions),
         )
 
     def _columns(self, oid: int) -> list[tuple[Any, ...]]:
@@ -430,11 +456,12 @@ class PostgresSession:
             found.setdefault(index, {})[column] = Comparison(equals=equals, collation=spelled)
         return {frozenset(columns): columns for columns in found.values()}
 
-    def _problem_of_partitions(self, oid: int) -> str | None:
-        for name, kind, persistence in self.execute(_LEAVES, (oid,)):
-            if problem := _problem(kind, persistence, writable=True):
-                return f"its partition {name!r} is not usable: {problem}"
-        return None
+    def _deferrable(self, oid: int) -> dict[frozenset[str], list[str]]:
+        drops: dict[frozenset[str], list[str]] = {}
+        for columns, schema, table, constraint in self.execute(_DEFERRABLE, (oid,)):
+            drop = f"ALTER TABLE {_regclass(schema, table)} DROP CONSTRAINT {_identifier(constraint)}"
+            drops.setdefault(frozenset(columns), []).append(drop)
+        return drops
 
     def has_triggers(self, table: SqlTable) -> bool:
         """Asks the catalog. The triggers of foreign keys are the server's own."""
@@ -502,9 +529,22 @@ class PostgresSession:
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """Sequences of the columns that are not ``given``; without those that cycle or that the user may not read."""
         kinds = {column.name: column.kind for column in table.columns if column.name not in given}
-        found = self.execute(_SEQUENCES, (table.id, list(kinds)) * 2)
-        drawn = [_drawn(kinds[column], column, *sequence) for column, *sequence in found]
+        drawn = []
+        for name, reads, last, step, column, *rest in self.execute(_SEQUENCES, (table.id, list(kinds)) * 2):
+            before = self._before_first(name, step, reads=reads) if last is None else last
+            drawn.append(_drawn(kinds[column], column, name, before, step, *rest))
         return [numbers for numbers in drawn if numbers]
+
+    def _before_first(self, sequence: str, step: int, *, reads: bool) -> int:
+        """What comes before the next number of a sequence from which none was drawn since it began or was restarted.
+
+        Only the sequence itself says where it was restarted. A user who has USAGE, but not SELECT, may not read it, but
+        may draw a number, which is then gone.
+        """
+        if not reads:
+            return int(self.execute("SELECT pg_catalog.nextval(%s::regclass)", (sequence,))[0][0])
+        ((last, drawn),) = self.execute(f"SELECT last_value, is_called FROM {sequence.replace('%', '%%')}")
+        return int(last) if drawn else int(last) - step
 
     def hurry(self) -> None:
         """Set ``lock_timeout`` to one second."""
@@ -612,7 +652,8 @@ class PostgresSession:
             f"{self.name} refused a row or a statement: {_said(error)}",
             code=codes.SQL_ROW_REFUSED,
         )
-        refused.line = _line(error)
+        refused.line, refused.table = _line(error), _place(error)
+        refused.refers = state == _FOREIGN_KEY_BROKEN
         return refused
 
 
@@ -663,7 +704,7 @@ def _parameters(connection: Connection, who: str) -> dict[str, Any]:
 
 
 def _drawn(
-    kind: str, column: str, is_number: bool, sequence: str, last: int, step: int, end: int, cycles: bool
+    kind: str, column: str, sequence: str, last: int, step: int, is_number: bool, end: int, cycles: bool
 ) -> Numbers | None:
     """What a column draws from a sequence; None if it never ends. ``kind``: the column's type."""
     width = _WIDTHS.get(kind) if is_number else None
@@ -682,15 +723,27 @@ def _regclass(schema: str | None, name: str) -> str:
     return ".".join(_identifier(part) for part in (schema, name) if part is not None)
 
 
+def _text(value: str | bytes) -> str:
+    """A value of the catalog's type "char", which comes as text or bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str | None:
-    """Why a relation cannot be a sink's table; None if it can. The catalog's "char" type comes as text or bytes."""
-    kind, persistence = (v.decode() if isinstance(v, bytes) else v for v in (kind, persistence))
-    if kind in _KINDS:
-        return f"it is {_KINDS[kind]}"
-    if persistence != "p":
+    """Why a relation cannot be a sink's table; None if it can."""
+    if _text(kind) in _KINDS:
+        return f"it is {_KINDS[_text(kind)]}"
+    if _text(persistence) != _PERMANENT:
         return "it is UNLOGGED or temporary, so it would lose its rows in a crash of the server"
     if not writable:
         return "the connection's user may not INSERT into it"
+    return None
+
+
+def _problem_of(partitions: Sequence[tuple[Any, ...]]) -> str | None:
+    """Why one of the partitions, as ``_LEAVES`` lists them, makes a table unusable; None if none does."""
+    for _, name, kind, persistence in partitions:
+        if problem := _problem(kind, persistence, writable=True):
+            return f"its partition {name!r} is not usable: {problem}"
     return None
 
 
@@ -701,6 +754,12 @@ def _line(error: psycopg.Error) -> int:
     """The line of the COPY that the error names, 0 if none. Works in every language of the server's messages."""
     found = _LINE.search(error.diag.context or "")
     return int(found[1]) if found else 0
+
+
+def _place(error: psycopg.Error) -> tuple[str, str] | None:
+    """Schema and name of the table that the error is about; of a foreign key, the one that refers."""
+    schema, name = error.diag.schema_name, error.diag.table_name
+    return (schema, name) if schema and name else None
 
 
 def _said(error: psycopg.Error) -> str:

@@ -39,6 +39,11 @@ _NOT_DONE = ("locked", "busy", "constraint")
 """Words in SQLite's errors after which a COMMIT has certainly not happened."""
 _STRICT_SINCE = (3, 37)
 """The first version of SQLite that has STRICT tables, and says which are."""
+_NO_CLAUSE = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^]]*\] | --[^\n]* | /\*.*?(?:\*/|\Z)""",
+    re.DOTALL | re.VERBOSE,
+)
+"""In a table's definition, texts and names in quotes, and comments: where one begins, the others do not."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 """In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
 
@@ -176,7 +181,7 @@ class SqliteSession:
             ),
             unique=self._unique(its_name, [row[0] for row in columns if row[4]]),
             problem="it is a view" if kind == "view" else None,
-            insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(definition) else "INSERT",
+            insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(_NO_CLAUSE.sub(" ", definition)) else "INSERT",
         )
 
     def _is_strict(self, table: str) -> bool:

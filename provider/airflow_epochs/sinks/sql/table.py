@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs import codes
@@ -71,10 +71,14 @@ class SqlTable:
 
     Attributes:
         unique: The columns of each unique index that an upsert can use -> how it compares each of them.
+        deferrable: The columns of deferrable unique constraints, by which no upsert can go, even where there is an
+            index on the same columns that it could use -> the statements that drop them.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
         hides: Whether row-level security applies to the user, so that it may hide rows.
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
+        partitions: Schema and name of each partition that has rows.
+        lasts: Whether a crash of the server leaves its rows; of a partitioned table, see ``problem``.
     """
 
     schema: str
@@ -85,6 +89,13 @@ class SqlTable:
     hides: bool = False
     id: str | None = None
     insert: str = "INSERT"
+    partitions: frozenset[tuple[str, str]] = frozenset()
+    deferrable: Mapping[frozenset[str], Sequence[str]] = field(default_factory=dict)
+    lasts: bool = True
+
+    def has_rows_in(self, place: tuple[str, str]) -> bool:
+        """Whether the table, or one of its partitions, has this schema and name."""
+        return place == (self.schema, self.name) or place in self.partitions
 
     @property
     def spelled(self) -> str:
@@ -282,6 +293,7 @@ def require_all_seen(table: SqlTable, spelled: str) -> None:
 
 
 def _require_index(table: SqlTable, columns: Sequence[str], spelled: str) -> None:
+    require_none_deferrable(table, columns, spelled)
     if frozenset(columns) not in table.unique:
         raise Refused(
             f"Table {table.name!r} has no unique index on exactly {', '.join(columns)}.",
@@ -289,6 +301,25 @@ def _require_index(table: SqlTable, columns: Sequence[str], spelled: str) -> Non
             remedy="Create a unique index that is neither partial nor deferrable: "
             f"`{_unique_index(table, columns, spelled)}`. Then clear the failed task.",
         )
+
+
+def require_none_deferrable(table: SqlTable, columns: Sequence[str], spelled: str) -> None:
+    """Raise Refused if a deferrable constraint on exactly these columns stops each ON CONFLICT that names them."""
+    drops = table.deferrable.get(frozenset(columns), ())
+    if not drops:
+        return
+    creates = [] if frozenset(columns) in table.unique else [_unique_index(table, columns, spelled)]
+    raise Refused(
+        f"Table {table.name!r} has a unique constraint on exactly {', '.join(columns)} that is deferrable. ON CONFLICT "
+        "takes no such constraint, even if there is another unique index on these columns.",
+        code=codes.SQL_UNIQUE_INDEX_MISSING,
+        remedy=f"{_in_place(drops, creates)}. Then clear the failed task.",
+    )
+
+
+def _in_place(drops: Sequence[str], creates: Sequence[str]) -> str:
+    told = ["Drop the constraint", *(["create a unique index that is not deferrable in its place"] if creates else [])]
+    return f"{', and '.join(told)}: {', then '.join(f'`{each}`' for each in (*drops, *creates))}"
 
 
 def _unique_index(table: SqlTable, columns: Sequence[str], spelled: str) -> str:
