@@ -54,6 +54,14 @@ def unique(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[st
     return {"firsts": new, name: new.select("page", "n", F.lit(False).alias("__deleted"))}
 
 
+def unique_twice(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """As ``unique``, by two states, each with an output of its own."""
+    pages = clicks(batch, epoch).select("page", "n").distinct()
+    seen, also = (pages.join(state[name], ["page", "n"], "left_anti") for name in ("seen", "also"))
+    changes = {name: new.withColumn("__deleted", F.lit(False)) for name, new in (("seen", seen), ("also", also))}
+    return {"firsts": seen, "firsts_again": also, **changes}
+
+
 def firsts(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
     """As ``unique``, and the same rows for an upsert."""
     found = unique(batch, epoch, state)

@@ -155,7 +155,7 @@ def test_a_checkpoint_that_cannot_be_read_once_leads_no_commit_to_spark(
         assert sink.commit(attempt, staged, world).version == 2
         assert proxy.left == 0
         proxy.left = 100
-        with pytest.raises(NotApplied, match=r"lacked the necessary privileges .*checkpoint\.parquet") as raised:
+        with pytest.raises(NotApplied, match=r"AccessDenied \(Access Denied\) to GET /.*checkpoint\.parquet") as raised:
             sink.plan_stage(attempt_of(transaction(2), transaction(1)), "n", world)
         assert "the right to read" in raised.value.remedy
 

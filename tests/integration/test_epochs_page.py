@@ -125,6 +125,18 @@ def test_an_epoch_shows_offsets_votes_receipts_and_every_attempt(ledgers: Ledger
     assert len(re.findall(r"orders/2/[12]/[0-9a-f]{32}", text)) >= 3, "the transaction ids"
 
 
+def test_an_aborted_epoch_is_told_with_what_to_do_now_and_names_no_task_to_clear(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    ledgers.epoch(against="column x is a STRING.\nWhat to do: Correct the transform. Then clear the stage task.")
+    text = reader.text(f"{ORDERS}/epochs/1")
+    assert "What to do: Correct the transform. Then type `airflow epochs retry orders --why …`, or let the next" in text
+    assert "audit: column x is a STRING." in text and "stage task" not in text
+    assert "stage task" not in reader.text("/epochs/")
+    ledgers.epoch()
+    assert "What to do" not in reader.text(f"{ORDERS}/epochs/1"), "there is nothing left to do"
+
+
 def test_an_epoch_has_a_place_for_each_sink_with_its_table_and_version(
     ledgers: Ledgers, reader: Browser, tmp_path: Path
 ) -> None:

@@ -317,15 +317,22 @@ def test_a_run_whose_dag_lacks_one_of_the_tables_brings_none_back(world: TopicWo
     assert shown(world)[:2] == ["abcdef", "abcdef"]
 
 
-def test_tables_go_back_without_one_that_is_gone_together_with_its_sink(world: TopicWorld) -> None:
+@pytest.mark.parametrize("gone", [("lake_b",), LAKES])
+def test_tables_go_back_without_those_that_are_gone_together_with_their_sinks(
+    world: TopicWorld, gone: tuple[str, ...]
+) -> None:
     rewind(world, "--to-epoch", "1", "--restore-tables")
-    shutil.rmtree(world.folder / "lake_b")
-    less = world.but(sinks=("lake_a", "rows"))
+    for sink in gone:
+        shutil.rmtree(world.folder / sink)
+    stay = [sink for sink in LAKES if sink not in gone]
+    less = world.but(sinks=(*stay, "rows"))
     error = less.run(4)
     assert isinstance(error, Refused) and error.code == codes.RESTORE_LACKS_SINK
-    typed(world.ledger_root, error, "adopt-sink")
+    for sink in gone:
+        typed(world.ledger_root, error, f"adopt-sink {world.name} {sink}")
     assert [less.run(number) for number in (5, 6)] == [None, None]
-    assert less.shown("lake_a") == "abcdef"
+    assert [less.shown(sink) for sink in stay] == ["abcdef"] * len(stay)
+    assert less.shown("rows") == "abccddeeff"
 
 
 def test_the_last_rewind_counts(world: TopicWorld) -> None:

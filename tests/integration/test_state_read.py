@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from airflow_epochs.event_time import micros
 from airflow_epochs.read import state
+from airflow_epochs.sinks.delta.state_columns import types_of
 from airflow_epochs.sinks.delta.state_view import ReadableState
 from orders_demo.duck import duck
 from tests.support.state_clicks import START
@@ -56,6 +58,21 @@ def windows(rows: list[tuple[Any, ...]]) -> Windows:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_spark_finds_the_columns_of_a_schema_that_we_find(schema: str, session: SparkSession) -> None:
     assert session.createDataFrame([], schema).columns == SCHEMAS[schema]
+
+
+def test_spark_finds_the_types_of_a_schema_that_we_find(session: SparkSession) -> None:
+    words = (
+        "string boolean byte tinyint short smallint int integer long bigint float real double date timestamp".split()
+    )
+    words += ["timestamp_ltz", "timestamp_ntz", "binary", "decimal", "dec(9)", "numeric(9,2)", "Map<INT, array<date>>"]
+    every = ", ".join(f"c{number} {word}" for number, word in enumerate(words))
+    nested = "a struct<`b c`: int, d: struct<e string>> NOT NULL, f: array<map<string, decimal(38, 18)>> COMMENT 'x, y'"
+    for schema in (every, nested, *SCHEMAS):
+        fields = json.loads(session.createDataFrame([], schema).schema.json())["fields"]
+        found = {field["name"]: field["type"] for field in fields}
+        ours = types_of(schema)
+        assert ours.items() <= found.items()
+        assert ours == found or "COMMENT" in schema, "of a comment, or of texts beside each other, only Spark can tell"
 
 
 @pytest.mark.long

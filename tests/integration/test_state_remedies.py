@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, EventTime, SparkConnect
+from airflow_epochs import DeltaSink, EventTime, SparkConnect, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Run
@@ -172,6 +173,30 @@ def test_a_lost_state_begins_anew_in_a_new_table_and_sees_earlier_records_again_
     assert "The watermark does not go back. Rows up to it" in screen, "the pipeline has an event time"
     an_epoch(lab, "d", **anew)
     assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("b", 1), ("c", 1), ("d", 1)], "b is new to it, c is not"
+
+
+def test_states_that_must_not_count_records_twice_begin_anew_by_the_commands_that_rewind_tells(lab: Lab) -> None:
+    def by_two_states(suffix: str = "") -> Coordinator:
+        tables = [
+            StateTable(name, lab.at(f"{name}{suffix}"), schema="page string, n bigint", keys=["page", "n"])
+            for name in ("seen", "also")
+        ]
+        return lab.task(
+            "twice", "unique_twice", (*lab.outputs("firsts", "firsts_again"), *tables), EventTime("0 s", tick=False)
+        )
+
+    for page in "ab":
+        lab.produce((0, page, 1, 1))
+        lab.run(by_two_states())
+    screen = lab.ordered("twice", "rewind", "--to-epoch", "1", answer="n")
+    commands = re.findall(r"^ +airflow epochs (\S+) (\S+) (.*) --why …$", screen, re.M)
+    assert len(commands) == 2
+    for command, pipeline, words in commands:
+        lab.ordered(pipeline, command, *words.split())
+    assert "The state counts" not in lab.ordered("twice", "rewind", "--to-epoch", "1")
+    lab.run(by_two_states("_2"))
+    assert [sorted(lab.rows(name, "page")) for name in ("seen_2", "also_2")] == [[("b",)]] * 2
+    assert [sorted(lab.rows(name, "page")) for name in ("firsts", "firsts_again")] == [[("a",), ("b",), ("b",)]] * 2
 
 
 def test_a_state_that_is_lost_while_its_epoch_is_in_doubt_is_waived_and_begins_anew(lab: Lab) -> None:

@@ -8,10 +8,12 @@ import re
 import shlex
 import shutil
 from argparse import ArgumentParser
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from airflow.cli.cli_config import GroupCommand
 from deltalake import DeltaTable
 
@@ -109,12 +111,12 @@ def typed(ledger_root: Path, error: EpochError, command: str, *more: str) -> str
     return ordered(ledger_root, *shlex.split(named[1].replace("…", "'the remedy says so'")), *more)
 
 
-def ordered(ledger_root: Path, *words: str) -> str:
-    """``airflow <words>`` at a terminal, which asks, and is told yes; what it shows."""
+def ordered(ledger_root: Path, *words: str, answer: str = "y") -> str:
+    """``airflow <words>`` at a terminal, which asks, and is told yes, or no with ``answer``; what it shows."""
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
         parsed = parser().parse_args([*words])
-        with terminal("y\n") as screen:
+        with terminal(f"{answer}\n") as screen, nullcontext() if answer == "y" else pytest.raises(SystemExit):
             parsed.func(parsed)
     return screen.text
 

@@ -195,12 +195,11 @@ class Lab:
         with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
             return remedies.typed(Path(self.ledger_root), error, name)
 
-    def ordered(self, pipeline: str, name: str, *words: str) -> str:
-        """A command that no error names."""
+    def ordered(self, pipeline: str, name: str, *words: str, answer: str = "y") -> str:
+        """A command that no error names, confirmed or not; what it shows."""
         with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
-            return remedies.ordered(
-                Path(self.ledger_root), "epochs", name, pipeline, *words, "--why", "the test says so"
-            )
+            said = ("epochs", name, pipeline, *words, "--why", "the test says so")
+            return remedies.ordered(Path(self.ledger_root), *said, answer=answer)
 
     # -- what is there -----------------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, codes
+from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, StateTable, codes
 from airflow_epochs.commands import check
-from airflow_epochs.contracts import SparkJob
+from airflow_epochs.contracts import Sink, SparkJob
 from airflow_epochs.coordinator.checking import Subject, looks_at
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.looks import Checked, Result, made
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
@@ -388,9 +389,10 @@ def test_the_import_error_of_the_dags_file_is_told_with_exit_code_2(world: World
 # -- what the ledger says -------------------------------------------------------------------------------------------
 
 
-def found(disk: DiskWorld) -> dict[str, Checked]:
+def found(disk: DiskWorld, *more: Sink) -> dict[str, Checked]:
     """The checks of a pipeline whose Spark does not answer."""
     task = disk.coordinator().task
+    task.pipeline = replace(task.pipeline, sinks=(*task.pipeline.sinks, *more))
     subject = Subject(
         pipeline=task.pipeline,
         env=task.env,
@@ -434,6 +436,25 @@ def test_a_sink_that_does_not_show_what_the_ledger_says_is_found_with_the_error_
     opened = disk.run(2)
     error = told["sink audit, marker"].error
     assert error and opened and str(error).split("\n")[0] == str(opened).split("\n")[0]
+
+
+def test_a_state_whose_column_has_another_type_is_found_with_the_error_of_open(tmp_path: Path) -> None:
+    disk, old = DiskWorld(tmp_path), str(tmp_path / "old")
+    disk.produce(4)
+    write_deltalake(old, pa.table({"page": ["a"], "n": [1]}))
+    schema = "page string, n {}"
+    states = {
+        kind: StateTable("seen", str(tmp_path / "seen"), schema=schema.format(kind), keys=["page"], initial=old)
+        for kind in ("int", "bigint")
+    }
+    assert found(disk, states["bigint"])["state, versions"].result is Result.OK
+    error = found(disk, states["int"])["state, versions"].error
+    assert isinstance(error, Refused) and error.code is codes.STATE_SCHEMA and "n is bigint there and int" in error.what
+    task = disk.coordinator().task
+    task.pipeline = replace(task.pipeline, sinks=(*task.pipeline.sinks, states["int"]))
+    with pytest.raises(Refused) as refused:
+        Coordinator(task).open(disk.run_of(1))
+    assert refused.value.what == error.what and disk.ledger.open_record(1, 1) is None
 
 
 def test_input_that_is_gone_is_found_with_the_error_of_open(tmp_path: Path) -> None:

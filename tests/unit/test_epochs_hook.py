@@ -43,12 +43,15 @@ def test_the_ledgers_own_options_win_over_those_of_the_connection_with_the_crede
     given(monkeypatch, "epochs_default", extra=extra)
     given(monkeypatch, "aws_lake", "aws", login="key", password="secret", extra={"region_name": "eu-west-1"})
     opened: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "airflow_epochs.ledger.store.open_store", lambda root, options: opened.update(root=root, **options)
-    )
+
+    def open_store(root: str, options: dict[str, str], conn_id: str) -> None:
+        opened.update(root=root, conn_id=conn_id, **options)
+
+    monkeypatch.setattr("airflow_epochs.ledger.store.open_store", open_store)
     EpochsHook().get_conn()
     assert opened == {
         "root": "s3://bucket/epochs",
+        "conn_id": "aws_lake",
         "aws_access_key_id": "key",
         "aws_secret_access_key": "secret",
         "aws_region": "eu-north-1",
@@ -95,7 +98,7 @@ def test_the_test_button_names_the_place_that_takes_no_folder_and_no_pipeline_of
 ) -> None:
     given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": "/proc/nowhere", "create": True})
     ok, told = EpochsHook().test_connection()
-    assert not ok and "cannot write to the ledger at /proc/nowhere: FileNotFoundError" in told
+    assert not ok and "cannot write to the ledger at /proc/nowhere: [Errno 2] No such file or" in told
     assert "What to do: Correct `ledger_root`" in told
     assert epochs.PROBED not in told and "probe" not in caplog.text
     given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(tmp_path / "new"), "create": True})

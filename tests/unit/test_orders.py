@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -30,6 +31,7 @@ from airflow_epochs.model import (
     RestorePoint,
     Run,
     SinkPlan,
+    StatePin,
     TransactionId,
     ends_of,
 )
@@ -311,6 +313,29 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
     ]
     lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
     assert [line for line in lines if "nothing comes twice" in line] == [f"  but in sink upserted, {once}"]
+
+
+def test_a_rewind_tells_a_command_for_each_state_and_tells_of_none_once_the_commands_are_typed() -> None:
+    scenario = Scenario(("orders", "days", "hours"))
+    scenario.airflow_run(run(1))
+
+    def told() -> list[str]:
+        at, source = standing(scenario), scenario.pipeline.source
+        assert isinstance(source, Before)
+        at = replace(at, newest=replace(at.newest, state={name: StatePin(version=1) for name in ("days", "hours")}))
+        move = Move(position=at.position(source), again={"orders": (OffsetRange(0, 3, 5),)})
+        lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+        return [line for line in lines if "The state counts" in line or "adopt-sink" in line]
+
+    said, *commands = told()
+    assert "a second time, too: days, hours. " in said and "point its `table` to a new table in the DAG" in said
+    names = [re.fullmatch(r"    airflow epochs adopt-sink orders (\w+) --new-table --why …", line) for line in commands]
+    for name in [found[1] for found in names if found]:
+        at, source = standing(scenario), scenario.pipeline.source
+        assert isinstance(source, Before)
+        adoption = orders.adopt(scenario.ledger, at, name, MemoryEnvironment(), new_table=True)
+        orders.put(scenario.ledger, at, "adopt-sink", ME, Move(position=at.position(source)), adoption=adoption)
+    assert told() == []
 
 
 def test_a_move_to_other_topics_tells_which_sinks_drop_what_is_older_than_their_tables(scenario: Scenario) -> None:

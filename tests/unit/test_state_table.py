@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import checks
-from airflow_epochs.sinks.delta.state_table import columns_of
+from airflow_epochs.sinks.delta.state_columns import columns_of, types_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import attempt_of, stage, transaction
@@ -56,6 +58,61 @@ def test_what_the_ledger_keeps_makes_the_same_state_again() -> None:
 )
 def test_the_columns_of_a_schema_are_found(schema: str, names: list[str]) -> None:
     assert columns_of(schema) == names
+
+
+def test_the_types_of_a_schema_are_found_and_those_that_only_spark_can_tell_are_left_out() -> None:
+    inside = {"name": "a b", "type": "short", "nullable": True, "metadata": {}}
+    read = types_of(
+        "a INT NOT NULL, b: bigint COMMENT 'not, int', `c d` decimal(9), e dec(9, 2), f numeric, g "
+        "array<map<string, tinyint>>, h struct<`a b`: smallint, c: array<timestamp_ltz>> -- the last one\n, i real"
+    )
+    assert read == {
+        "a": "integer",
+        "b": "long",
+        "c d": "decimal(9,0)",
+        "e": "decimal(9,2)",
+        "f": "decimal(10,0)",
+        "g": {
+            "type": "array",
+            "elementType": {"type": "map", "keyType": "string", "valueType": "byte", "valueContainsNull": True},
+            "containsNull": True,
+        },
+        "h": {
+            "type": "struct",
+            "fields": [
+                inside,
+                {**inside, "name": "c", "type": {"type": "array", "elementType": "timestamp", "containsNull": True}},
+            ],
+        },
+        "i": "float",
+    }
+    unread = (
+        "a varchar(3), b string collate UTF8_LCASE, c struct<x: int not null>, d struct<>, e, f array<int, g int(3), h"
+    )
+    assert types_of(unread) == {}
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_state_whose_column_gets_another_type_is_refused_before_spark(tmp_path: Path, empty: bool) -> None:
+    table = str(tmp_path / "open")
+    rows = pa.table({"page": ["a"], "n": [1]})
+    write_deltalake(table, rows.slice(0, 0) if empty else rows)
+    receipt = receipt_of_state()
+    said = (
+        f"EPOCHS-STATE-SCHEMA: The state table {table} has other types than the DAG declares: n is bigint there and int"
+    )
+    for schema, refused in (("page string, n int", True), ("page string, n bigint, more int", False)):
+        state = StateTable("open", table, schema=schema, keys=["page"])
+        with pytest.raises(Refused, match=re.escape(said)) if refused else nullcontext():
+            state.pin(None if empty else receipt, "clicks", Environment())
+
+
+def test_a_state_that_begins_with_columns_of_another_type_is_refused_before_spark(tmp_path: Path) -> None:
+    table, old = str(tmp_path / "open"), str(tmp_path / "old")
+    write_deltalake(old, pa.table({"page": ["a"], "n": [1]}))
+    state = StateTable("open", table, schema="page string, n int", keys=["page"], initial=old)
+    with pytest.raises(Refused, match=rf"EPOCHS-STATE-SCHEMA: .*{old}.*n is bigint there and int in `schema`"):
+        state.pin(None, "clicks", Environment())
 
 
 def test_a_column_behind_a_comment_is_one_that_the_table_lacks() -> None:
@@ -102,6 +159,12 @@ def test_nobody_is_told_to_begin_a_lost_state_anew_under_another_name(tmp_path: 
     assert "If the table cannot come back" in first and "adopt-sink PIPELINE SINK --new-table" in then
 
 
+def receipt_of_state() -> Receipt:
+    return Receipt(
+        txn_id=f"clicks/7/1/{'0' * 32}", sink="open", rows=1, files=1, bytes=1, version=0, committed_at="now"
+    )
+
+
 def pinned(
     folder: Path, known: JsonDict, version: int | None = 0, since: Callable[[str], None] = lambda table: None
 ) -> JsonDict:
@@ -109,16 +172,7 @@ def pinned(
     table = str(folder / "open")
     write_deltalake(table, pa.table({"page": ["a"]}))
     since(table)
-    receipt = Receipt(
-        txn_id=f"clicks/7/1/{'0' * 32}",
-        sink="open",
-        rows=1,
-        files=1,
-        bytes=1,
-        version=version,
-        committed_at="now",
-        detail={"state": known} if known else {},
-    )
+    receipt = replace(receipt_of_state(), version=version, detail={"state": known} if known else {})
     pin = StateTable("open", **{**WINDOWS, "table": table}).pin(receipt, "clicks", Environment())
     return {"fold": pin.fold, "folded_in": pin.folded_in}
 

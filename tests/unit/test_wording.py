@@ -8,13 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_epochs import codes
+from airflow_epochs import DeltaSink, codes
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.ledger.overview import overview
+from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.operators.wording import in_dry_run, in_one_task
+from airflow_epochs.protocol import State
+from tests.support.faults_world import DiskWorld
+from tests.support.one_task import run_in_one_task
 
 PACKAGE = Path(codes.__file__).parent
 CLEARS = re.compile(r"\bclear\b[^.:;]*\b(?:tasks?|`\w+`)", re.IGNORECASE)
 OTHERS = re.compile(r"\b(?:open|stage|vote|commit|complete|abort|failed) (?:tasks?\b|`)|downstream|tasks of")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    world = DiskWorld(tmp_path)
+    world.produce(4)
+    return world
 
 
 def texts() -> Iterator[str]:
@@ -36,6 +50,40 @@ def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lack
     changed = {text: in_one_task(text) for text in told}
     wrong = {text: says for text, says in changed.items() if OTHERS.search(says)}
     assert wrong == {}
+
+
+def test_no_line_that_a_run_of_one_task_logs_of_an_abort_names_a_task_that_it_lacks(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    against = Refused("column x is a STRING.", code=codes.DELTA_ROWS_UNFIT)
+    assert "clear the stage task" in against.reason
+    monkeypatch.setattr(DeltaSink, "vote", lambda *_: Vote(vote=VoteKind.VOTE_ABORT, reason=against.reason))
+    sinks = [DeltaSink("orders", str(world.table("orders")))]
+    with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as failed:
+        run_in_one_task(world.run_of(1), sinks, world.coordinator)
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    causes = "; ".join(f"{sink}: {against.cause}" for sink in ("orders", "audit"))
+    assert re.search(rf"GLOBAL_ABORT orders/1/1/\w+ \({re.escape(causes)}\)$", logged, re.M)
+    assert not OTHERS.search(logged) and not OTHERS.search(str(failed.value))
+    decision = world.ledger.decision_record(1, 1)
+    assert decision and against.reason in decision.reason, "the other layout may show it"
+    assert world.ledger.view(1).state is State.ABORTED
+    [row] = overview(["orders"], lambda _: world.ledger)
+    assert row.problem == causes
+
+
+def test_a_commit_that_fails_in_one_task_is_logged_with_the_remedy_for_one_task(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise NotApplied("It is full.", remedy="Clear the commit task when it is empty.")
+
+    monkeypatch.setattr(DeltaSink, "commit", fails)
+    sinks = [DeltaSink("orders", str(world.table("orders")))]
+    with pytest.raises(NotApplied):
+        run_in_one_task(world.run_of(1), sinks, world.coordinator)
+    logged = [record.getMessage() for record in caplog.records if "It is full." in record.getMessage()]
+    assert logged and all("Clear the task when" in line for line in logged)
 
 
 @pytest.mark.parametrize(

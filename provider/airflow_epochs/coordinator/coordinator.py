@@ -273,7 +273,7 @@ class Coordinator:
                 metrics=report.metrics if report else {},
             )
         )
-        log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.reason)
+        log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.causes)
         return standing
 
     # -- commit -----------------------------------------------------------------------------------------------

@@ -254,13 +254,14 @@ def _require_all_restored(task: TaskTry, epoch: int, last: OpenRecord) -> None:
     lacking = sorted(last.restores.keys() - {sink.name for sink in task.pipeline.sinks})
     if not lacking:
         return
+    commands = ", ".join(f"`airflow epochs adopt-sink {task.pipeline.name} {name} --why …`" for name in lacking)
     raise Refused(
         f"The epoch brings the tables of epoch {last.restored_to} back, and the DAG has no sink {', '.join(lacking)}, "
         "whose table goes back too. All go back, or none does. Nothing was opened.",
         code=codes.RESTORE_LACKS_SINK,
         remedy="Put the sink back into the DAG, and clear the failed task. When the epoch is complete, you may remove "
-        "the sink. But if its table is gone, type "
-        f"`airflow epochs adopt-sink {task.pipeline.name} {lacking[0]} --why …`: the other tables go back without it.",
+        f"the sink. But if the table of a sink is gone, type its command: {commands}. The other tables go back without "
+        "it. Then clear the failed task.",
         pipeline=task.pipeline.name,
         epoch=epoch,
     )

@@ -125,12 +125,14 @@ def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:
 
 
 def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[str]:
-    states = sorted(at.newest.state.keys() - restoration.points.keys())
+    """The state tables that have seen the records, with a command for each. One that begins anew has seen none."""
+    states = sorted(name for name in at.newest.state.keys() - restoration.points.keys() if at.awaited(name))
     if not (move.again and states):
         return []
     return [
-        f"  The state counts these records a second time, too: {', '.join(states)}. If it must not, answer no, and "
-        f"first let it begin anew: airflow epochs adopt-sink {at.newest.txn.pipeline} {states[0]} --new-table --why …"
+        f"  The state counts these records a second time, too: {', '.join(states)}. If a state must not, answer no, "
+        "point its `table` to a new table in the DAG, and type its command before you rewind:",
+        *(f"    airflow epochs adopt-sink {at.newest.txn.pipeline} {name} --new-table --why …" for name in states),
     ]
 
 

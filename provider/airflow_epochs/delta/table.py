@@ -14,6 +14,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.errors import NotApplied, Refused, first_line
 from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.storage.answers import is_denied, remedy_of, told
 from airflow_epochs.storage.blobs import PROBE
 from airflow_epochs.storage.files import Files, open_files
 
@@ -72,16 +73,20 @@ class App:
 
 @dataclass(frozen=True)
 class TableLocation:
-    """Where a table is. ``name`` is the user's name for it; ``options`` are the store's, with credentials."""
+    """Where a table is. ``name`` is the user's name for it; ``options`` are the store's, with credentials.
+
+    ``conn_id``: the connection that these come from; None: from the worker's environment.
+    """
 
     name: str
     url: str
     options: dict[str, str] = field(repr=False)
+    conn_id: str | None = None
 
     @property
     def files(self) -> Files:
         """The table's folder."""
-        return open_files(self.url, self.options)
+        return open_files(self.url, self.options, self.conn_id)
 
     def relative(self, place: str) -> str:
         """The path of a staging place inside the table, relative to the table."""
@@ -138,7 +143,7 @@ def _store_answers(location: TableLocation) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as error:
         if store_failed(error):
-            raise unreachable(location.name, error) from error
+            raise unreachable(location.name, error, location.conn_id) from error
         raise
 
 
@@ -150,9 +155,15 @@ def store_failed(error: BaseException) -> bool:
     return isinstance(error, OSError) or _STORE_FAILED.search(str(error)) is not None
 
 
-def unreachable(table: str, error: BaseException) -> NotApplied:
-    """The error for a store that fails."""
-    return NotApplied(f"The provider cannot reach the table {table}: {first_line(error)}", code=codes.DELTA_UNREACHABLE)
+def unreachable(table: str, error: BaseException, conn_id: str | None = None) -> NotApplied:
+    """The error for a store that fails. ``conn_id``: as in ``TableLocation``."""
+    files = "They need the right to read every file in the table's `_delta_log`, also checkpoints that Spark encrypts. "
+    then = f"{files if is_denied(error) else ''}Then clear the failed task."
+    return NotApplied(
+        f"The provider cannot reach the table {table}: {told(error)}",
+        code=codes.DELTA_UNREACHABLE,
+        remedy=remedy_of(error, conn_id, "the path of the table", then),
+    )
 
 
 def _opened(location: TableLocation) -> DeltaTable:

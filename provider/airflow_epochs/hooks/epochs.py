@@ -114,7 +114,7 @@ class EpochsHook(BaseHook):
                 f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
                 code=codes.LEDGER_ROOT_MISSING,
             )
-        store = open_store(without_blanks(str(root)), _storage_options(described))
+        store = open_store(without_blanks(str(root)), _storage_options(described), _holder(described))
         self._require_folder(store)
         return store
 
@@ -153,8 +153,8 @@ class EpochsHook(BaseHook):
     def pipelines(self) -> list[str]:
         """The names of the pipelines that have a ledger below the root, sorted."""
         from airflow_epochs.ledger.overview import pipelines_in
-        from airflow_epochs.ledger.writable import RIGHTS_REMEDY
-        from airflow_epochs.storage.objects import is_denied
+        from airflow_epochs.ledger.writable import remedy_of_store
+        from airflow_epochs.storage.answers import told
 
         store = self.get_conn()
         try:
@@ -163,9 +163,9 @@ class EpochsHook(BaseHook):
             raise
         except Exception as error:  # that of a disk or of an object store
             raise OutcomeUnknown(
-                f"The provider cannot list the ledgers of connection {self.ledger_conn_id!r}: {error!r}.",
+                f"The provider cannot list the ledgers of connection {self.ledger_conn_id!r}: {told(error)}.",
                 code=codes.LEDGER_UNREADABLE,
-                remedy=RIGHTS_REMEDY if is_denied(error) else None,
+                remedy=remedy_of_store(error, store),
             ) from error
 
     def _flag(self, name: str) -> bool:
@@ -261,6 +261,11 @@ def _storage_options(described: Connection) -> dict[str, str]:
 
     conn_id = described.extra.get("storage_conn_id")
     return {**storage_options(connection(conn_id) if conn_id else None), **storage_options(described)}
+
+
+def _holder(described: Connection) -> str | None:
+    """The connection that has the credentials of the ledger's store; None: they are in the worker's environment."""
+    return described.extra.get("storage_conn_id") or (described.conn_id if _storage_options(described) else None)
 
 
 class AirflowEnvironment:

@@ -221,4 +221,4 @@ def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: P
 def _problem(view: EpochView | None) -> str:
     if view is None or view.decision is None or view.state is not State.ABORTED:
         return ""
-    return view.decision.reason
+    return view.decision.causes

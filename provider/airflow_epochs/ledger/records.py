@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_readable
 from airflow_epochs.ledger.keys import PIPELINE_KEY, Record, key_of, pipeline_of
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust
-from airflow_epochs.ledger.writable import DISK_REMEDY, RIGHTS_REMEDY, disk_says_no
+from airflow_epochs.ledger.writable import DISK_REMEDY, disk_says_no, remedy_of_store
 from airflow_epochs.model import FORMAT, OpenRecord, PipelineRecord
 from airflow_epochs.names import validated_name
+from airflow_epochs.storage.answers import told
 from airflow_epochs.storage.blobs import TooLarge
-from airflow_epochs.storage.objects import is_denied
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -41,7 +41,7 @@ class Records:
     def __init__(self, store: Store, pipeline: str, keys: Keys, *, require_signed: bool, checked: bool) -> None:
         self.pipeline = validated_name("pipeline", pipeline)
         self.trust = Trust(keys, required=require_signed, pipeline=pipeline, get=self.read, last=self.last)
-        self._store = Remembered(store)
+        self._asked, self._store = store, Remembered(store)
         self._checked = checked
         self._identity: PipelineRecord | None = None
 
@@ -87,9 +87,9 @@ class Records:
             raise self.damaged(key, error) from error
         except Exception as error:
             raise OutcomeUnknown(
-                f"The provider cannot read {self.key(key)} in the ledger: {error!r}.",
+                f"The provider cannot read {self.key(key)} in the ledger: {told(error)}.",
                 code=codes.LEDGER_UNREADABLE,
-                remedy=RIGHTS_REMEDY if is_denied(error) else None,
+                remedy=remedy_of_store(error, self._asked),
                 pipeline=self.pipeline,
             ) from error
 
@@ -176,18 +176,24 @@ class Records:
                 # The put may have landed although its answer was lost. To repeat it is safe: a key has one winner.
                 if standing := self._read_back(key, type(record)):
                     return standing
+        raise self._not_put(key, error) from error
+
+    def _not_put(self, key: str, error: Exception | None) -> EpochError:
+        """The error for a record of which nobody says that it stands. ``error``: of the last put, if it had one."""
+        why = told(error) if error else "it says that the key exists, and has no value for it"
         if disk := disk_says_no(error):
-            raise NotApplied(
-                f"The ledger's disk {disk}. The provider cannot write {self.key(key)}: {error!r}.",
+            return NotApplied(
+                f"The ledger's disk {disk}. The provider cannot write {self.key(key)}: {why}.",
                 code=codes.LEDGER_NOT_WRITTEN,
                 remedy=DISK_REMEDY,
                 pipeline=self.pipeline,
-            ) from error
-        raise OutcomeUnknown(
-            f"The ledger's store did not confirm that it wrote {self.key(key)}: {error!r}.",
+            )
+        return OutcomeUnknown(
+            f"The ledger's store did not confirm that it wrote {self.key(key)}: {why}.",
             code=codes.LEDGER_WRITE_UNKNOWN,
+            remedy=remedy_of_store(error, self._asked),
             pipeline=self.pipeline,
-        ) from error
+        )
 
     def _encoded(self, key: str, record: object) -> bytes:
         """The bytes of a record. Raises Refused if no reader would accept them: such a record could not be replaced."""

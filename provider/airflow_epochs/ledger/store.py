@@ -62,12 +62,13 @@ class Store(Protocol):
         ...
 
 
-def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
+def open_store(url: str, options: Mapping[str, str] | None = None, conn_id: str | None = None) -> Store:
     """The store at an absolute path, or at a ``file://``, ``s3://``, ``gs://``, ``az://`` … or ``memory://`` URL.
 
     Args:
         url: The root; keys are relative to it.
         options: ``object_store`` options (credentials, endpoint); not used on local disks.
+        conn_id: The connection that the credentials come from, for errors.
 
     Raises:
         Refused: The root has a ``#`` or ``?``, is not absolute, is a path with ``%20`` or its like, is a file on a
@@ -104,7 +105,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         from obstore.store import MemoryStore
 
         return BlobStore(Objects(MemoryStore()), "")
-    return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)), options)
+    return BlobStore(Objects(object_store(url, options or {})), shown(normalised(url)), options, conn_id)
 
 
 def without_blanks(root: str) -> str:
@@ -127,9 +128,12 @@ def without_blanks(root: str) -> str:
 class BlobStore:
     """A ``Store`` over ``Blobs``, whose errors pass through. They say nothing about the effect."""
 
-    def __init__(self, blobs: Blobs, root: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, blobs: Blobs, root: str, options: Mapping[str, str] | None = None, conn_id: str | None = None
+    ) -> None:
         self._blobs = blobs
         self.root = root
+        self.conn_id = conn_id
         self._options = options or {}
 
     def tables_around(self, folder: str) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.store import Store
-from airflow_epochs.storage.objects import S3_RIGHTS, is_denied
+from airflow_epochs.storage import answers
+from airflow_epochs.storage.answers import told
 
 log = secrecy.logger(__name__)
 
@@ -26,16 +27,20 @@ PLACE_REMEDY = (
     "Then clear the failed task."
 )
 
-RIGHTS_REMEDY = (
-    "Grant the credentials of the ledger's connection the permissions to read, write, list and delete below "
-    f"`ledger_root`. {S3_RIGHTS} Then let Airflow retry, or clear the failed task: it goes on where it stopped."
-)
+_GOES_ON = "Then let Airflow retry, or clear the failed task: it goes on where it stopped."
 
 
-def remedy_of(error: Exception) -> str | None:
-    """What to do about an error of the ledger's store; None: what its code says."""
-    if is_denied(error):
-        return RIGHTS_REMEDY
+def remedy_of_store(error: Exception | None, store: Store) -> str | None:
+    """What to do about an answer of the ledger's object store; None: what the error's code says."""
+    conn_id = getattr(store, "conn_id", None)
+    place = "`ledger_root` of the ledger's connection"
+    return answers.remedy_of(error, conn_id, place, _GOES_ON)
+
+
+def _remedy_of(error: Exception, store: Store) -> str | None:
+    """What to do if the ledger cannot be written; None: what the error's code says."""
+    if remedy := remedy_of_store(error, store):
+        return remedy
     if isinstance(error, FileNotFoundError):
         return PLACE_REMEDY
     return DISK_REMEDY if disk_says_no(error) else None
@@ -52,9 +57,9 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
         honoured = _honours_put_if_absent(store, key)
     except Exception as error:
         raise NotApplied(
-            f"The provider cannot write to the ledger at {getattr(store, 'root', '') or 'its store'}: {error!r}.",
+            f"The provider cannot write to the ledger at {getattr(store, 'root', '') or 'its store'}: {told(error)}.",
             code=codes.LEDGER_NOT_WRITTEN,
-            remedy=remedy_of(error),
+            remedy=_remedy_of(error, store),
             pipeline=pipeline,
         ) from error
     if not honoured:

@@ -208,7 +208,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
                 with timed(f"commit.{sink.name}"):
                     coordinator.commit(run, sink.name)
             except EpochError as error:
-                error.sink = error.sink or sink.name
+                error.sink, error.remedy = error.sink or sink.name, in_one_task(error.remedy)
                 log.error("%s", error)
                 failed = failed or error
         if failed:

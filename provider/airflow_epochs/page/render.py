@@ -12,7 +12,9 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
 
-from airflow_epochs.errors import BadArgument, EpochError, Refused, filled, with_remedy
+from airflow_epochs.coordinator.reasons import reason_and_remedy
+from airflow_epochs.errors import BadArgument, EpochError, Refused, cause_and_remedy, filled, with_remedy
+from airflow_epochs.model import DecisionRecord, TransactionId
 from airflow_epochs.names import PAGE
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -51,6 +53,17 @@ def instant(text: str | None) -> datetime | None:
         return None
 
 
+def cause(reason: str) -> str:
+    """A vote's reason without what it asks for: after an abort, ``remedy`` says that."""
+    return cause_and_remedy(reason)[0]
+
+
+def remedy(decision: DecisionRecord) -> str:
+    """What to do after an abort, in every layout; empty if no vote says it."""
+    said = reason_and_remedy(decision)[1]
+    return filled(said, PIPELINE=TransactionId.parse(decision.txn_id).pipeline)
+
+
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("airflow_epochs.page"),
@@ -59,7 +72,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"grouped": grouped, "sized": sized, "lasted": lasted}
+    made.filters |= {
+        "grouped": grouped,
+        "sized": sized,
+        "lasted": lasted,
+        "cause": cause,
+        "remedy": remedy,
+    }
     return made
 
 

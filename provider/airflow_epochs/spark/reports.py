@@ -112,4 +112,4 @@ def _open(root: str, connection: Connection | None) -> Files:
     from airflow_epochs.storage.files import open_files
     from airflow_epochs.storage.options import storage_options
 
-    return open_files(root, storage_options(connection))
+    return open_files(root, storage_options(connection), connection.conn_id if connection else None)

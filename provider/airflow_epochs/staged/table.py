@@ -85,6 +85,7 @@ class StagedTable:
     sink: str
     target: str
     options: dict[str, str] = field(repr=False)
+    conn_id: str | None = None
 
     @classmethod
     def of(cls, sink: Copying, target: str, env: Environment) -> StagedTable:
@@ -95,6 +96,7 @@ class StagedTable:
             sink=sink.name,
             target=target,
             options=storage_options(env.connection(conn_id) if conn_id else None),
+            conn_id=conn_id,
         )
 
     def place(self, attempt: SinkAttempt, try_id: str) -> str:
@@ -236,7 +238,7 @@ class StagedTable:
 
     @property
     def _where(self) -> TableLocation:
-        return TableLocation(self.target, self.root, self.options)
+        return TableLocation(self.target, self.root, self.options, self.conn_id)
 
     def _app(self, attempt: SinkAttempt) -> str:
         return App.of(attempt.txn.pipeline, self.sink).epoch

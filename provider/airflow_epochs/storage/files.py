@@ -88,12 +88,15 @@ class Files(Protocol):
         ...
 
 
-def open_files(url: str, options: Mapping[str, str] | None = None) -> Files:
-    """Files under ``url``: an absolute local path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``abfss://``."""
+def open_files(url: str, options: Mapping[str, str] | None = None, conn_id: str | None = None) -> Files:
+    """Files under ``url``: an absolute local path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``abfss://``.
+
+    ``conn_id``: the connection that ``options`` come from, for errors.
+    """
     url = normalised(url)
     if is_local(url):
         return LocalFiles(Path(url))
-    return ObjectFiles(url, object_store(url, options or {}))
+    return ObjectFiles(url, object_store(url, options or {}), conn_id)
 
 
 def is_local(url: str) -> bool:

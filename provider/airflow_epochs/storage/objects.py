@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line
 from airflow_epochs.secrecy import shown
+from airflow_epochs.storage.answers import Trouble, is_denied, remedy_of, told, trouble_of
 from airflow_epochs.storage.blobs import TooLarge
 from airflow_epochs.storage.probing import probe_below
 
@@ -56,21 +57,6 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
 
 def _client_value(value: str) -> str | bool:
     return value == "true" if value in ("true", "false") else value
-
-
-S3_RIGHTS = (
-    "On S3, they are s3:GetObject, s3:PutObject and s3:DeleteObject, and of the bucket s3:ListBucket: without it, S3 "
-    "denies to read a file that is not there."
-)
-
-
-def is_denied(error: Exception) -> bool:
-    """Whether an object store has denied a request to credentials that it knows. obstore has no kind for a listing."""
-    if not type(error).__module__.startswith("obstore"):
-        return False
-    from obstore.exceptions import PermissionDeniedError
-
-    return isinstance(error, PermissionDeniedError) or "status code: 403" in str(error)
 
 
 def may_not_be_read(error: OutcomeUnknown) -> bool:
@@ -125,7 +111,8 @@ class Objects:
 
         try:
             found = obstore.get(self._store, path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            _require_bucket(error)
             return None
         if bytes_max is not None and found.meta["size"] > bytes_max:
             raise TooLarge(bytes_max)
@@ -168,15 +155,22 @@ class Objects:
 
         try:
             obstore.delete(self._store, path)
-        except FileNotFoundError:
-            return
+        except FileNotFoundError as error:
+            _require_bucket(error)
+
+
+def _require_bucket(missing: FileNotFoundError) -> None:
+    """Raise it again if the whole bucket is missing: nobody knows then what is in it."""
+    if trouble_of(missing) is Trouble.NO_BUCKET:
+        raise missing
 
 
 class ObjectFiles:
-    """``Files`` in an object store."""
+    """``Files`` in an object store. ``conn_id``: the connection with its credentials, if it is known."""
 
-    def __init__(self, url: str, store: ObjectStore) -> None:
+    def __init__(self, url: str, store: ObjectStore, conn_id: str | None = None) -> None:
         self._place = shown(url)
+        self._conn_id = conn_id
         self._store = store
         self._objects = Objects(store)
 
@@ -266,7 +260,8 @@ class ObjectFiles:
         with self._errors():
             try:
                 content = obstore.get(self._store, path)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_bucket(error)
                 return False
             with target.open("wb") as file:
                 file.writelines(content.stream(_READ_BYTES))
@@ -282,8 +277,9 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise OutcomeUnknown(
-                f"The object store did not confirm that it wrote {self._place}/{path}: {first_line(error)}",
+                f"The object store did not confirm that it wrote {self._place}/{path}: {told(error)}",
                 code=codes.STORE_WRITE_UNKNOWN,
+                remedy=self._remedy(error, "Then let Airflow retry, or clear the failed task: it looks there first."),
             ) from error
 
     def delete(self, path: str) -> None:
@@ -306,13 +302,17 @@ class ObjectFiles:
             if is_denied(error):
                 raise self._no_permission(error) from error
             raise NotApplied(
-                f"A request to the object store at {self._place} failed: {first_line(error)}",
+                f"A request to the object store at {self._place} failed: {told(error)}",
                 code=codes.STORE_UNREACHABLE,
+                remedy=self._remedy(error),
             ) from error
 
     def _no_permission(self, error: Exception) -> Refused:
         return Refused(
-            f"The object store denies access to {self._place}: {first_line(error)}",
+            f"The object store denies access to {self._place}: {told(error)}",
             code=codes.STORE_FORBIDDEN,
-            remedy=f"{codes.STORE_FORBIDDEN.remedy} {S3_RIGHTS}" if self._place.startswith("s3") else None,
+            remedy=self._remedy(error),
         )
+
+    def _remedy(self, error: Exception, then: str = "Then clear the failed task.") -> str | None:
+        return remedy_of(error, self._conn_id, "the path of the table", then)

@@ -34,7 +34,7 @@ from airflow_epochs.delta.table import (
     newest_checkpoint,
     open_table,
 )
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost, first_line
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
 from airflow_epochs.model import (
     JsonDict,
     Marker,
@@ -54,6 +54,7 @@ from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.promised import require_promised, require_still_there
 from airflow_epochs.staged.staging import Staging
+from airflow_epochs.storage.answers import remedy_of, told
 from airflow_epochs.storage.files import Files
 
 log = secrecy.logger(__name__)
@@ -168,20 +169,22 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
             if not _says_nothing(error):
                 raise
             faults.append(error)
-            log.warning("%s: round %d into %s: %s", this.txn, round_ + 1, this.location.name, first_line(error))
+            log.warning("%s: round %d into %s: %s", this.txn, round_ + 1, this.location.name, told(error))
         else:
             if found is not None:
                 return found
         if len(faults) >= FAULTS_MAX:
             break
+    last = faults[-1] if faults else None
+    said = remedy_of(last, this.location.conn_id, "the path of the table", "Then clear the commit task.")
     raise OutcomeUnknown(
         f"The commit into {this.location.name} did not finish, and its outcome is unknown. Nothing is lost. The cause: "
-        f"{first_line(faults[-1]) if faults else 'other writers were always faster'}",
+        f"{told(last) if last else 'other writers were always faster'}",
         code=codes.DELTA_COMMIT_UNKNOWN,
-        remedy="Clear the commit task when the store answers and fewer other programs write to the table.",
+        remedy=said or "Clear the commit task when the store answers and fewer other programs write to the table.",
         **attempt_fields(this.txn),
         sink=this.app.sink,
-    ) from (faults[-1] if faults else None)
+    ) from last
 
 
 def _snapshot(this: TableCommit, known: LogPosition | None) -> Snapshot:

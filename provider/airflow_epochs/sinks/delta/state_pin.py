@@ -12,9 +12,10 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
 from airflow_epochs.sinks.delta import state_log
+from airflow_epochs.sinks.delta.state_columns import types_of, without_notes
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
-from airflow_epochs.spark.driver.delta.schema import COLUMN_MAPPING, maps_columns
+from airflow_epochs.spark.driver.delta.schema import COLUMN_MAPPING, maps_columns, retyped, told_by_spark
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms.changes import DELETED
 
@@ -36,10 +37,12 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     location = at.location()
     target = at.look(location, pipeline)
     _require_plain_files(state, target)
+    if target.shape:
+        _require_same_types(state, location.name, target.shape.schema)
     if receipt is None:
         if target.table is not None and target.table.file_uris():
             raise _not_empty(state, location)
-        initial = _version_of(at, state.initial) if state.initial else None
+        initial = _version_of(at, state, state.initial) if state.initial else None
         return StatePin(version=None, initial=initial, fold=initial is not None)
     if receipt.version is None:
         raise _unknown(state, location)
@@ -72,6 +75,12 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
         f"{state.name} --new-table --why …`, and the state begins anew there. Then clear the failed task.",
         sink=state.name,
     )
+
+
+def _require_same_types(state: StateTable, place: str, table: JsonDict) -> None:
+    """Raise Refused if ``schema`` gives a column of the table another type. Spark does so, but only after its start."""
+    if wrong := retyped(place, without_notes(told_by_spark(table)), types_of(state.schema)):
+        raise Refused(wrong, code=codes.STATE_SCHEMA, sink=state.name)
 
 
 def _require_same_rules(state: StateTable, known: JsonDict) -> None:
@@ -135,7 +144,7 @@ def _anew_with_its_rows(state: StateTable) -> str:
     )
 
 
-def _version_of(at: Whereabouts, initial: str) -> int:
+def _version_of(at: Whereabouts, state: StateTable, initial: str) -> int:
     written = shown(initial.strip()) if has_login(initial.strip()) else initial.strip()
     if file := flaw_of_file(written):
         raise Refused(
@@ -159,6 +168,7 @@ def _version_of(at: Whereabouts, initial: str) -> int:
             code=codes.STATE_INITIAL_LOG,
             sink=at.sink.name,
         )
+    _require_same_types(state, initial, json.loads(table.schema().to_json()))
     return int(table.version())
 
 

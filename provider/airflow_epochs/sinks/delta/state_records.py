@@ -54,10 +54,11 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
         Refused: The epoch is not complete, it has no such state, or no record says which columns are keys.
     """
     newest = ledger.complete_record(ledger.newest_complete())
+    if newest is None:
+        raise _unknown("No epoch of the pipeline is complete.")
     record = newest if epoch is None else ledger.complete_record(epoch)
-    if record is None or newest is None:
-        which = "No epoch of the pipeline" if epoch is None else f"Epoch {epoch} of the pipeline"
-        raise _unknown(f"{which} is complete.")
+    if record is None:
+        raise _unknown(f"Epoch {epoch} of the pipeline is not complete. The newest complete one is {newest.txn.epoch}.")
     if name not in record.markers:
         raise _unknown(f"Up to epoch {record.txn.epoch}, the pipeline had no state {name!r}.")
     shown = _epoch_of(ledger, record, name)

@@ -6,7 +6,6 @@ anew. ``spark.driver.delta.state`` says how it is read and staged, ``state_log``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import call_of, is_template, normalised, settings
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.delta.state_columns import columns_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
-
-_TOKEN = re.compile(
-    r"""
-    --[^\r\n]* | /\*.*?\*/                                            # comments of SQL
-    | r'[^']*' | r"[^"]*" | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*"  # texts
-    | `(?:[^`]|``)*` | \w+ | \S                                       # names, words, and signs
-    """,
-    re.VERBOSE | re.DOTALL | re.IGNORECASE,
-)
-"""What Spark's own lexer makes one token of, as far as it matters where a column begins."""
 
 
 class StateTable(DeltaSink):
@@ -181,19 +171,6 @@ def _require_columns(schema: str, keys: Sequence[str], expires: str | None) -> N
         raise _bad(f"`schema` has no column {', '.join(missing)}. Its columns are {', '.join(names) or 'none'}.")
     if expires in keys:
         raise _bad(f"`expires` is {expires!r}, which is also a key. Give the state a column of its own for it.")
-
-
-def columns_of(schema: str) -> list[str]:
-    """The names of the columns of a schema in SQL. Spark checks the rest."""
-    names, depth, begins = [], 0, True
-    for token in _TOKEN.findall(schema):
-        if token.startswith(("--", "/*")):
-            continue
-        if begins and (token[0] == "`" or token[0].isalnum() or token[0] == "_"):
-            names.append(token[1:-1].replace("``", "`") if token[0] == "`" else token)
-        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(token, 0)
-        begins = token == "," and depth == 0
-    return names
 
 
 def _require_path(option: str, value: str) -> None:

@@ -11,9 +11,9 @@ from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation, store_failed, unreachable
 from airflow_epochs.errors import Refused, first_line
 from airflow_epochs.sinks.delta import state_sql
+from airflow_epochs.sinks.delta.state_columns import columns_of
 from airflow_epochs.sinks.delta.state_pin import expired_to
 from airflow_epochs.sinks.delta.state_sql import DATAFUSION, DUCKDB, SPARK, StateQuery
-from airflow_epochs.sinks.delta.state_table import columns_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 

@@ -77,7 +77,8 @@ class Whereabouts:
 
     def _at(self, url: str) -> TableLocation:
         conn_id = self.sink.storage_conn_id
-        return TableLocation(self.sink.target, url, storage_options(self.env.connection(conn_id) if conn_id else None))
+        options = storage_options(self.env.connection(conn_id) if conn_id else None)
+        return TableLocation(self.sink.target, url, options, conn_id)
 
     def place(self, attempt: SinkAttempt, try_id: str) -> str:
         """In a visible folder of the table: VACUUM ignores hidden ones, and the files in them would leak."""

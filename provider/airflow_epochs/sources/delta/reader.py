@@ -67,7 +67,8 @@ class DeltaReader:
     def location(self) -> TableLocation:
         """Where the table is, with the options of its store."""
         conn_id, table = self.config.storage_conn_id, self.config.table
-        return TableLocation(table, table, storage_options(self.env.connection(conn_id) if conn_id else None))
+        options = storage_options(self.env.connection(conn_id) if conn_id else None)
+        return TableLocation(table, table, options, conn_id)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 

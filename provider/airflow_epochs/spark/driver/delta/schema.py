@@ -61,6 +61,20 @@ def problems(
     return found
 
 
+def retyped(place: str, table: JsonDict, declared: Mapping[str, Any]) -> str | None:
+    """That a state table, or the table that a state begins with, has other types than the DAG; None if it has not.
+
+    ``declared``: column -> type. A column that one side lacks does not count.
+    """
+    kinds = {field["name"]: field["type"] for field in table["fields"]}
+    wrong = [
+        f"{name} is {told_type(kinds[name])} there and {told_type(kind)} in `schema`"
+        for name, kind in declared.items()
+        if name in kinds and kinds[name] != kind
+    ]
+    return f"The state table {place} has other types than the DAG declares: {'; '.join(wrong)}." if wrong else None
+
+
 _COPIES = re.compile(r"\bUPDATE\s+SET\s+\*|\bINSERT\s+\*", re.IGNORECASE)
 """A clause of a MERGE that copies all columns of the rows: Delta casts them, and so rounds and cuts values."""
 

@@ -25,6 +25,7 @@ from airflow_epochs.spark.driver.delta import jobs, session, staged, table_rules
 from airflow_epochs.spark.driver.delta.files import rows_in
 from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
+from airflow_epochs.spark.driver.delta.schema import retyped
 from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.plans import Claim, StateRead
 from airflow_epochs.transforms.changes import DELETED, expiring
@@ -313,19 +314,11 @@ def _as_declared(table: DataFrame, declared: StructType, where: str, *more: str)
     """The declared columns of a table, and more. A declared column that the table lacks is NULL: it is newer."""
     from pyspark.sql import functions as F
 
-    kinds = {field.name: field.dataType for field in table.schema.fields}
-    wrong = [
-        f"{field.name} is {kinds[field.name].simpleString()} there and {field.dataType.simpleString()} in `schema`"
-        for field in declared.fields
-        if field.name in kinds and json.loads(kinds[field.name].json()) != json.loads(field.dataType.json())
-    ]
-    if wrong:
-        raise Refused(
-            f"The state table {where} has other types than the DAG declares: {'; '.join(wrong)}.",
-            code=codes.STATE_SCHEMA,
-        )
+    wanted = {field.name: json.loads(field.dataType.json()) for field in declared.fields}
+    if wrong := retyped(where, json.loads(table.schema.json()), wanted):
+        raise Refused(wrong, code=codes.STATE_SCHEMA)
     known = [
-        F.col(quoted(field.name)) if field.name in kinds else F.lit(None).cast(field.dataType).alias(field.name)
+        F.col(quoted(field.name)) if field.name in table.columns else F.lit(None).cast(field.dataType).alias(field.name)
         for field in declared.fields
     ]
     return table.select(*known, *more)
