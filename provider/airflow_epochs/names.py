@@ -22,6 +22,11 @@ RUN_NOTE = "run_note"
 NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
 
 
+def no_dag_of(pipeline: str) -> str:
+    """The id, of no DAG, that a pipeline is handed to when no DAG runs it any more."""
+    return f"{pipeline}_ended"
+
+
 def is_name(text: str) -> bool:
     """Whether ``text`` can be part of a ledger key, of a table's folder and of an Airflow task id."""
     return _NAME.fullmatch(text) is not None

@@ -19,6 +19,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, unfinished
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import DecisionKind, DecisionRecord, attempt_fields, records_upper_bound
+from airflow_epochs.names import no_dag_of
 from airflow_epochs.protocol import State
 
 _DAG_ID = re.compile(r"[\w.-]{1,250}")
@@ -94,13 +95,14 @@ class TakeOver:
         """As ``Action.told``."""
         _require_dag_id(self.dag_id)
         admin.require_owner(ledger, self.pipeline, self.owner)
-        view = unfinished(ledger)
+        view, ends = unfinished(ledger), self.dag_id == no_dag_of(self.pipeline)
+        heir = "No DAG" if ends else f"A run of DAG {self.dag_id}"
         return [
-            f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
+            f"Pipeline {self.pipeline} ends: no DAG runs it any more."
+            if ends
+            else f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
             f"Runs of DAG {self.owner} cannot open it any more.",
-            f"{in_words(view)} A run of DAG {self.dag_id} will finish or abort it."
-            if view
-            else "No epoch is unfinished.",
+            f"{in_words(view)} {heir} will finish or abort it." if view else "No epoch is unfinished.",
         ]
 
     def do(self, ledger: Ledger, by: Account) -> str:
