@@ -193,17 +193,19 @@ LEDGER = Chapter("The ledger")
 PIPELINE_OF_OTHER_DAG = LEDGER.code(
     "EPOCHS-PIPELINE-OF-OTHER-DAG",
     Refused,
-    "The ledger says that another DAG owns the pipeline.",
+    "The ledger says that another DAG owns the pipeline, or that the pipeline was ended.",
     "Type `airflow epochs takeover PIPELINE --dag-id DAG --why …` if you renamed or moved the DAG: the pipeline goes "
     "on where it is. Then clear the failed task. Only if this is another pipeline, give it another name, and sinks of "
-    "its own: it begins at `starting`, and would write the other's rows once more.",
+    "its own: it begins at `starting`, and would write the other's rows once more. If it was ended, the message says "
+    "by whom: use the name of the pipeline that goes on after its rows, if there is one.",
 )
 PIPELINE_RENAMED = LEDGER.code(
     "EPOCHS-PIPELINE-RENAMED",
     Refused,
-    "The pipeline is new in the ledger. It would read again what another pipeline has read, and write it to the same "
-    "table or topic once more. That one is not in the DAG any more; or it is in another DAG, with the same transform. "
-    "Nothing was opened.",
+    "The pipeline is new in the ledger, or was handed to its DAG since its last epoch. It would read again what "
+    "another pipeline has read or is reading, and write it to the same table or topic once more; or it would begin "
+    "behind the end of that one, so that nobody reads what lies between. That one is not in the DAG any more; or it is "
+    "in another DAG, with the same transform. Nothing was opened.",
     "Give the pipeline its old name again, which the message has, and, if its DAG was renamed too, type the takeover "
     "in the message: it goes on where it ended. Then clear the failed task. Only if it is to have the new name, or is "
     "another pipeline, do what the message says.",

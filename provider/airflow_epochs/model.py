@@ -389,6 +389,7 @@ class TakeoverRecord:
         who: The effective user on ``host``. In a record of version 0.1, which has no ``host``: the user that the
             environment named.
         login: The user that the environment named, if it was another one.
+        epoch: The newest complete epoch then; None in a record of an earlier version.
     """
 
     dag_id: str
@@ -398,6 +399,7 @@ class TakeoverRecord:
     writer: str
     host: str = ""
     login: str = ""
+    epoch: int | None = None
     format: int = FORMAT_UNSIGNED
 
 

@@ -22,8 +22,8 @@ RUN_NOTE = "run_note"
 NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
 
 
-def nobody(pipeline: str) -> str:
-    """The DAG, which does not exist, that a pipeline is handed to when it has ended."""
+def no_dag_of(pipeline: str) -> str:
+    """The id, of no DAG, that a pipeline is handed to when no DAG runs it any more."""
     return f"{pipeline}_ended"
 
 

@@ -256,7 +256,7 @@ def test_a_takeover_that_ends_the_pipeline_says_that_no_dag_will_run_it(
     in_doubt(lab)
     take_over(lab, "orders_ended")
     told = capsys.readouterr().out
-    assert "It ends: DAG orders_ended stands for no DAG, so none will run it any more." in told
+    assert "Pipeline orders ends: no DAG runs it any more." in told
     assert "No later run finishes it." in told and "will finish or abort it" not in told and "(yet)" not in told
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import Interval
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.sink import KafkaSink
 from stack.broker import Broker
+from tests.support.faults_disk import PARTITIONS
 from tests.support.remedies import starting_in, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TABLE, TopicWorld
@@ -49,6 +54,150 @@ def test_a_renamed_pipeline_goes_on_at_the_offsets_in_the_error(world: TopicWorl
     today = world.but(name="orders_new", in_dag=NEW, starting=starting_in(error))
     assert today.run(3) is None
     require_once(world, "abcdef")
+
+
+# -- what `starting` in the remedy names ------------------------------------------------------------------------------
+
+
+def renamed(world: TopicWorld, **changes: Any) -> TopicWorld:
+    return world.but(name="orders_new", in_dag=NEW, **changes)
+
+
+def refused(world: TopicWorld) -> Refused:
+    """A run is red, since the pipeline has another name."""
+    error = world.run(50)
+    assert isinstance(error, Refused) and error.code is codes.PIPELINE_RENAMED, error
+    return error
+
+
+@pytest.fixture
+def two_topics(world: TopicWorld) -> TopicWorld:
+    """The pipeline reads a second topic, too: one epoch."""
+    world.create_topic("more")
+    world.produce("ghij", name="more")
+    world = world.but(topics=("in", "more"))
+    assert world.run(2) is None
+    return world
+
+
+def test_a_topic_that_was_created_again_begins_at_its_oldest_record_beside_one_that_goes_on(
+    two_topics: TopicWorld,
+) -> None:
+    two_topics.delete_topic("more")
+    two_topics.create_topic("more")
+    two_topics.produce("klmnop", name="more")
+    two_topics.produce("q")
+    error = refused(renamed(two_topics))
+    more = two_topics.topic("more")
+    assert [*starting_in(error)] == [two_topics.topic()]
+    assert f"It has not read the topic {more} that is there now, which begins at its oldest record." in error.remedy
+    typed(two_topics.ledger_root, error, "takeover")
+    assert renamed(two_topics, starting=starting_in(error)).run(3) is None
+    require_once(two_topics, "abcdefghijklmnopq")
+
+
+def test_a_topic_that_left_the_dag_before_the_pipeline_was_renamed_is_not_named(two_topics: TopicWorld) -> None:
+    two_topics.produce("k")
+    world = two_topics.but(topics=("in",))
+    assert world.run(3) is None
+    world.produce("l")
+    error = refused(renamed(world))
+    typed(world.ledger_root, error, "takeover")
+    assert renamed(world, starting=starting_in(error)).run(4) is None
+    require_once(world, "abcdefghijkl")
+
+
+# -- what nobody would read -------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_pipeline_that_begins_at_the_latest_record_leaves_none_out_without_a_word(world: TopicWorld) -> None:
+    error = refused(renamed(world, starting="latest"))
+    assert "No pipeline would read the offsets in between, 2 in all." in error.what
+    typed(world.ledger_root, error, "takeover")
+    assert renamed(world, starting=starting_in(error)).run(3) is None
+    require_once(world, "abcdef")
+
+
+def test_a_renamed_pipeline_leaves_out_on_purpose_what_is_older_than_the_latest_record(world: TopicWorld) -> None:
+    typed(world.ledger_root, refused(renamed(world, starting="latest")), "takeover")
+    assert renamed(world, starting="latest").run(3) is None
+    world.produce("gh")
+    assert renamed(world, starting="latest").run(4) is None
+    require_once(world, "abcdgh")
+
+
+def test_a_param_of_the_run_that_begins_at_the_latest_record_leaves_none_out_without_a_word(world: TopicWorld) -> None:
+    with pytest.raises(Refused) as error:
+        renamed(world).opened(3, starting="latest")
+    assert error.value.code is codes.PIPELINE_RENAMED
+
+
+def test_a_renamed_pipeline_begins_at_the_oldest_record_that_retention_has_left_and_logs_what_is_gone(
+    world: TopicWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.produce("gh")
+    for partition in PARTITIONS:
+        world.delete_before(partition, 3)
+    assert renamed(world).run(3) is None
+    require_once(world, "abcdgh")
+    assert f"{world.topic()}[0] [2, 3), {world.topic()}[1] [2, 3)" in caplog.text
+
+
+# -- by data intervals ------------------------------------------------------------------------------------------------
+
+MIDNIGHT = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+
+
+def at(hour: float) -> datetime:
+    return MIDNIGHT + timedelta(hours=hour)
+
+
+def of_hour(world: TopicWorld, hour: int) -> TopicWorld:
+    return world.but(interval=Interval(at(hour), at(hour + 1)))
+
+
+@pytest.fixture
+def hourly(world: TopicWorld) -> TopicWorld:
+    """A topic of its own, with a record in each of four hours; an epoch has read the first one."""
+    world.create_topic("timed")
+    for hour, payload in enumerate("ABCD", start=9):
+        world.produce(payload, name="timed", at=at(hour + 0.5), partitions=[0])
+    world = world.but(topics=("timed",), name="hourly", in_dag={"hourly"}, options={"bounds": "data_interval"})
+    assert of_hour(world, 9).run(20) is None
+    return world
+
+
+def test_a_renamed_pipeline_of_data_intervals_goes_on_at_the_time_in_the_error(hourly: TopicWorld) -> None:
+    error = refused(of_hour(renamed(hourly), 9))
+    typed(hourly.ledger_root, error, "takeover")
+    today = renamed(hourly, starting=time_in(error))
+    for hour in (10, 11, 12):
+        assert of_hour(today, hour).run(20 + hour) is None
+    require_once(hourly, "ABCDabcd")
+
+
+def time_in(error: Refused) -> str:
+    named = re.search(r'set `starting` of the source to "([^"]+)"', error.remedy)
+    assert named, error.remedy
+    return named[1]
+
+
+def test_intervals_that_a_renamed_pipeline_would_leave_out_are_read_by_the_remedy(hourly: TopicWorld) -> None:
+    error = refused(of_hour(renamed(hourly), 12))
+    assert "No pipeline would read the offsets in between, 2 in all." in error.what
+    typed(hourly.ledger_root, error, "takeover")
+    assert of_hour(renamed(hourly, starting=time_in(error)), 12).run(21) is None
+    require_once(hourly, "ABCDabcd")
+
+
+def test_a_pipeline_of_data_intervals_that_was_none_before_is_told_the_offsets_to_look_at(world: TopicWorld) -> None:
+    today = renamed(world, options={"bounds": "data_interval"}, interval=Interval(at(0), at(1)))
+    world.produce("g", at=at(0.5))
+    remedy = refused(today).remedy
+    assert "the time of the first records behind these offsets" in remedy and f"'{world.topic()}': {{'0': 2" in remedy
+
+
+# -- as ever ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_pipeline_whose_topic_was_created_again_may_begin_under_another_name(world: TopicWorld) -> None:

@@ -101,19 +101,20 @@ def in_the_environment(*connections: Connection) -> dict[str, str]:
     return found
 
 
-def typed(ledger_root: Path, error: EpochError, command: str, *more: str) -> str:
+def typed(ledger_root: Path, error: EpochError, command: str, *more: str, password: str = "") -> str:
     """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows.
 
-    ``more``: words that the error's own text tells to add.
+    ``more``: words that the error's own text tells to add. ``password``: of the ledger's connection.
     """
     named = re.search(rf"`airflow (epochs {command} [^`]*)`", str(error))
     assert named, str(error)
-    return ordered(ledger_root, *shlex.split(named[1].replace("…", "'the remedy says so'")), *more)
+    words = shlex.split(named[1].replace("…", "'the remedy says so'"))
+    return ordered(ledger_root, *words, *more, password=password)
 
 
-def ordered(ledger_root: Path, *words: str, answer: str = "y") -> str:
+def ordered(ledger_root: Path, *words: str, answer: str = "y", password: str = "") -> str:
     """``airflow <words>`` at a terminal, which asks, and is told yes, or no with ``answer``; what it shows."""
-    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
+    connection = {"conn_type": "epochs", "password": password, "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
         parsed = parser().parse_args([*words])
         with terminal(f"{answer}\n") as screen, nullcontext() if answer == "y" else pytest.raises(SystemExit):

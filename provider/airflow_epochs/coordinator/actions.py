@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_epochs import codes, names
+from airflow_epochs import codes
 from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
@@ -19,6 +19,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, unfinished
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import DecisionKind, DecisionRecord, attempt_fields, records_upper_bound
+from airflow_epochs.names import no_dag_of
 from airflow_epochs.protocol import State
 
 _DAG_ID = re.compile(r"[\w.-]{1,250}")
@@ -96,16 +97,17 @@ class TakeOver:
         admin.require_owner(ledger, self.pipeline, self.owner)
         view = unfinished(ledger)
         return [
-            f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
+            f"Pipeline {self.pipeline} ends: no DAG runs it any more."
+            if self.ends
+            else f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
             f"Runs of DAG {self.owner} cannot open it any more.",
-            *([f"It ends: DAG {self.dag_id} stands for no DAG, so none will run it any more."] if self.ends else []),
             f"{in_words(view)} {self._becomes()}" if view else "No epoch is unfinished.",
         ]
 
     @property
     def ends(self) -> bool:
         """Whether the pipeline is to run no more."""
-        return self.dag_id == names.nobody(self.pipeline)
+        return self.dag_id == no_dag_of(self.pipeline)
 
     def _becomes(self) -> str:
         return "No later run finishes it." if self.ends else f"A run of DAG {self.dag_id} will finish or abort it."

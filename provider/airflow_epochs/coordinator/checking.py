@@ -265,14 +265,15 @@ def _input(state: _State) -> str:
     with task.unless_overtaken(view):
         if view.state in (State.OPEN, State.ABORTED) and not view.opened.command:
             state.planned = opening.planned_again(task, view.opened)
+            renamed_pipeline.require_new_input(task, view.number, state.planned, view.open)
             return f"All records of epoch {view.number} can be read."
         position = _position(state)
         if isinstance(task.pipeline.source, ByInterval) and task.pipeline.source.by_interval():
             return _input_of_intervals(state, position)
         try:
             state.planned, *_ = opening.next_input(task, state.before, position, Limits(wait_at_most=0))
-            if not view.open:
-                renamed_pipeline.require_new_input(task, view.number, state.planned)
+            if view.state is not State.IN_DOUBT:
+                renamed_pipeline.require_new_input(task, view.number, state.planned, view.open)
         except NoNewData as nothing:
             return nothing.what
     return f"The next epoch can read {records_upper_bound(state.planned.ranges)} offsets."

@@ -73,8 +73,7 @@ def _open_planned(
         if order and order.restored_to
         else next_input(task, before, Position.after(order or before), limits)
     )
-    if order is None:
-        renamed_pipeline.require_new_input(task, epoch, planned)
+    renamed_pipeline.require_new_input(task, epoch, planned, order, limits.starting)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, known=known(before, adopted), moved=moved)
     preflight.require_ready(task, sinks)
@@ -216,6 +215,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     _require_all_restored(task, view.number, last)
     sinks = sink_plans(task, before, last.adopted)
     planned = planned_again(task, last)
+    renamed_pipeline.require_new_input(task, view.number, planned, last)
     sinks = with_backfill(task, sinks, view.number, planned, known=known(before, last.adopted), moved=last.moved)
     preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)

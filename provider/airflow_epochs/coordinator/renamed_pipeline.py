@@ -1,213 +1,99 @@
 """A pipeline that has another name in the DAG now would write once more what its tables and topics have.
 
 Ledger and markers go by names. So a pipeline that was renamed counts as new, and begins at the source's ``starting``.
+One that comes back under its old name begins where it ended, though the one with the new name has gone on since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from airflow_epochs import codes, secrecy
-from airflow_epochs.config import Transform
-from airflow_epochs.contracts import PlannedEpoch, Position, Sink, Stateful
-from airflow_epochs.coordinator.code_changes import Code, code_in
-from airflow_epochs.coordinator.recorded_places import is_at
+from airflow_epochs import secrecy
+from airflow_epochs.contracts import ByInterval, PlannedEpoch, Position
+from airflow_epochs.coordinator import renamed_wording
+from airflow_epochs.coordinator.former_pipelines import Former, Partition, Rows, formers
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
-from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.overview import owner_of_each
-from airflow_epochs.ledger.queries import newest_opened
-from airflow_epochs.model import (
-    CompleteRecord,
-    OpenRecord,
-    ends_of,
-    starting_at_ends,
-    starts_of,
-)
-from airflow_epochs.protocol import State
-from airflow_epochs.storage.objects import may_not_be_read
+from airflow_epochs.model import OpenRecord, starts_of
 
 log = secrecy.logger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Former:
-    """A pipeline that may be today's under another name: one that left the DAG, or one of another DAG.
+def require_new_input(
+    task: TaskTry, epoch: int, planned: PlannedEpoch, after: OpenRecord | None = None, starting: object = None
+) -> None:
+    """Raise Refused if the epoch reads again, or leaves out, what another pipeline has read for the same place.
 
-    Attributes:
-        owner: The DAG that owns it.
-        ended: Its newest epoch that is complete or in doubt.
-        shared: A sink of today that writes to the place of one of its sinks, and that place.
-        in_doubt: Whether ``ended`` is in doubt.
+    Only a pipeline's first epoch is looked at, and the first one after a takeover. The other one has left the DAG, or
+    is in another DAG and has the same transform. Pipelines that stand in one DAG share the place on purpose.
+
+    Args:
+        task: Of the pipeline.
+        epoch: The number of the epoch.
+        planned: Its input.
+        after: The attempt before. That of a first epoch was looked at, or is a command that says where to begin.
+        starting: What the run says in place of the source's ``starting``; None: nothing.
     """
-
-    name: str
-    owner: str
-    ended: OpenRecord | CompleteRecord
-    shared: tuple[str, str]
-    in_doubt: bool
-
-    @property
-    def at(self) -> str:
-        """When it ended."""
-        return self.ended.opened_at if isinstance(self.ended, OpenRecord) else self.ended.completed_at
-
-
-def require_new_input(task: TaskTry, epoch: int, planned: PlannedEpoch) -> None:
-    """Raise Refused if a first epoch reads again what another pipeline has written to the same place.
-
-    That is one that left the DAG, or one of another DAG with the same transform, which makes the same rows. Pipelines
-    that stand in one DAG share the place on purpose. ``planned``: the epoch's input.
-    """
-    if epoch > 1 or task.pipeline.in_dag is None:
+    is_first = epoch == 1 and after is None
+    if task.pipeline.in_dag is None or not (is_first or _is_back(task, epoch)):
         return
-    for former in sorted(_formers(task, task.pipeline.in_dag), key=lambda each: each.at, reverse=True):
-        if again := _read_again(former, planned):
-            raise _renamed(task, former, again)
+    now = Position(ranges=planned.ranges, state=planned.state)
+    found = formers(task, task.pipeline.in_dag)
+    _require_unread(task, epoch, found, now)
+    if is_first:
+        _require_no_gap(task, found, now, is_earliest=_is_earliest(task, starting))
 
 
-def _formers(task: TaskTry, in_dag: Collection[str]) -> list[_Former]:
-    """The pipelines that wrote to places of today, and may be today's under another name."""
-    try:
-        others = task.ledger.others()
-    except OutcomeUnknown as error:
-        if not may_not_be_read(error):
-            raise
-        log.warning("The other pipelines of the ledger cannot be seen, so nobody knows if this one had another name.")
-        return []
-    ledgers = [task.ledger.of(name) for name in others if name not in in_dag]
-    owned = zip(ledgers, owner_of_each(ledgers), strict=True)
-    found = [_former(task, ledger, owner) for ledger, owner in owned if owner not in ("", _nobody(ledger.pipeline))]
-    return [each for each in found if each]
+def _is_back(task: TaskTry, epoch: int) -> bool:
+    """Whether the pipeline has completed no epoch since another DAG, or nobody, owned it."""
+    takeovers = task.ledger.takeovers()
+    return bool(takeovers) and takeovers[-1].epoch == epoch - 1
 
 
-def _former(task: TaskTry, ledger: Ledger, owner: str) -> _Former | None:
-    if owner == task.pipeline.dag_id:
-        return _wrote_there(task, ledger, owner)
-    try:
-        return _wrote_there(task, ledger, owner)
-    except (Corrupt, Refused) as error:
-        log.warning("Nobody can tell if a pipeline of DAG %s is this one under another name. %s", owner, error)
-        return None
+def _require_unread(task: TaskTry, epoch: int, found: Sequence[Former], now: Position) -> None:
+    for former in found:
+        for rows in former.coming:
+            if again := _again(rows, now) or (_common(rows, now) if former.is_open else None):
+                raise renamed_wording.unfinished(task, epoch, former, rows, again, now)
+        for rows in () if former.ended else former.rows:
+            if again := _again(rows, now):
+                raise renamed_wording.read_again(task, epoch, former, rows, again, now)
 
 
-def _wrote_there(task: TaskTry, ledger: Ledger, owner: str) -> _Former | None:
-    """None if it shares no place with the sinks of today, has had no epoch, or if its records were pruned.
+def _again(rows: Rows, now: Position) -> Partition | None:
+    """A partition that both read, where the new input begins before the end of the former one; None if there is none.
 
-    Or if it is another DAG's, with another transform.
+    One that the former pipeline has not read is none of these.
     """
-    opened = _newest_opened(ledger)
-    if opened is None or not (owner == task.pipeline.dag_id or _is_code_of(opened, task.pipeline.transform)):
-        return None
-    shared = _shared(opened, task.pipeline.sinks)
-    if shared is None:
-        return None
-    view = ledger.view_of_next()
-    in_doubt = view.state is State.IN_DOUBT
-    ended = view.open if in_doubt else ledger.complete_record(view.number - 1)
-    if ended is None:
-        return None
-    return _Former(name=ended.txn.pipeline, owner=owner, ended=ended, shared=shared, in_doubt=in_doubt)
+    ends = rows.ends(now)
+    return next((at for at, start in starts_of(now.ranges).items() if start < ends.get(at, 0)), None)
 
 
-def _is_code_of(opened: OpenRecord, today: Transform) -> bool:
-    """Whether an epoch ran the transform of today: the same file, or one of the same name and content."""
-    return opened.transform == str(today) or (opened.code is not None and Code.of(today) == code_in(opened))
+def _common(rows: Rows, now: Position) -> Partition | None:
+    return next((at for at in rows.ends(now) if at in starts_of(now.ranges)), None)
 
 
-def _newest_opened(ledger: Ledger) -> OpenRecord | None:
-    try:
-        return newest_opened(ledger)
-    except Corrupt as damaged:
-        damaged.remedy = (
-            f"{damaged.remedy} Or, if pipeline {ledger.pipeline!r} has left DAG and tables for good, type "
-            f"`{_end(ledger.pipeline)}`. Then clear the failed task."
-        )
-        raise
+def _require_no_gap(task: TaskTry, found: Sequence[Former], now: Position, *, is_earliest: bool) -> None:
+    """``is_earliest``: the input begins at the oldest record that there is. Then what is left out is gone."""
+    starts, ends = starts_of(now.ranges), _furthest(found, now)
+    for former in (each for each in found if each.is_ours and not each.ended):
+        own = _furthest([former], now)
+        left = {at: (end, starts[at]) for at, end in own.items() if ends[at] == end < starts.get(at, 0)}
+        if left and is_earliest:
+            log.warning("%s", renamed_wording.gone(former, left))
+        elif left:
+            raise renamed_wording.left_out(task, former, left, now)
 
 
-def _end(pipeline: str) -> str:
-    """The command after which no DAG runs the pipeline any more."""
-    return f"airflow epochs takeover {pipeline} --dag-id {_nobody(pipeline)} --why …"
+def _furthest(found: Sequence[Former], now: Position) -> dict[Partition, int]:
+    """Per partition, where the last of all former pipelines has ended."""
+    ends: dict[Partition, int] = {}
+    for each in (end for former in found for rows in (*former.rows, *former.coming) for end in rows.ends(now).items()):
+        ends[each[0]] = max(each[1], ends.get(each[0], 0))
+    return ends
 
 
-def _nobody(pipeline: str) -> str:
-    """The DAG, which does not exist, that a pipeline is handed to in the end."""
-    return f"{pipeline}_ended"
-
-
-def _read_again(former: _Former, planned: PlannedEpoch) -> tuple[str, int, int] | None:
-    """A partition that both read, where the new input begins there, and where the former pipeline ended; or None."""
-    now, then = Position(ranges=planned.ranges, state=planned.state), Position.of(former.ended)
-    ends = ends_of(then.named_as_in(now))
-    for (topic, partition), start in starts_of(planned.ranges).items():
-        end = ends.get((topic, partition), 0)
-        ids = {then.id_of(topic), now.id_of(topic)} - {None}
-        if start < end and len(ids) < 2:  # else it is another topic or table of this name
-            return f"{topic}[{partition}]", start, end
-    return None
-
-
-def _shared(opened: OpenRecord, today: Collection[Sink]) -> tuple[str, str] | None:
-    """A sink of today that writes to the place of a recorded one, and that place; None if there is none."""
-    places = ((sink, place) for sink in today if (place := sink.destination()))
-    specs = [plan.spec for plan in opened.sinks.values()]
-    return next(((sink.name, at) for sink, at in places if any(is_at(sink, spec, today) for spec in specs)), None)
-
-
-def _renamed(task: TaskTry, former: _Former, again: tuple[str, int, int]) -> Refused:
-    (sink, place), (partition, start, end) = former.shared, again
-    return Refused(
-        f"The pipeline is new in this ledger. {_said_of(task, former)} It has read {partition} up to offset {end}, and "
-        f"written to the place of the sink {sink!r}: {secrecy.shown(place)}. The new pipeline would read that again, "
-        f"from offset {start}, and write each row once more. Nothing was read or written.",
-        code=codes.PIPELINE_RENAMED,
-        remedy=_remedy(task, former),
-        pipeline=task.pipeline.name,
-        sink=sink,
-    )
-
-
-def _said_of(task: TaskTry, former: _Former) -> str:
-    if former.owner == task.pipeline.dag_id:
-        return f"DAG {former.owner!r} had a pipeline {former.name!r}, which is not in the DAG any more."
-    return f"DAG {former.owner!r} has a pipeline {former.name!r} with the same transform."
-
-
-def _remedy(task: TaskTry, former: _Former) -> str:
-    dag = f"the DAG{_taken_over(task, former)}"
-    back = f"Give the pipeline its old name {former.name!r} again in {dag}: it goes on where it ended."
-    if former.in_doubt:
-        return (
-            f"{back} Then clear the failed task. Epoch {former.ended.txn.epoch} of pipeline "
-            f"{former.name!r} is in doubt, so keep the old name at least until that is complete."
-        )
-    on = "" if any(isinstance(sink, Stateful) for sink in task.pipeline.sinks) else _going_on(former)
-    return (
-        f"{back} Then clear the failed task. Only if it is to have the new name, or is another "
-        f"pipeline, type `{_end(former.name)}`: no DAG runs pipeline {former.name!r} any more. {on}Then clear the "
-        f"failed task.{_for_both(task, former)}"
-    )
-
-
-def _taken_over(task: TaskTry, former: _Former) -> str:
-    """What else a pipeline of another DAG needs to go on in this one."""
-    if former.owner == task.pipeline.dag_id:
-        return ""
-    return f", and type `airflow epochs takeover {former.name} --dag-id {task.pipeline.dag_id} --why …`"
-
-
-def _for_both(task: TaskTry, former: _Former) -> str:
-    if former.owner == task.pipeline.dag_id:
-        return ""
-    return (
-        f" If DAG {former.owner!r} is to go on as well, and the rows of the two differ, give this pipeline a function "
-        "of its own in `transform`. Then clear the failed task."
-    )
-
-
-def _going_on(former: _Former) -> str:
-    """How a new pipeline without state goes on where the former one ended."""
-    starting = starting_at_ends(former.ended.ranges)
-    return f"To go on after its rows, also set `starting` of the source to {starting}; else all rows are read again. "
+def _is_earliest(task: TaskTry, starting: object) -> bool:
+    source = task.pipeline.source
+    if isinstance(source, ByInterval) and source.by_interval():
+        return False  # the interval of the run says where the input begins
+    return str(starting or source.spec().get("starting", "")).strip().lower() == "earliest"

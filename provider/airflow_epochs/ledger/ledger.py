@@ -69,7 +69,7 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
-from airflow_epochs.names import is_name
+from airflow_epochs.names import is_name, no_dag_of
 from airflow_epochs.protocol import IllegalTransition, State
 
 R = TypeVar("R")
@@ -129,6 +129,10 @@ class Ledger:
         """The ledger of another pipeline in the same store, as a new task sees it."""
         return self._believes(pipeline)
 
+    def unchecked(self) -> Ledger:
+        """The same ledger for somebody without its keys, who believes every record, and must write nothing."""
+        return Ledger(self._store, self.pipeline, checked=False)
+
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def probe(self) -> None:
@@ -167,6 +171,8 @@ class Ledger:
     def require_owned_by(self, dag_id: str, identity: PipelineRecord) -> None:
         """Raise Refused unless the DAG owns the pipeline."""
         owner = self.owner(identity)
+        if owner == no_dag_of(self.pipeline) != dag_id:
+            raise self._ended(dag_id, self.takeovers()[-1])
         if owner != dag_id:
             raise Refused(
                 f"The pipeline belongs to DAG {owner!r}. DAG {dag_id!r} may not run it.",
@@ -177,6 +183,19 @@ class Ledger:
                 "other's rows once more.",
                 pipeline=self.pipeline,
             )
+
+    def _ended(self, dag_id: str, by: TakeoverRecord) -> Refused:
+        """The error for a pipeline that was ended on purpose: since then, another one may have read its input."""
+        return Refused(
+            f"The pipeline was ended: {by.who} handed it to {by.dag_id!r}, which is no DAG, at {by.at}, because: "
+            f"{by.why}. Another pipeline may have gone on after its rows since then. DAG {dag_id!r} may not run it.",
+            code=codes.PIPELINE_OF_OTHER_DAG,
+            remedy="Give the pipeline the name of the one that goes on after its rows, if there is one. Only if it is "
+            f"to go on under this name, type `airflow epochs takeover {self.pipeline} --dag-id {dag_id} --why …`. Then "
+            "clear the failed task: `open` refuses to read again what a pipeline that left the DAG has read since, and "
+            "says how to go on after that.",
+            pipeline=self.pipeline,
+        )
 
     def owner(self, identity: PipelineRecord) -> str:
         """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
@@ -194,7 +213,16 @@ class Ledger:
         Raises:
             Refused: Another takeover was recorded at the same moment, and counts. This one was not recorded.
         """
-        record = TakeoverRecord(dag_id=dag_id, who=who, host=host, login=login, why=why, at=at, writer=writer)
+        record = TakeoverRecord(
+            dag_id=dag_id,
+            who=who,
+            host=host,
+            login=login,
+            why=why,
+            at=at,
+            writer=writer,
+            epoch=self.newest_complete(),
+        )
         standing = self._records.put_at(takeover_key(len(self.takeovers()) + 1), record)
         if replace(standing, format=record.format) != record:
             raise Refused(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import compress
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown, Refused
 from airflow_epochs.ledger.keys import PIPELINE_KEY
 from airflow_epochs.ledger.ledger import Ledger
@@ -25,6 +25,10 @@ log = secrecy.logger(__name__)
 
 _PARALLEL = 16
 """How many pipelines are read at a time: an object store takes some milliseconds for each record."""
+
+
+_KEY_UNKNOWN = (codes.LEDGER_RECORD_FORGED, codes.SIGNING_PASSWORD_MISSING)
+"""Of errors that a record cannot be believed, and may be in order: another key has signed it."""
 
 
 class Condition(str, Enum):
@@ -102,23 +106,44 @@ def pipelines_in(store: Store) -> list[str]:
         return list(compress(names, pool.map(lambda name: store.exists(f"{name}/{PIPELINE_KEY}"), names)))
 
 
-def owner_of_each(ledgers: Iterable[Ledger]) -> list[str]:
-    """The DAG that owns each pipeline now; empty if that cannot be read, with a warning, or if nobody does.
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """A pipeline with its owners, oldest first.
+
+    Attributes:
+        believed: False: it takes a key that is not known here to check the records. ``ledger`` then believes them all.
+    """
+
+    ledger: Ledger
+    owners: tuple[str, ...]
+    believed: bool = True
+
+
+def owned(ledgers: Iterable[Ledger]) -> list[Owned]:
+    """Those that a DAG has owned. One whose owner cannot be read is left out, with a warning.
 
     Raises OutcomeUnknown if the store does not answer.
     """
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        return list(pool.map(_owner, ledgers))
+        found = pool.map(_owned, ledgers)
+        return [each for each in found if each and each.owners]
 
 
-def _owner(ledger: Ledger) -> str:
+def _owned(ledger: Ledger) -> Owned | None:
     try:
-        return next(iter(_owners(ledger)[-1:]), "")
+        return Owned(ledger=ledger, owners=_owners(ledger))
     except (Corrupt, Refused, OutcomeUnknown) as error:
         if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
             raise
         log.warning("The owner of a pipeline cannot be read. %s", error)
-        return ""
+        return _owned_unchecked(ledger.unchecked()) if error.code in _KEY_UNKNOWN else None
+
+
+def _owned_unchecked(ledger: Ledger) -> Owned | None:
+    try:
+        return Owned(ledger=ledger, owners=_owners(ledger), believed=False)
+    except (Corrupt, Refused):
+        return None
 
 
 def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: str | None = None) -> list[PipelineRow]:
