@@ -18,7 +18,7 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, blocking, code_changes, pausing, state_tables, users_vote
+from airflow_epochs.coordinator import agreement, blocking, code_changes, pausing, sink_calls, state_tables, users_vote
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -453,7 +453,7 @@ class Coordinator:
 
         None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
         """
-        found = sink.last_committed(self.task.pipeline.name, self.task.env)
+        found = sink_calls.marker_of(sink, self.task.pipeline.name, self.task.env)
         if not agree(found, opened.txn):
             return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
         return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.task.env) else None

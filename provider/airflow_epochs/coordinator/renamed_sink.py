@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Holding, Sink
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
@@ -44,7 +45,7 @@ def _shown_as(task: TaskTry, sink: Sink, other: str, txn: TransactionId) -> int:
     if not _may_be_there(task, sink, other, txn):
         return 0
     alike = from_spec({**sink.spec(), "name": other}, task.pipeline.sinks)
-    found = alike.last_committed(task.pipeline.name, task.env) if alike.name == other else None
+    found = sink_calls.marker_of(alike, task.pipeline.name, task.env) if alike.name == other else None
     return found.epoch if found else 0
 
 
