@@ -131,6 +131,22 @@ SINK_MISCONFIGURED = CONFIGURATION.code(
     "An argument of a sink is not valid.",
     "Correct the sink in the DAG, then clear the failed task.",
 )
+SINK_FAULTY = CONFIGURATION.code(
+    "EPOCHS-SINK-FAULTY",
+    NotApplied,
+    "A method of a sink of your own returned something that it must not return, or raised an error that does not say "
+    "what is known of the effect. The message names the sink, its class and the method.",
+    "Correct the method in the class of the sink: docs/write-your-own-sink.md says what it must return, and which "
+    "errors it raises. Then type `airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
+)
+SINK_COMMIT_FAULTY = CONFIGURATION.code(
+    "EPOCHS-SINK-COMMIT-FAULTY",
+    OutcomeUnknown,
+    "The method `commit` of a sink of your own did not return a receipt of the epoch, or raised an error that does not "
+    "say what is known of the effect. The sink may show the epoch.",
+    "Correct `commit` in the class of the sink: docs/write-your-own-sink.md says what it must return, and which errors "
+    "it raises. Do not change its table. Then clear the commit task: `commit` reads the marker before it writes.",
+)
 SINK_KIND_UNKNOWN = CONFIGURATION.code(
     "EPOCHS-SINK-KIND-UNKNOWN",
     Refused,

@@ -173,6 +173,10 @@ def require_types(
     _require("operator_args", operator_args, "a dict of arguments of operators", _is_dict(operator_args))
 
 
+_SINK_METHODS = (
+    *("spec", "from_spec", "destination", "asset_uri"),
+    *("place", "plan_stage", "vote", "commit", "discard", "last_committed"),
+)
 _A_SINK = "a DeltaSink(…), a KafkaSink(…), a SqlSink(…) or a sink of your own"
 
 
@@ -182,6 +186,12 @@ def _require_each(option: str, values: object, must: str, each_must: str, *metho
     for value in values if isinstance(values, Collection) else ():
         if not _can(value, *methods):
             raise BadArgument(f"`{option}` has {value!r}. Each one must be {each_must}.", code=codes.PIPELINE_ARGUMENT)
+        if lacking := [method for method in _SINK_METHODS if not _can(value, method)]:
+            raise BadArgument(
+                f"`{option}` has a {type(value).__name__}, whose class lacks {', '.join(lacking)}. A sink has all the "
+                "methods of docs/write-your-own-sink.md.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
 
 
 def _require(option: str, value: object, must: str, fits: bool) -> None:

@@ -49,7 +49,42 @@ class Defect(NamedTuple):
     found_by: str
 
 
+_IN_TWO_STEPS = """env.reached("folder.written")
+            if self._shown(attempt.txn.pipeline) != attempt.previous:
+                return
+            marker, *rows = temporary.read_text().splitlines(keepends=True)
+            temporary.write_text(marker)
+            {first}
+            env.reached("folder.between")
+            {second}
+            return  #"""
+_MARK, _SHOW = "os.link(temporary, path)", "path.with_name(f'{uuid.uuid4().hex}.jsonl').write_text(''.join(rows))"
+"""The rows come into a file of their own, and nobody else commits meanwhile: only a process that dies shows it."""
+
+
 DEFECTS = [
+    Defect(
+        'env.reached("folder.written")',
+        _IN_TWO_STEPS.format(first=_SHOW, second=_MARK),
+        "test_a_commit_that_dies_at_any_moment",
+    ),
+    Defect(
+        'env.reached("folder.written")',
+        _IN_TWO_STEPS.format(first=_MARK, second=_SHOW),
+        "test_a_commit_that_dies_at_any_moment",
+    ),
+    Defect(
+        "_, staged = self._area().checked(attempt, claim)",  # it marks the rows, and trusts no mark of another try
+        "mark = Path(self.folder, f'.{claim.place[-32:]}'); mark.touch(exist_ok=False); env.reached('mark'); "
+        "_, staged = self._area().checked(attempt, claim); mark.unlink()",
+        "test_a_vote_that_dies_at_any_moment",
+    ),
+    Defect(
+        "self._area().discard(attempt, place)",
+        "mark = Path(self.folder, f'.{place[-32:]}'); gone = mark.exists(); mark.touch(); env.reached('mark'); "
+        "gone or self._area().discard(attempt, place); mark.unlink() #",
+        "test_a_clean_up_that_dies_at_any_moment",
+    ),
     Defect(
         "if shown == attempt.previous:",
         "if shown == attempt.previous or (shown == txn and not path.unlink()):",  # the same rows once more
@@ -122,7 +157,7 @@ def test_the_worked_example_passes_the_suite(tmp_path: Path) -> None:
         write(tmp_path, name, text)
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert re.search(r"^2[0-9] passed", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^3[0-9] passed", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.proof

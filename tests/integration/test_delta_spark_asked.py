@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.coordinator.staging import planned
+from airflow_epochs.coordinator.sink_calls import plan_of
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.delta_modes_world import create, shown, values
@@ -76,7 +76,7 @@ def epoch(sink: DeltaSink, world: Environment, attempt: SinkAttempt) -> dict[str
         place = sink.place(attempt, try_id, world)
         assert sink.is_own_place(attempt, place, world)
         assert sink.table_of(attempt, place, world)
-        plan = planned(sink, attempt, try_id, place, world)
+        plan = plan_of(sink, attempt, try_id, place, world)
     session, row = world.spark.session, f"({attempt.txn.epoch}L, 'a')"
     claim = fill_with_spark(session, plan, values(session, "id, p", row))
     with asked(world, told, "vote"):

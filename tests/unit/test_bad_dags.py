@@ -375,6 +375,12 @@ def of_wrong_type(**arguments: Any) -> None:
         )
 
 
+class Unfinished(DeltaSink):
+    """As a sink of the user's own that is half-written."""
+
+    last_committed = discard = cast(Any, None)
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "says"),
     [
@@ -392,6 +398,11 @@ def of_wrong_type(**arguments: Any) -> None:
         ("sinks", None, "`sinks` is None. It must be a list of sinks."),
         ("sinks", ["one"], "`sinks` has 'one'. Each one must be a DeltaSink(…), a KafkaSink(…), a SqlSink(…) or"),
         ("sinks", [DeltaSink], "DeltaSink'>. Each one must be"),
+        (
+            "sinks",
+            [Unfinished("one", "/lake/one")],
+            "`sinks` has a Unfinished, whose class lacks discard, last_committed.",
+        ),
         ("sinks", [SparkConnect()], "`sinks` has SparkConnect('spark_connect_default'). Each one must be"),
         ("state", ONE, "`state` is DeltaSink('one', '/lake/one', mode='append'). It must be a list of StateTable(…)."),
         ("state", [DeltaSink("two", "/lake/two")], "`state` has DeltaSink('two', '/lake/two', mode='append'). Each"),

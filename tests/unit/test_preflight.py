@@ -33,7 +33,7 @@ class Picky(MemorySink):
     asked: list[tuple[str, str, TransactionId | None]] = []
 
     def spec(self) -> JsonDict:
-        return {**super().spec(), "kind": "picky"}
+        return {**super().spec(), "kind": f"{__name__}:Picky"}
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> Picky:

@@ -40,7 +40,7 @@ class PlansFromItsPlace(MemorySink):
     planned: ClassVar[list[str]] = []
 
     def spec(self) -> JsonDict:
-        return {**super().spec(), "kind": "plans from its place"}
+        return {**super().spec(), "kind": f"{__name__}:PlansFromItsPlace"}
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> PlansFromItsPlace:

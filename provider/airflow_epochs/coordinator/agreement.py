@@ -20,6 +20,7 @@ from airflow_epochs.contracts import (
     rebuild_remedy,
     waive_command,
 )
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.coordinator.state_tables import BEGIN_ANEW
 from airflow_epochs.errors import Corrupt, tolerated
@@ -79,7 +80,7 @@ def require_marker(
         in_doubt: The transaction of an epoch that cannot be completed unless the sink shows ``expected``.
         undecided: The transaction of an attempt that is not aborted unless the sink shows ``expected``.
     """
-    found = sink.last_committed(pipeline, env)
+    found = sink_calls.marker_of(sink, pipeline, env)
     if not agree(found, expected):
         seen = Disagreement(
             pipeline=pipeline,
@@ -99,7 +100,7 @@ def late_commit(sink: Sink, before: CompleteRecord | None, env: Environment) -> 
     """
     if before is None or sink.name not in before.waived:
         return None
-    return late_in(sink.last_committed(before.txn.pipeline, env), before.may_show(sink.name))
+    return late_in(sink_calls.marker_of(sink, before.txn.pipeline, env), before.may_show(sink.name))
 
 
 def late_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None:
@@ -109,7 +110,7 @@ def late_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None
 
 def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
     """Raise Corrupt unless the sink still shows what it showed when ``adopt-sink`` took it as it was."""
-    found = sink.last_committed(pipeline, env)
+    found = sink_calls.marker_of(sink, pipeline, env)
     if agree(found, expected):
         return
     raise Corrupt(
@@ -135,7 +136,7 @@ def shows(
     Raises:
         Corrupt: The sink shows neither of the two.
     """
-    found = sink.last_committed(txn.pipeline, env)
+    found = sink_calls.marker_of(sink, txn.pipeline, env)
     stands = compare(found, previous, txn)
     if stands in (Shown.ALREADY, Shown.NAMELESS, Shown.EXPECTED):
         return stands is not Shown.EXPECTED
@@ -156,7 +157,7 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
     for name, plan in opened.sinks.items():
         asked = False
         with tolerated(f"asking sink {name} for its marker"):
-            found = sink_of(opened, name, today).last_committed(opened.txn.pipeline, env)
+            found = sink_calls.marker_of(sink_of(opened, name, today), opened.txn.pipeline, env)
             asked = True
         if asked and found and compare(found, opened.txn) is not Shown.BEHIND:
             raise Corrupt(

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, Leftovers, Sink, SinkAttempt
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, sink_of
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger.ledger import Ledger
@@ -124,7 +125,7 @@ class _Clearing:
 
 def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, env: Environment) -> bool:
     """Whether a sink shows what the ledger says now: this complete epoch, or a later one that it took part in."""
-    found = sink.last_committed(complete.txn.pipeline, env)
+    found = sink_calls.marker_of(sink, complete.txn.pipeline, env)
     if found and compare(found, complete.txn) is Shown.AHEAD:
         return _is_of_a_later_epoch(ledger, found, sink.name)
     shown = complete.markers.get(sink.name)

@@ -24,6 +24,7 @@ from airflow_epochs.coordinator import (
     code_changes,
     dead_letters,
     pausing,
+    sink_calls,
     state_tables,
     users_vote,
 )
@@ -462,7 +463,7 @@ class Coordinator:
 
         None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
         """
-        found = sink.last_committed(self.task.pipeline.name, self.task.env)
+        found = sink_calls.marker_of(sink, self.task.pipeline.name, self.task.env)
         if not agree(found, opened.txn):
             return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
         return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.task.env) else None

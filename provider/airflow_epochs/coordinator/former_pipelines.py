@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from airflow_epochs import secrecy
 from airflow_epochs.config import Transform
 from airflow_epochs.contracts import Holding, Position, Sink
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.code_changes import Code, code_in
 from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
@@ -220,7 +221,7 @@ def _is_there(task: TaskTry, sink: Sink, ledger: Ledger, name: str, txn: Transac
         receipt = record.receipts.get(name) if record else None
         return receipt is not None and sink.may_hold(receipt, task.env)
     alike = from_spec({**sink.spec(), "name": name}, task.pipeline.sinks)
-    return alike.name == name and alike.last_committed(ledger.pipeline, task.env) is not None
+    return alike.name == name and sink_calls.marker_of(alike, ledger.pipeline, task.env) is not None
 
 
 def _spec_of(ledger: Ledger, name: str, txn: TransactionId) -> JsonDict | None:

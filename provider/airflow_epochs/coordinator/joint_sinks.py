@@ -12,6 +12,7 @@ from dataclasses import replace
 from airflow_epochs import codes
 from airflow_epochs.config import groups
 from airflow_epochs.contracts import Environment, Joint, Sink, SinkAttempt
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OpenRecord, Receipt, Staged, StageReport, Vote
 from airflow_epochs.sinks.participant import vote_against, vote_against_rows
@@ -43,10 +44,10 @@ def _votes(
     first = sinks[next(iter(attempts))]
     if len(attempts) > 1 and isinstance(first, Joint):
         those = [(sinks[name], attempt, claims[name]) for name, attempt in attempts.items()]
-        votes = first.vote_together(those, env)
+        votes = sink_calls.votes_of(first, those, env)
         return {name: vote_against_rows(claim) or votes[name] for name, claim in claims.items()}
     ((name, claim),) = claims.items()
-    return {name: vote_against_rows(claim) or first.vote(attempts[name], claim, env)}
+    return {name: vote_against_rows(claim) or sink_calls.vote_of(first, attempts[name], claim, env)}
 
 
 def _against_unreported() -> Vote:
@@ -62,6 +63,6 @@ def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) 
     """Commit all sinks of a group; receipts by sink name. Idempotent. Raises as ``Sink.commit``, naming the sink."""
     first = those[0][0]
     if len(those) > 1 and isinstance(first, Joint):
-        return first.commit_together(those, env)
+        return sink_calls.committed_together(first, those, env)
     ((sink, attempt, staged),) = those
-    return {sink.name: sink.commit(attempt, staged, env)}
+    return {sink.name: sink_calls.committed(sink, attempt, staged, env)}

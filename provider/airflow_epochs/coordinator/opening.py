@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import msgspec
-
 from airflow_epochs import codes, secrecy
-from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import (
     Explaining,
     LeavingOut,
@@ -22,16 +19,24 @@ from airflow_epochs.contracts import (
     Sink,
     Watching,
 )
-from airflow_epochs.coordinator import agreement, code_changes, preflight, renamed_pipeline, schemas, state_tables
+from airflow_epochs.coordinator import (
+    agreement,
+    code_changes,
+    preflight,
+    renamed_pipeline,
+    schemas,
+    sink_calls,
+    sink_specs,
+    state_tables,
+)
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, without_code
+from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, located
 from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     STORED,
     CompleteRecord,
-    JsonDict,
     OpenRecord,
     PipelineRecord,
     Run,
@@ -41,7 +46,6 @@ from airflow_epochs.model import (
     empty_at_ends,
     seed_of,
 )
-from airflow_epochs.sinks import from_spec
 from airflow_epochs.spark.driver.event_times import instant
 
 log = secrecy.logger(__name__)
@@ -299,7 +303,8 @@ def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[st
     errors: list[EpochError] = []
     for sink in task.pipeline.sinks:
         try:
-            plans[sink.name] = sink_plan(task, sink, before, adopted)
+            with located(task.pipeline.name, sink=sink.name):
+                plans[sink.name] = sink_plan(task, sink, before, adopted)
         except EpochError as error:
             if not errors and not isinstance(error, Corrupt):
                 raise
@@ -322,9 +327,10 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
         agreement.require_own_place(sink, before, task.pipeline.sinks, task.env)
     else:
         agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
-    return SinkPlan(
-        spec=readable_spec(sink, task.pipeline), previous=previous, stored=_stored(task, sink.name, expected)
-    )
+    spec = sink_specs.readable_spec(sink, task.pipeline)
+    if previous is None:
+        sink_specs.require_kind(sink)
+    return SinkPlan(spec=spec, previous=previous, stored=_stored(task, sink.name, expected))
 
 
 def _stored(task: TaskTry, sink: str, previous: TransactionId | None) -> tuple[str, ...]:
@@ -333,27 +339,6 @@ def _stored(task: TaskTry, sink: str, previous: TransactionId | None) -> tuple[s
     receipt = record.receipts.get(sink) if record else None
     known = receipt is not None and receipt.txn_id == str(previous)
     return tuple(receipt.detail.get(STORED, ())) if receipt and known else ()
-
-
-def readable_spec(sink: Sink, pipeline: Pipeline) -> JsonDict:
-    """The sink's options for the open record. Raises Refused if no task could read them from there.
-
-    The constructor has not seen what templates have come to.
-    """
-    spec = sink.spec()
-    try:
-        from_spec(msgspec.json.decode(msgspec.json.encode(spec)), pipeline.sinks)
-    except EpochError:
-        raise
-    except Exception as error:  # a sink of the user's own may raise anything
-        why = without_code(error) if isinstance(error, ValueError) else str(error)
-        raise Refused(
-            f"An argument of sink {sink.name!r} has a value or type that the sink does not take: {why}",
-            code=codes.SINK_MISCONFIGURED,
-            pipeline=pipeline.name,
-            sink=sink.name,
-        ) from error
-    return spec
 
 
 def changes_by_others(
@@ -384,7 +369,7 @@ def changes_by_others(
 def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
     """The transaction that the sink should show. A waived sink may have lost its table, or have committed late."""
     if before and sink.name in before.waived:
-        found = sink.last_committed(task.pipeline.name, task.env)
+        found = sink_calls.marker_of(sink, task.pipeline.name, task.env)
         if found is None:
             return None
         if late := agreement.late_in(found, before.may_show(sink.name)):

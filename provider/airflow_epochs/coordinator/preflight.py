@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, Preflight, Probing, Sink
+from airflow_epochs.coordinator.sink_calls import asked
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.model import SinkPlan, TransactionId
@@ -43,7 +44,7 @@ def refusal(task: TaskTry, name: str, plan: SinkPlan) -> Refused | None:
         return None
     previous = TransactionId.parse(plan.previous) if plan.previous else None
     try:
-        with located(task.pipeline.name, sink=name):
+        with located(task.pipeline.name, sink=name), asked(sink, "require_ready"):
             sink.require_ready(task.pipeline.name, previous, task.env)
     except Refused as refused:
         # Also the vote makes these checks. Here, no stage task has run that could be cleared.
@@ -60,7 +61,7 @@ def unwritable(sink: Sink, pipeline: str, env: Environment) -> Refused | None:
     if not isinstance(sink, Probing):
         return None
     try:
-        with located(pipeline, sink=sink.name):
+        with located(pipeline, sink=sink.name), asked(sink, "require_writable"):
             sink.require_writable(env)
     except Refused as refused:
         return refused

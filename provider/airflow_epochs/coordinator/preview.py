@@ -21,7 +21,7 @@ from airflow_epochs.contracts import (
     StagedSample,
     Versioned,
 )
-from airflow_epochs.coordinator import opening, schemas, state_tables
+from airflow_epochs.coordinator import opening, schemas, sink_specs, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.unpublished import clear_away, staged
 from airflow_epochs.errors import NoNewData, NotApplied, Refused
@@ -109,7 +109,7 @@ def _played(task: TaskTry, view: EpochView, records: int) -> OpenRecord:
         transform=str(task.pipeline.transform),
         code=task.pipeline.transform.digest,
         sinks={
-            sink.name: SinkPlan(spec=opening.readable_spec(sink, task.pipeline), previous=None)
+            sink.name: SinkPlan(spec=sink_specs.readable_spec(sink, task.pipeline), previous=None)
             for sink in task.pipeline.sinks
         },
         dag_id=task.pipeline.dag_id,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Holding, Replacing, Sink
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
@@ -70,7 +71,7 @@ class _Place:
         if newest < first:
             return 0
         alike = from_spec({**self.sink.spec(), "name": other}, self.task.pipeline.sinks)
-        found = alike.last_committed(self.task.pipeline.name, self.task.env) if alike.name == other else None
+        found = sink_calls.marker_of(alike, self.task.pipeline.name, self.task.env) if alike.name == other else None
         return min(found.epoch, newest) if found else 0
 
     def _got(self, record: CompleteRecord, other: str) -> bool:

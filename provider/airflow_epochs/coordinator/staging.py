@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import (
     Confirming,
-    Environment,
     Fitting,
     InFolder,
     LeavingOut,
     Located,
     Placing,
-    Planning,
     Rejoining,
     Replacing,
     Sink,
@@ -28,7 +26,7 @@ from airflow_epochs.contracts import (
     Stateful,
     Surrounded,
 )
-from airflow_epochs.coordinator import apart, code_changes, dead_letters, schemas, state_tables
+from airflow_epochs.coordinator import apart, code_changes, dead_letters, schemas, sink_calls, state_tables
 from airflow_epochs.coordinator.backfill import replayed, require_input_of
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
@@ -135,7 +133,7 @@ class _Try:
         """A try with fresh places for these sinks. Writes nothing."""
         try_id = task.draw_id()
         sinks = {name: (task.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
-        places = {name: sink.place(attempt, try_id, task.env) for name, (sink, attempt) in sinks.items()}
+        places = {name: sink_calls.place_of(sink, attempt, try_id, task.env) for name, (sink, attempt) in sinks.items()}
         for name, (sink, attempt) in sinks.items():
             _require_recognised(sink, attempt, places[name], task)
         return cls(try_id, sinks, places)
@@ -198,7 +196,7 @@ def _begun(
         )
     )
     plans = {
-        name: planned(sink, attempt, this.try_id, this.places[name], task.env)
+        name: sink_calls.plan_of(sink, attempt, this.try_id, this.places[name], task.env)
         for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
@@ -261,13 +259,6 @@ def _metrics(report: StageOutcome, letters: str | None) -> JsonDict:
 
 def _ran_as(spark: object) -> JsonDict:
     return {RAN_AS: app} if isinstance(spark, Placing) and (app := spark.ran_as()) else {}
-
-
-def planned(sink: Sink, attempt: SinkAttempt, try_id: str, place: str, env: Environment) -> JsonDict:
-    """The sink's plan for Spark to fill the place of this try."""
-    if isinstance(sink, Planning):
-        return sink.plan_stage_at(attempt, place, env)
-    return sink.plan_stage(attempt, try_id, env)
 
 
 def _claim(told: Claim) -> StagedClaim:

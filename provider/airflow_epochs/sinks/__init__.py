@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from functools import cache
 from importlib import import_module
@@ -52,10 +53,46 @@ def from_spec(spec: JsonDict, today: Collection[Sink] = ()) -> Sink:
     return built
 
 
+def is_built_in(spec: JsonDict) -> bool:
+    """Whether the kind is one of this package. A subclass of the user's own may have it, too."""
+    return spec["kind"] in _KINDS
+
+
+def names_its_class(kind: str, sink: type) -> bool:
+    """Whether a process that has not loaded the DAG could find the class by its kind. Runs no module to find out."""
+    for entry in entry_points(group=GROUP):
+        if kind in (entry.name, entry.value):
+            return entry.attr == sink.__qualname__
+    module, _, name = kind.partition(":")
+    file = _file_of(module)
+    loaded = getattr(sys.modules.get(module), name, None)
+    if file and loaded is not None:
+        return getattr(loaded, "__qualname__", "") == sink.__qualname__
+    # Airflow loads a DAG file under a name of its own: then the module is not there by its own name.
+    defined_in = getattr(sys.modules.get(sink.__module__), "__file__", None)
+    return name == sink.__qualname__ and file is not None and file == defined_in
+
+
+def _file_of(module: str) -> str | None:
+    """The file that an import of the module would run, if Python finds one. Only packages around it are imported."""
+    package = module.rpartition(".")[0]
+    try:
+        path = import_module(package).__path__ if package else None
+    except (ImportError, AttributeError):
+        return None
+    finders = (finder for finder in sys.meta_path if module and hasattr(finder, "find_spec"))
+    return next((spec.origin for finder in finders if (spec := finder.find_spec(module, path))), None)
+
+
+def is_own(sink: object) -> bool:
+    """Whether the class of a sink is the user's own, and none of this package."""
+    return not type(sink).__module__.startswith("airflow_epochs.")
+
+
 def _of_others(kind: str, today: Collection[Sink]) -> Any:
     """The class of a kind that is not built in."""
     for sink in today:
-        if not type(sink).__module__.startswith("airflow_epochs.") and sink.spec()["kind"] == kind:
+        if is_own(sink) and sink.spec()["kind"] == kind:
             return type(sink)
     for entry in entry_points(group=GROUP):
         if kind in (entry.name, entry.value):

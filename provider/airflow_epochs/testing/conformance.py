@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import pytest
@@ -37,10 +38,13 @@ from airflow_epochs.contracts import (
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.testing.environment import Crash
 
 T = TypeVar("T")
 
 PIPELINE = "conformance"
+MOMENTS_MAX = 100
+"""A try dies at so many of the moments that a sink names, at most: at the first ones."""
 
 _SECRET_NAME = re.compile(r"(.*[._-])?(password|passwd|passphrase|pwd|secret|secret[._-]?key|token)", re.I)
 
@@ -100,7 +104,7 @@ class SinkConformance:
     """The number of rows of the largest epoch."""
 
     names_moments = True
-    """Whether a commit calls ``env.reached`` before its atomic step. There the suite lets another one overtake it."""
+    """Whether a commit calls ``env.reached``: at the first moment another one overtakes it; at each, a try dies."""
 
     overtaken_within_s = 60.0
     """Seconds to hold a commit up for that. If the sink holds a lock meanwhile, a moment is enough."""
@@ -243,6 +247,56 @@ class SinkConformance:
         assert subject.sink().place(attempt, try_id, subject.env) == plans[0]["place"]
         claim = subject.stage(plans[1], [1])
         assert subject.sink().vote(attempt, claim, subject.env).vote is VoteKind.VOTE_COMMIT
+
+    # -- a process that dies -----------------------------------------------------------------------------------------
+
+    def test_a_commit_that_dies_at_any_moment_shows_its_rows_once_when_it_is_repeated(self, subject: Subject) -> None:
+        """Each try of epoch 1 dies one named moment later, until one gets through. Then an epoch for each moment."""
+        attempt, shown = _attempt(1), [[1, 2]]
+        commit = partial(_commit, subject, attempt, _staged(subject, attempt, [1, 2]))
+        died: str | None = _dies_ever_later(subject, commit)
+        self._require_shown_once(subject, attempt, commit(subject.env), shown, died)
+        moment, moments = 0, 1
+        while moment < min(moments, MOMENTS_MAX):
+            attempt, ids = _attempt(moment + 2, attempt.txn), [2 * moment + 3, 2 * moment + 4]
+            commit = partial(_commit, subject, attempt, _staged(subject, attempt, ids))
+            shown.append(ids)
+            died, again = _dies_at(subject, moment, commit), _Dying(subject.env)
+            self._require_shown_once(subject, attempt, commit(again), shown, died)
+            moment, moments = moment + 1, max(moments, again.named)  # the first repeat names them all
+
+    def _require_shown_once(
+        self, subject: Subject, attempt: SinkAttempt, receipt: Receipt, shown: Sequence[Sequence[int]], died: str | None
+    ) -> None:
+        """Check what readers see of the epochs ``shown``, the last of which was committed again after it ``died``."""
+        seen = (receipt.txn_id, receipt.rows, sorted(subject.visible()), _marker(subject))
+        assert seen == (str(attempt.txn), len(shown[-1]), self.after(*shown), Marker.of(attempt.txn)), (
+            f"a try died at {died}, and the next one must show each row once: one atomic step for rows and marker"
+        )
+
+    def test_a_vote_that_dies_at_any_moment_is_given_when_it_is_repeated(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        claim = _claim(subject, attempt, [1, 2])
+        died = _dies_ever_later(subject, partial(_vote, subject, attempt, claim))
+        vote = _vote(subject, attempt, claim, subject.env)
+        assert vote.staged is not None, f"after votes that died at {died}: {vote.reason}"
+        assert (subject.visible(), _marker(subject)) == ([], None)
+        if died:  # else nothing is left that a commit could meet
+            subject.sink().commit(attempt, vote.staged, subject.env)
+            assert sorted(subject.visible()) == self.after([1, 2])
+
+    def test_a_clean_up_that_dies_at_any_moment_is_completed_when_it_is_repeated(self, subject: Subject) -> None:
+        aborted, attempt = _attempt(1), _attempt(1, number=2)
+        lost, kept = _staged(subject, aborted, [3]), _staged(subject, attempt, [1, 2])
+        self._discarded(subject, aborted, lost.place, published=False)
+        assert _vote_against(subject, aborted, StagedClaim(place=lost.place)), "discard has left the rows"
+        subject.sink().commit(attempt, kept, subject.env)
+        self._discarded(subject, attempt, kept.place, published=True)
+        assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2]), Marker.of(attempt.txn))
+
+    def _discarded(self, subject: Subject, attempt: SinkAttempt, place: str, *, published: bool) -> None:
+        """Clear a place away, by tries that die at ever later moments, and at last by one that does not."""
+        _dies_ever_later(subject, lambda env: subject.sink().discard(attempt, place, env, published=published))
 
     # -- what must be refused ----------------------------------------------------------------------------------------
 
@@ -455,6 +509,37 @@ def _epoch(
     return attempt.txn
 
 
+def _commit(subject: Subject, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+    return _rebuilt(subject).commit(attempt, staged, env)
+
+
+def _vote(subject: Subject, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+    return subject.sink().vote(attempt, claim, env)
+
+
+def _dies_at(subject: Subject, moment: int, work: Callable[[Environment], object]) -> str | None:
+    """Work until the named moment of this number, and die there.
+
+    Returns the moment's name; None if the work has named fewer moments, and is done.
+    """
+    dying = _Dying(subject.env, moment)
+    try:
+        work(dying)
+    except Crash as crash:
+        return str(crash)
+    return None
+
+
+def _dies_ever_later(subject: Subject, work: Callable[[Environment], object]) -> str:
+    """Work again and again, and die each time one named moment later, until the work is done. Returns the moments."""
+    died = []
+    for moment in range(MOMENTS_MAX):
+        if (at := _dies_at(subject, moment, work)) is None:
+            break
+        died.append(at)
+    return ", ".join(died)
+
+
 def _if_committed(
     subject: Subject, attempt: SinkAttempt, staged: Staged, env: Environment | None = None
 ) -> Receipt | None:
@@ -514,13 +599,10 @@ def _refused(subject: Subject) -> Iterator[None]:
 
 
 @dataclass
-class _HeldUp(Generic[T]):
-    """An environment that holds the first named phase up until another commit ends, at most ``within_s`` seconds."""
+class _Through:
+    """An environment that is the subject's, but for the named moments."""
 
     env: Environment
-    other: Callable[[], Future[T]]
-    within_s: float
-    by: Future[T] | None = None
 
     @property
     def spark(self) -> SparkRunner:
@@ -529,7 +611,29 @@ class _HeldUp(Generic[T]):
     def connection(self, conn_id: str) -> Connection:
         return self.env.connection(conn_id)
 
+
+@dataclass
+class _HeldUp(_Through, Generic[T]):
+    """It holds the first named moment up until another commit ends, at most ``within_s`` seconds."""
+
+    other: Callable[[], Future[T]]
+    within_s: float
+    by: Future[T] | None = None
+
     def reached(self, phase: str) -> None:
         if self.by is None:
             self.by = self.other()
             wait([self.by], self.within_s)
+
+
+@dataclass
+class _Dying(_Through):
+    """The process dies at the named moment of the number ``at``, from 0; None: it does not. ``named``: so many were."""
+
+    at: int | None = None
+    named: int = 0
+
+    def reached(self, phase: str) -> None:
+        self.named += 1
+        if self.named - 1 == self.at:
+            raise Crash(phase)

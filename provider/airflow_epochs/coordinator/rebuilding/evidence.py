@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Ends, LastEpoch, Positioned, Sink
+from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, located
 from airflow_epochs.ledger.ledger import Ledger
@@ -49,9 +50,9 @@ def _last_epoch(sink: Sink, task: TaskTry, left_out: bool) -> LastEpoch | None:
     """What the sink shows. A sink that cannot tell where its last epoch ended shows its marker alone."""
     with located(task.pipeline.name, sink=sink.name):
         if isinstance(sink, Positioned):
-            found = sink.last_epoch(task.pipeline.name, task.env)
+            found = sink_calls.last_epoch_of(sink, task.pipeline.name, task.env)
             return None if found and found.elsewhere and left_out else found
-        marker = sink.last_committed(task.pipeline.name, task.env)
+        marker = sink_calls.marker_of(sink, task.pipeline.name, task.env)
         return LastEpoch(marker=marker) if marker else None
 
 
