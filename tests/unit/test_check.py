@@ -41,13 +41,13 @@ DAG = """
     from airflow.sdk import DAG
     from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect
 
-    def pipeline(name, transform="{folder}/app.py:kept", table=None, **options):
+    def pipeline(name, transform="{folder}/app.py:kept", table=None, sink=None, **options):
         usual = dict(mode="upsert", keys=["id"], storage_conn_id="lake")
         EpochPipeline(
             name,
             source=DeltaSource("{folder}/input"),
             transform=transform,
-            sinks=[DeltaSink("out", table or "{folder}/" + name, **(usual | options))],
+            sinks=[sink or DeltaSink("out", table or "{folder}/" + name, **(usual | options))],
             spark=SparkConnect("spark"),
         )
 
@@ -523,3 +523,29 @@ def test_a_ledger_root_that_is_a_file_fails_as_it_would_in_a_run_until_it_is_a_f
     world.ledger_at("ledger")
     world.require_green()
     assert (world.folder / "afile").read_text() == "precious"
+
+
+OWN = """
+from airflow_epochs import DeltaSink
+
+class Mine(DeltaSink):
+    def spec(self):
+        return {**super().spec(), "kind": "KIND"}
+"""
+
+
+@pytest.mark.parametrize("file", ["orders_dag", "sinks_of_mine"])
+def test_the_class_of_a_sink_is_found_in_the_dag_file_or_beside_it_and_not_by_a_misspelt_kind(
+    world: World, file: str
+) -> None:
+    beside, more = airflow_home.DAGS / "sinks_of_mine.py", 'pipeline("mine", sink=Mine("out", "{folder}/mine"))'
+    for kind, result in ((f"{file}:Mine", "ok"), (f"{file}s:Mine", "failed")):
+        text = OWN.replace("KIND", kind)
+        beside.write_text(text if file == "sinks_of_mine" else "")
+        world.dag(more)
+        dag = airflow_home.DAGS / "orders_dag.py"
+        defined = "from sinks_of_mine import Mine" if file == "sinks_of_mine" else text
+        dag.write_text(f"{defined}\n{dag.read_text()}".replace("{folder}", str(world.folder)))
+        marker = world.rows("mine")["sink out, marker"]
+        assert (marker["result"], kind in json.dumps(marker)) == (result, result == "failed"), marker
+        sys.modules.pop("sinks_of_mine", None)

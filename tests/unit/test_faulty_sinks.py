@@ -304,9 +304,13 @@ def in_a_dag_file(folder: Path, kind: str) -> Any:
 
 @pytest.fixture
 def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(tmp_path)
+    """A folder that Python's path knows by another name, as where the folder of the DAG files is a symbolic link."""
+    files = tmp_path / "files"
+    files.mkdir()
+    (tmp_path / "dags").symlink_to(files)
+    monkeypatch.syspath_prepend(tmp_path / "dags")
     monkeypatch.setitem(sys.modules, "unusual_prefix_1_orders", sys)  # so that it is taken away
-    return tmp_path
+    return files
 
 
 def test_a_class_in_a_dag_file_is_found_by_the_name_of_the_file_and_the_file_is_not_run_for_that(

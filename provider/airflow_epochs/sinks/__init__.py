@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import signature
+from os.path import realpath
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
@@ -70,7 +71,7 @@ def names_its_class(kind: str, sink: type) -> bool:
         return getattr(loaded, "__qualname__", "") == sink.__qualname__
     # Airflow loads a DAG file under a name of its own: then the module is not there by its own name.
     defined_in = getattr(sys.modules.get(sink.__module__), "__file__", None)
-    return name == sink.__qualname__ and file is not None and file == defined_in
+    return bool(name == sink.__qualname__ and file and defined_in and realpath(file) == realpath(defined_in))
 
 
 def _file_of(module: str) -> str | None:
