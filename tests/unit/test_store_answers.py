@@ -21,7 +21,7 @@ ANSWERS = [
     (403, "InvalidAccessKeyId", KEYS),
     (403, "SignatureDoesNotMatch", KEYS),
     (403, "RequestTimeTooSkewed", "Set the clock of the worker: it differs too much from the store's. Then"),
-    (403, "AccessDenied", "Grant the credentials in connection 'aws_lake' the permissions to read, write, list and"),
+    (403, "AccessDenied", "Grant the credentials in connection 'aws_lake' the permissions to read and list there, and"),
     (404, "NoSuchBucket", "Create the bucket, or correct its name in {place}. Then"),
 ]
 EACH = pytest.mark.parametrize(("status", "code", "remedy"), ANSWERS, ids=[code for _, code, _ in ANSWERS])
@@ -96,7 +96,7 @@ def test_files_and_tables_that_are_asked_for_in_vain_are_told_by_what_their_stor
     ]
     for ask in asks:
         error = told(ask, s3, status, code)
-        assert error.remedy.startswith(remedy.format(place="the path of the table"))
+        assert error.remedy.startswith(remedy.format(place="the path"))
     assert open_table(table) is None
     assert files.write_new("a", b"x") and files.read("a") == b"x"
 

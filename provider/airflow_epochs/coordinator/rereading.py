@@ -38,7 +38,7 @@ def known_by(
     known, last = run, 0
     while record := _complete(ledger, known, last):
         last = record.txn.epoch
-        if _is_of_others(source, record, known, interval) or _has_read_nothing(ledger, record, known, begins=begins):
+        if _is_of_others(source, record, known, interval) or _goes_on(ledger, record, known, begins, interval):
             known = run_ids.again(known, last)
         elif moved_in := _read_again_by(ledger, source, record):
             known = run_ids.again(run, moved_in)
@@ -58,24 +58,29 @@ def _is_of_others(
 ) -> bool:
     """Whether another run obeyed a command in the run's failed epoch, and did not read up to the run's interval."""
     until = source.read_until(record.source_state)
-    obeyed = run not in (record.opened_by, record.completed_by) and any(each.again for each in record.commands)
-    if not obeyed or until is None:
+    if until is None or not run_ids.obeyed_by_another(record, run):
         return False
     at = interval()
     return at is not None and until < at.end
 
 
-def _has_read_nothing(ledger: Ledger, record: CompleteRecord, run: Run, *, begins: bool) -> bool:
-    """Whether the run's epoch only brought tables back, and the run goes on to its interval, or begins to.
+def _goes_on(
+    ledger: Ledger, record: CompleteRecord, run: Run, begins: bool, interval: Callable[[], Interval | None]
+) -> bool:
+    """Whether the run's epoch only brought tables back, and the run has gone on to its interval, or begins to.
 
-    A run of many epochs has gone on by itself, unless it had ended: its next index then names the same epoch.
+    It does not if it has no interval, or one that the tables had already when they came back. A run of many epochs has
+    gone on by itself, unless it had ended: its next index then names the same epoch.
     """
     epoch = record.txn.epoch
     if not record.only_restored:
         return False
     if ledger.has_index(run_ids.again(run, epoch)):
         return True
-    return begins and ledger.epoch_of(run_ids.nth(run, 2)) in (None, epoch)
+    if not begins or ledger.epoch_of(run_ids.nth(run, 2)) not in (None, epoch):
+        return False
+    at, back_to = interval(), next(each.back_to for each in reversed(record.commands) if each.restores)
+    return at is not None and not _ended_by(at.end, back_to)
 
 
 def _read_again_by(ledger: Ledger, source: ByInterval, record: CompleteRecord) -> int | None:

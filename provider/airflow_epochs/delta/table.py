@@ -162,7 +162,7 @@ def unreachable(table: str, error: BaseException, conn_id: str | None = None) ->
     return NotApplied(
         f"The provider cannot reach the table {table}: {told(error)}",
         code=codes.DELTA_UNREACHABLE,
-        remedy=remedy_of(error, conn_id, "the path of the table", then),
+        remedy=remedy_of(error, conn_id, "the path", then),
     )
 
 

@@ -180,12 +180,13 @@ def _known(ledger: Ledger, run: Run) -> Run:
 
 
 def _source_by_interval(ledger: Ledger, run: Run) -> ByInterval | None:
-    """The source, if the run's epoch was planned for its data interval."""
+    """The source, if the run's epoch was planned for its data interval, or brought tables back before that."""
     epoch, opened = ledger.epoch_of(run), newest_opened(ledger)
     record, source = ledger.complete_record(epoch) if epoch else None, source_in(opened.source) if opened else None
     if record is None or not isinstance(source, ByInterval):
         return None
-    return source if source.read_until(record.source_state) is not None else None
+    by_interval = source.by_interval() if record.only_restored else source.read_until(record.source_state) is not None
+    return source if by_interval else None
 
 
 def _ignores(ledger: Ledger, view: EpochView | None, run: Run) -> bool:

@@ -48,13 +48,14 @@ def _lost(ledger: Ledger, run: Run) -> list[Run]:
     """
     epoch = ledger.epoch_of(run)
     record = ledger.complete_record(epoch) if epoch else None
-    if not record or not (record.only_restored or _obeyed_by_another(record, run)):
+    if not record or not (record.only_restored or obeyed_by_another(record, run)):
         return []
     following = again(run, record.txn.epoch)
     return [*_lost(ledger, following), following]
 
 
-def _obeyed_by_another(record: CompleteRecord, run: Run) -> bool:
+def obeyed_by_another(record: CompleteRecord, run: Run) -> bool:
+    """Whether another run obeyed a command in the run's epoch, which then read something once more."""
     return run not in (record.opened_by, record.completed_by) and any(each.again for each in record.commands)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
@@ -42,13 +42,13 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     return replace(transform, path=str(path), digest=_digest([path, *sorted(siblings)]))
 
 
-def _in_an_archive(relative: str, looked: Iterable[Path]) -> Refused | None:
+def _in_an_archive(relative: str, looked: Collection[Path]) -> Refused | None:
     """The error for a file in an archive, as beside a DAG in a zip; None if no archive has it."""
     for path in looked:
         archive = next((folder for folder in path.parents if is_zipfile(folder)), None)
         if archive and _has(archive, inside := path.relative_to(archive)):
-            beside = archive.parent / inside
-            named = f" Let `transform=` name {beside}." if Path(relative).is_absolute() else ""
+            beside = archive.parent / (inside if Path(relative).is_absolute() else relative)
+            named = "" if beside in looked else f" Let `transform=` name {beside}."
             return Refused(
                 f"The transform file {relative!r} is in the archive {archive}. Spark needs a plain file.",
                 code=codes.TRANSFORM_MISSING,

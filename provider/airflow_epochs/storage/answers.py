@@ -64,13 +64,24 @@ def is_denied(error: BaseException) -> bool:
 
 
 def told(error: BaseException) -> str:
-    """The store's own code and message, and the request; the first line of the error if it tells of no code."""
+    """The store's own code and message, and the request. If it tells of no code: the first line of the store's error.
+
+    Another error also has its class: of a KeyError, the text alone tells nothing.
+    """
     text = str(error)
     code, message, request = _CODE.search(text), _MESSAGE.search(text), _REQUEST.search(text)
     if not code:
-        return first_line(error)
+        of_store = isinstance(error, OSError) or type(error).__module__.startswith(
+            ("obstore", "deltalake", "_internal")
+        )
+        return first_line(error) if of_store else repr(error)
     why = f" ({' '.join(message[1].split())})" if message and message[1] else ""
     return f"{code[1]}{why}{f' to {request[1]} {request[2]}' if request else ''}"
+
+
+def _is_of_store(error: BaseException) -> bool:
+    """Whether obstore or deltalake, whose errors' module is called so, has raised it."""
+    return type(error).__module__.split(".")[0] in ("obstore", "deltalake", "_internal")
 
 
 def remedy_of(error: BaseException | None, conn_id: str | None, place: str, then: str) -> str | None:
@@ -84,7 +95,7 @@ def remedy_of(error: BaseException | None, conn_id: str | None, place: str, then
     """
     trouble = trouble_of(error) if error else None
     holder = f"connection {conn_id!r}" if conn_id else "the store's connection, or in the worker's environment"
-    rights = f"the permissions to read, write, list and delete there. {S3_RIGHTS}"
+    rights = f"the permissions to read and list there, and for a sink also to write and delete. {S3_RIGHTS}"
     first = {
         Trouble.EXPIRED: f"Put a new session token into {holder}: a retry fails until then.",
         Trouble.UNKNOWN_KEY: f"Correct the access key, the secret key and the session token in {holder}.",

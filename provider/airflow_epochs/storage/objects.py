@@ -299,7 +299,7 @@ class ObjectFiles:
         except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
-            if is_denied(error):
+            if is_denied(error) or trouble_of(error) is Trouble.UNKNOWN_KEY:  # a listing has no error class of its own
                 raise self._no_permission(error) from error
             raise NotApplied(
                 f"A request to the object store at {self._place} failed: {told(error)}",
@@ -315,4 +315,4 @@ class ObjectFiles:
         )
 
     def _remedy(self, error: Exception, then: str = "Then clear the failed task.") -> str | None:
-        return remedy_of(error, self._conn_id, "the path of the table", then)
+        return remedy_of(error, self._conn_id, "the path", then)

@@ -176,7 +176,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
         if len(faults) >= FAULTS_MAX:
             break
     last = faults[-1] if faults else None
-    said = remedy_of(last, this.location.conn_id, "the path of the table", "Then clear the commit task.")
+    said = remedy_of(last, this.location.conn_id, "the path", "Then clear the commit task.")
     raise OutcomeUnknown(
         f"The commit into {this.location.name} did not finish, and its outcome is unknown. Nothing is lost. The cause: "
         f"{told(last) if last else 'other writers were always faster'}",

@@ -125,7 +125,7 @@ class Deletions:
     def _passing(notes: SqlTable) -> Refused:
         return Refused(
             f"{notes.spelled}, where deleted keys are noted, is UNLOGGED: a crash of the server would lose the notes, "
-            "and an older row could bring a deleted key back.",
+            f"and an older row could bring a deleted key back. `ALTER TABLE {notes.spelled} SET LOGGED` mends that.",
             code=codes.SQL_TABLE_UNUSABLE,
             remedy=f"Make it an ordinary table: `ALTER TABLE {notes.spelled} SET LOGGED`. Then clear the failed task.",
         )
