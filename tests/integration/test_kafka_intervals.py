@@ -410,6 +410,9 @@ def test_after_tables_came_back_each_hour_is_read_again_whichever_run_brought_th
     first = {"the failed run": hour(world, 11), "the first run of the backfill": hour(world, 10)}.get(obeys, world)
     assert driven(first, {"the failed run": 11, "the first run of the backfill": 10}.get(obeys, 99)) == 3
     assert world.shown("lake") == "a"
+    if obeys == "a run by hand":
+        assert driven(world, 99) == 3, "without an interval, it passes its epoch on"
+        assert driven(hour(world, 9), 99) == 3, "so it does if the tables have its interval"
     for number, shown in ((10, "ab"), (11, "abc"), (12, "abcd")):
         assert driven(hour(world, number), number) == number - 6
         assert world.shown("lake") == shown
