@@ -389,7 +389,8 @@ class TakeoverRecord:
         who: The effective user on ``host``. In a record of version 0.1, which has no ``host``: the user that the
             environment named.
         login: The user that the environment named, if it was another one.
-        epoch: The newest complete epoch then; None in a record of an earlier version.
+        epoch: The epoch that was open or in doubt then, else the newest complete one; None in a record of an earlier
+            version.
     """
 
     dag_id: str

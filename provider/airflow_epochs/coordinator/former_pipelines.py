@@ -119,10 +119,13 @@ def _former(task: TaskTry, of: Owned) -> Former | None:
     nobody = no_dag_of(of.ledger.pipeline)
     dag_id = next((owner for owner in reversed(of.owners) if owner != nobody), nobody)
     is_ours, ended = dag_id == task.pipeline.dag_id, of.owners[-1] == nobody
+    if not (is_ours or of.believed):
+        return None  # anybody may have added it to the ledger
     try:
         return _wrote_there(task, of, dag_id, is_ours=is_ours, ended=ended)
-    except (Corrupt, Refused) as error:
-        if is_ours and not ended and of.believed:
+    except (Corrupt, Refused, OutcomeUnknown) as error:
+        denied = isinstance(error, OutcomeUnknown) and may_not_be_read(error)
+        if not denied and (isinstance(error, OutcomeUnknown) or (is_ours and not ended and of.believed)):
             raise
         log.warning("Nobody can tell if a pipeline of DAG %s is this one under another name. %s", dag_id, error)
         return None
@@ -212,14 +215,15 @@ def _places(task: TaskTry) -> Iterator[tuple[Sink, str]]:
 def _is_there(task: TaskTry, sink: Sink, ledger: Ledger, name: str, txn: TransactionId) -> bool:
     """Whether the former pipeline's sink ``name`` wrote ``txn``, its last one, to the place of ``sink``.
 
-    If the record of that was pruned, the receipt or the place's own marker tells.
+    If the record of that was pruned, the receipt and the place's own marker tell.
     """
     if spec := _spec_of(ledger, name, txn):
         return is_at(sink, spec, task.pipeline.sinks)
     if isinstance(sink, Holding):
         record = ledger.complete_record(txn.epoch)
         receipt = record.receipts.get(name) if record else None
-        return receipt is not None and sink.may_hold(receipt, task.env)
+        if receipt is None or not sink.may_hold(receipt, task.env):
+            return False
     alike = from_spec({**sink.spec(), "name": name}, task.pipeline.sinks)
     return alike.name == name and sink_calls.marker_of(alike, ledger.pipeline, task.env) is not None
 

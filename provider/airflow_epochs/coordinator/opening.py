@@ -327,7 +327,7 @@ def sink_plan(task: TaskTry, sink: Sink, before: CompleteRecord | None, adopted:
         agreement.require_own_place(sink, before, task.pipeline.sinks, task.env)
     else:
         agreement.require_adopted(sink, expected, task.pipeline.name, task.env)
-    spec = sink_specs.readable_spec(sink, task.pipeline)
+    spec = sink_specs.readable_spec(sink, task.pipeline, is_new=previous is None)
     if previous is None:
         sink_specs.require_kind(sink)
     return SinkPlan(spec=spec, previous=previous, stored=_stored(task, sink.name, expected))

@@ -44,9 +44,9 @@ def require_new_input(
 
 
 def _is_back(task: TaskTry, epoch: int) -> bool:
-    """Whether the pipeline has completed no epoch since another DAG, or nobody, owned it."""
-    takeovers = task.ledger.takeovers()
-    return bool(takeovers) and takeovers[-1].epoch == epoch - 1
+    """Whether the pipeline has completed no epoch that it opened since another DAG, or nobody, owned it."""
+    last = next((each.epoch for each in reversed(task.ledger.takeovers())), None)
+    return last is not None and epoch - 1 <= last
 
 
 def _require_unread(task: TaskTry, epoch: int, found: Sequence[Former], now: Position) -> None:
@@ -80,6 +80,8 @@ def _require_no_gap(task: TaskTry, found: Sequence[Former], now: Position, *, is
         left = {at: (end, starts[at]) for at, end in own.items() if ends[at] == end < starts.get(at, 0)}
         if left and is_earliest:
             log.warning("%s", renamed_wording.gone(former, left))
+        elif under_way := [(rows, at) for rows in former.coming for at in left if at in rows.ends(now)]:
+            raise renamed_wording.unfinished(task, 1, former, *under_way[0], now)
         elif left:
             raise renamed_wording.left_out(task, former, left, now)
 

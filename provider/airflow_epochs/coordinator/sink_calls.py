@@ -105,7 +105,7 @@ def asked(sink: object, method: str) -> Iterator[None]:
     except EpochError:
         raise
     except Exception as error:
-        if not is_own(sink):
+        if not is_own(sink) or _is_of_airflow(error):
             raise
         raise NotApplied(_raised(sink, method, error), code=codes.SINK_FAULTY, sink=_name(sink)) from error
 
@@ -118,9 +118,14 @@ def _committing(sink: Sink, method: str) -> Iterator[None]:
     except EpochError:
         raise
     except Exception as error:
-        if not is_own(sink):
+        if not is_own(sink) or _is_of_airflow(error):
             raise
         raise OutcomeUnknown(_raised(sink, method, error), code=codes.SINK_COMMIT_FAULTY, sink=sink.name) from error
+
+
+def _is_of_airflow(error: Exception) -> bool:
+    """Whether it is one of Airflow's own, by which a sink fails or skips its task on purpose."""
+    return type(error).__module__.partition(".")[0] == "airflow"
 
 
 def faulty(sink: object, method: str, does: str, must: str) -> Refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Sink
 from airflow_epochs.coordinator.sink_calls import asked, faulty
@@ -12,16 +12,27 @@ from airflow_epochs.errors import EpochError, Refused, located, without_code
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import GROUP, from_spec, is_built_in, is_own, names_its_class
 
+log = secrecy.logger(__name__)
 
-def readable_spec(sink: Sink, pipeline: Pipeline) -> JsonDict:
-    """The sink's options for the open record. Raises Refused if no task could make the same sink from it.
+
+def readable_spec(sink: Sink, pipeline: Pipeline, *, is_new: bool = False) -> JsonDict:
+    """The sink's options for the open record. Raises Refused if no task could make a sink from it.
 
     The constructor has not seen what templates have come to. Nothing is asked but the class.
+
+    Args:
+        sink: Of the DAG.
+        pipeline: Its pipeline.
+        is_new: Also raise Refused if that is not the same sink. One that has shown an epoch goes on, with a warning: it
+            may only spell a value in another way.
     """
     with located(pipeline.name, sink=sink.name), asked(sink, "spec"):
         spec = sink.spec()
         _require_json(sink, spec)
-        _require_same(sink, spec, _rebuilt(sink, spec, pipeline))
+        if unlike := _unlike_rebuilt(sink, spec, _rebuilt(sink, spec, pipeline)):
+            if is_new:
+                raise unlike
+            log.warning("%s", unlike.what)
     return spec
 
 
@@ -52,7 +63,7 @@ def _require_json(sink: Sink, spec: object) -> None:
 
 
 def _is_json(value: object) -> bool:
-    """Whether the ledger can keep it. What comes back otherwise, such as a time, shows in ``_require_same``."""
+    """Whether the ledger can keep it. What comes back otherwise, such as a time, shows in ``_unlike_rebuilt``."""
     try:
         msgspec.json.encode(value)
     except Exception:
@@ -66,10 +77,9 @@ def _rebuilt(sink: Sink, spec: JsonDict, pipeline: Pipeline) -> Sink:
         return from_spec(_recorded(spec), pipeline.sinks)
     except EpochError:
         raise
-    except (KeyError, AttributeError) as error:  # `from_spec` reads what `spec` does not write
-        does = f"raised {type(error).__name__}: {error}"
-        raise _unlike(sink, does) from error
     except Exception as error:  # a sink of the user's own may raise anything
+        if is_own(sink) and isinstance(error, (KeyError, AttributeError)):  # it reads what `spec` does not write
+            raise _unlike(sink, f"raised {type(error).__name__}: {error}") from error
         why = without_code(error) if isinstance(error, ValueError) else str(error)
         raise Refused(
             f"An argument of sink {sink.name!r} has a value or type that the sink does not take: {why}",
@@ -77,13 +87,14 @@ def _rebuilt(sink: Sink, spec: JsonDict, pipeline: Pipeline) -> Sink:
         ) from error
 
 
-def _require_same(sink: Sink, spec: JsonDict, rebuilt: Sink) -> None:
-    """Raise Refused if the sink that was made from the record would write elsewhere, or by another class."""
+def _unlike_rebuilt(sink: Sink, spec: JsonDict, rebuilt: Sink) -> Refused | None:
+    """The error if the sink that was made from the record may write elsewhere, or by another class."""
     if not is_built_in(spec) and type(rebuilt) is not type(sink):
-        raise _unlike(sink, f"makes a {type(rebuilt).__qualname__}: another sink of the DAG has the same `kind`")
+        return _unlike(sink, f"makes a {type(rebuilt).__qualname__}: another sink of the DAG has the same `kind`")
     was, now = _recorded(spec), _recorded(rebuilt.spec())
     if fields := sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key)):
-        raise _unlike(sink, f"makes a sink with another value of {', '.join(fields)} than that of the DAG")
+        return _unlike(sink, f"makes a sink with another value of {', '.join(fields)} than that of the DAG")
+    return None
 
 
 def _recorded(spec: JsonDict) -> JsonDict:

@@ -221,7 +221,7 @@ class Ledger:
             why=why,
             at=at,
             writer=writer,
-            epoch=self.newest_complete(),
+            epoch=self._newest_at_work(),
         )
         standing = self._records.put_at(takeover_key(len(self.takeovers()) + 1), record)
         if replace(standing, format=record.format) != record:
@@ -333,6 +333,11 @@ class Ledger:
             return EpochView(number=number, complete=complete)
         view = self._not_complete(number, of, only_possible=True)
         return view if view.open else replace(view, complete=self.complete_record(number))  # pruned since, perhaps
+
+    def _newest_at_work(self) -> int:
+        """The epoch that is open or in doubt; the newest complete one if there is none."""
+        view = self.view_of_next()
+        return view.number if view.state in (State.OPEN, State.IN_DOUBT) else view.number - 1
 
     def view_of_next(self) -> EpochView:
         """What the ledger says about the epoch after the newest complete one.

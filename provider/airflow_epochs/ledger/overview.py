@@ -142,7 +142,9 @@ def _owned(ledger: Ledger) -> Owned | None:
 def _owned_unchecked(ledger: Ledger) -> Owned | None:
     try:
         return Owned(ledger=ledger, owners=_owners(ledger), believed=False)
-    except (Corrupt, Refused):
+    except (Corrupt, Refused, OutcomeUnknown) as error:
+        if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
+            raise
         return None
 
 

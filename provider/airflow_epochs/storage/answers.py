@@ -71,10 +71,7 @@ def told(error: BaseException) -> str:
     text = str(error)
     code, message, request = _CODE.search(text), _MESSAGE.search(text), _REQUEST.search(text)
     if not code:
-        of_store = isinstance(error, OSError) or type(error).__module__.startswith(
-            ("obstore", "deltalake", "_internal")
-        )
-        return first_line(error) if of_store else repr(error)
+        return first_line(error) if isinstance(error, OSError) or _is_of_store(error) else repr(error)
     why = f" ({' '.join(message[1].split())})" if message and message[1] else ""
     return f"{code[1]}{why}{f' to {request[1]} {request[2]}' if request else ''}"
 
