@@ -15,7 +15,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict
 
-from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.names import DRY_RUN, validated_name
 from airflow_epochs.schemas import WriterSchema
 
@@ -631,16 +630,6 @@ class DecisionRecord:
     code: str | None = None
     metrics: JsonDict = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
-
-    @property
-    def causes(self) -> str:
-        """``reason`` without what the votes ask for: that names tasks that a run of one task does not have.
-
-        After an abort there is more to do than they say: ``coordinator.reasons`` says all of it.
-        """
-        against = {sink: vote.reason or "" for sink, vote in self.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
-        causes = [f"{sink}: {cause_and_remedy(reason)[0]}" for sink, reason in against.items()]
-        return "; ".join(causes) or cause_and_remedy(self.reason)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.sink import SqlSink
 from stack.postgres import Postgres
@@ -78,7 +79,12 @@ def test_a_sink_that_is_to_catch_up_in_the_table_of_another_one_is_refused(pg: P
     world = related(tmp_path, pg, tables=ONE_TABLE, connections={"lines": {"host": "localhost"}})
     assert replace(world, names=("orders",)).run(1) is None
     world.source.produce(3)
-    require_refused(replace(world, backfill={"lines": 1}), f'"{pg.schema}"."orders" of database', number=2)
+    shown = world.shown()
+    error = replace(world, backfill={"lines": 1}).run(2)
+    assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED
+    assert "under the name 'orders'" in error.what and "give the sink another table" in error.remedy
+    assert world.shown() == shown
+    require_refused(world, f'"{pg.schema}"."orders" of database', number=3)
 
 
 def test_tables_that_are_only_called_alike_are_two(pg: PostgresDb, tmp_path: Path) -> None:

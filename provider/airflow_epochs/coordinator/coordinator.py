@@ -37,7 +37,7 @@ from airflow_epochs.coordinator.restaging import Promise, event_times
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, located, tolerated
-from airflow_epochs.ledger.queries import commands_obeyed, given_up
+from airflow_epochs.ledger.queries import causes_of, commands_obeyed, given_up
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
@@ -274,7 +274,7 @@ class Coordinator:
                 metrics=report.metrics if report else {},
             )
         )
-        log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.causes)
+        log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, causes_of(standing))
         return standing
 
     # -- commit -----------------------------------------------------------------------------------------------

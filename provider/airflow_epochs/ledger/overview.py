@@ -12,7 +12,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown, Refused
 from airflow_epochs.ledger.keys import PIPELINE_KEY
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import unfinished, waits_for
+from airflow_epochs.ledger.queries import causes_of, unfinished, waits_for
 from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.view import EpochView
@@ -248,4 +248,4 @@ def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: P
 def _problem(view: EpochView | None) -> str:
     if view is None or view.decision is None or view.state is not State.ABORTED:
         return ""
-    return view.decision.causes
+    return causes_of(view.decision)

@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_epochs.contracts import Position
+from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import Command, CompleteRecord, OpenRecord, SinkPlan, WaivedRecord, records_upper_bound
+from airflow_epochs.model import (
+    Command,
+    CompleteRecord,
+    DecisionRecord,
+    OpenRecord,
+    SinkPlan,
+    VoteKind,
+    WaivedRecord,
+    records_upper_bound,
+)
 from airflow_epochs.protocol import State
 
 
@@ -226,3 +236,13 @@ def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:
         writer=rebuilt.writer,
         watermarks=complete.watermarks,
     )
+
+
+def causes_of(decision: DecisionRecord) -> str:
+    """The decision's reason without what the votes ask for: that names tasks that a run of one task does not have.
+
+    After an abort there is more to do than they say: ``coordinator.reasons`` says all of it.
+    """
+    against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
+    causes = [f"{sink}: {cause_and_remedy(reason)[0]}" for sink, reason in against.items()]
+    return "; ".join(causes) or cause_and_remedy(decision.reason)[0]

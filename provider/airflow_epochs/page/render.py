@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import BadArgument, EpochError, Refused, cause_and_remedy, filled, with_remedy
+from airflow_epochs.ledger.queries import causes_of
 from airflow_epochs.model import DecisionRecord, TransactionId
 from airflow_epochs.names import PAGE
 
@@ -77,6 +78,7 @@ def _environment() -> Environment:
         "sized": sized,
         "lasted": lasted,
         "cause": cause,
+        "causes": causes_of,
         "remedy": remedy,
     }
     return made
