@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,22 @@ def test_a_sink_that_its_record_would_send_to_another_table_writes_nothing_until
         )
     run_epoch(coordinator(world), RUN)
     assert (shown(world), world.table("other").values()) == (["a", "b"], [])
+
+
+def test_a_value_that_the_record_spells_in_another_way_stops_a_new_sink_and_is_a_warning_for_one_that_has_shown_epochs(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec, drawn = Own.spec, count()
+    with monkeypatch.context() as mistake:
+        mistake.setattr(Own, "spec", lambda self: {**spec(self), "drawn": next(drawn)})
+        assert "another value of drawn than that of the DAG" in refused_at_open(world)
+    run_epoch(coordinator(world), RUN)
+    assert shown(world) == ["a", "b"]
+    world.produce("orders", 0, ["c"])
+    monkeypatch.setattr(Own, "spec", lambda self: {**spec(self), "drawn": next(drawn)})
+    run_epoch(coordinator(world), NEXT)
+    assert shown(world) == ["a", "b", "c"]
+    assert "another value of drawn than that of the DAG" in caplog.text
 
 
 def test_two_classes_of_one_kind_are_not_mixed_up(world: MemoryWorld) -> None:
