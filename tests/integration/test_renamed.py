@@ -474,6 +474,25 @@ def test_a_pipeline_whose_renaming_was_taken_back_is_refused_with_its_aborted_ep
     assert_all_rows(today, "orders", "audit")
 
 
+def test_a_pipeline_whose_renaming_was_taken_back_is_refused_after_the_epoch_that_was_in_doubt_meanwhile(
+    world: DiskWorld,
+) -> None:
+    world.crash_at("decision.landed", 3)
+    ordered(
+        world.ledger_root, "epochs", "takeover", "orders", "--dag-id", "orders_ended", "--why", "the remedy says so"
+    )
+    behind_it = starting_at_ends(world.ledger.view_of_next().opened.ranges)
+    world.produce(2)
+    today = renamed(world, starting=behind_it)
+    assert today.run(4) is None
+    taken_back(world)
+    assert world.run(5) is None, "epoch 3 was decided"
+    world.produce(2)
+    stopped(world, codes.PIPELINE_RENAMED, 6)
+    assert today.run(7) is None
+    assert_all_rows(today, "orders", "audit")
+
+
 @pytest.mark.parametrize("command", ["adopt-sink", "rewind"])
 def test_no_command_lets_a_pipeline_whose_renaming_was_taken_back_read_again_without_a_word(
     world: DiskWorld, command: str
@@ -550,6 +569,25 @@ def test_a_renamed_pipeline_that_begins_behind_the_end_of_the_old_one_is_refused
     typed(world.ledger_root, error, "takeover")
     assert replace(today, starting=starting_in(error)).run(3) is None
     assert_all_rows(today, "orders", "audit")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_gap_behind_an_epoch_that_is_in_doubt_is_refused_until_that_epoch_is_complete(
+    tmp_path: Path, number: int
+) -> None:
+    world = DiskWorld(tmp_path, in_dag=OLD)
+    if number > 1:
+        assert start(world).run(number - 1) is None
+    world.produce(4)
+    world.crash_at("decision.landed", number)
+    ends = starting_at_ends(world.ledger.view_of_next().opened.ranges)
+    world.produce(6)
+    starting = {topic: {partition: end + 1 for partition, end in of.items()} for topic, of in ends.items()}
+    error = stopped(renamed(world, starting=starting), codes.PIPELINE_RENAMED, number + 1)
+    assert f"Its epoch {number}, which is in doubt" in error.what and "takeover" not in error.remedy
+    assert world.run(number + 2) is None
+    world.one_more_epoch()
+    assert_all_rows(world, "orders", "audit")
 
 
 def test_a_renamed_pipeline_leaves_out_on_purpose_what_the_takeover_consents_to(world: DiskWorld) -> None:
