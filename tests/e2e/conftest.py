@@ -46,7 +46,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
         running = RunningStack(stack, watch, own, statsd, lineage)
         running.produce(ORDERS, seed=1)
         with running.taking_orders():
-            wait_until(running.watch.consumed, DEADLINE_S)
+            wait_until(running.watch.consumed, 2 * DEADLINE_S)  # the servers have just started, all at once
         yield running
 
 
