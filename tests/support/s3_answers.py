@@ -40,45 +40,10 @@ def answering_s3() -> Iterator[AnsweringS3]:
         server.shutdown()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_PUT(self) -> None:
-        value = self.rfile.read(int(self.headers["Content-Length"]))
-        if self._works():
-            taken = self.headers.get("If-None-Match") == "*" and self.path in self._s3.objects
-            self._s3.objects.setdefault(self.path, value)
-            self._answer(412 if taken else 200)
+class Answering(BaseHTTPRequestHandler):
+    """Answers as S3 does: with the headers that its clients need, and without a body to HEAD."""
 
-    def do_GET(self) -> None:
-        if not self._works():
-            return
-        value = (
-            LISTING.encode() if re.search("list-type", self.path) else self._s3.objects.get(urlsplit(self.path).path)
-        )
-        gone = ERROR.format("NoSuchKey", "The specified key does not exist.").encode()
-        self._answer(404, gone) if value is None else self._answer(200, value)
-
-    def do_HEAD(self) -> None:
-        if self._works():
-            self._answer(200 if self.path in self._s3.objects else 404)
-
-    def do_DELETE(self) -> None:
-        if self._works():
-            self._s3.objects.pop(self.path, None)
-            self._answer(204)
-
-    @property
-    def _s3(self) -> AnsweringS3:
-        found: AnsweringS3 = vars(self.server)["s3"]
-        return found
-
-    def _works(self) -> bool:
-        if self._s3.says is None:
-            return True
-        status, code, message = self._s3.says
-        self._answer(status, ERROR.format(code, message).encode())
-        return False
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
+    def answer(self, status: int, body: bytes = b"") -> None:
         self.send_response(status)
         self.send_header("ETag", '"1"')
         self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
@@ -89,3 +54,42 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the test tells."""
+
+
+class _Handler(Answering):
+    def do_PUT(self) -> None:
+        value = self.rfile.read(int(self.headers["Content-Length"]))
+        if self._works():
+            taken = self.headers.get("If-None-Match") == "*" and self.path in self._s3.objects
+            self._s3.objects.setdefault(self.path, value)
+            self.answer(412 if taken else 200)
+
+    def do_GET(self) -> None:
+        if not self._works():
+            return
+        value = (
+            LISTING.encode() if re.search("list-type", self.path) else self._s3.objects.get(urlsplit(self.path).path)
+        )
+        gone = ERROR.format("NoSuchKey", "The specified key does not exist.").encode()
+        self.answer(404, gone) if value is None else self.answer(200, value)
+
+    def do_HEAD(self) -> None:
+        if self._works():
+            self.answer(200 if self.path in self._s3.objects else 404)
+
+    def do_DELETE(self) -> None:
+        if self._works():
+            self._s3.objects.pop(self.path, None)
+            self.answer(204)
+
+    @property
+    def _s3(self) -> AnsweringS3:
+        found: AnsweringS3 = vars(self.server)["s3"]
+        return found
+
+    def _works(self) -> bool:
+        if self._s3.says is None:
+            return True
+        status, code, message = self._s3.says
+        self.answer(status, ERROR.format(code, message).encode())
+        return False

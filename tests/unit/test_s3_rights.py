@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
 
@@ -14,12 +14,13 @@ from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.storage.files import Files, open_files
 from airflow_epochs.storage.vacuum import tables_around
+from tests.support.s3_answers import Answering
 
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 LACKS = "s3:ListBucket: without it, S3 denies to read a file that is not there"
 
 
-class Bucket(BaseHTTPRequestHandler):
+class Bucket(Answering):
     """Keeps objects; answers 403 to whatever asks for one that is not there, and to a listing."""
 
     objects: dict[str, bytes]
@@ -29,30 +30,18 @@ class Bucket(BaseHTTPRequestHandler):
         taken = self.path in self.objects
         if not taken:
             self.objects[self.path] = value
-        self._answer(412 if taken else 200)
+        self.answer(412 if taken else 200)
 
     def do_GET(self) -> None:
         value = self.objects.get(self.path)
-        self._answer(403, DENIED) if value is None else self._answer(200, value)
+        self.answer(403, DENIED) if value is None else self.answer(200, value)
 
     def do_HEAD(self) -> None:
-        self._answer(200 if self.path in self.objects else 403)
+        self.answer(200 if self.path in self.objects else 403)
 
     def do_DELETE(self) -> None:
         self.objects.pop(self.path, None)
-        self._answer(204)
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("ETag", '"1"')
-        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the test tells."""
+        self.answer(204)
 
 
 @pytest.fixture

@@ -179,9 +179,7 @@ class Listing(Bucket):
         if "list-type" not in self.path:
             return super().do_GET()
         keys = "".join(f"<Contents><Key>{key}</Key><Size>1</Size>{MODIFIED}</Contents>" for key in self._keys())
-        return self._answer(
-            200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{keys}</ListBucketResult>".encode()
-        )
+        return self.answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{keys}</ListBucketResult>".encode())
 
     def do_PUT(self) -> None:
         self._unless_denied(super().do_PUT)
@@ -196,7 +194,7 @@ class Listing(Bucket):
         for key in keys:
             self.objects.pop(f"/bucket/{key}", None)
         deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+        self.answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def _keys(self) -> list[str]:
         prefix = parse_qs(urlsplit(self.path).query).get("prefix", [""])[0]
@@ -208,7 +206,7 @@ class Listing(Bucket):
         if self.command != self.denied:
             return answer()
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        return self._answer(403, DENIED)
+        return self.answer(403, DENIED)
 
 
 @pytest.fixture

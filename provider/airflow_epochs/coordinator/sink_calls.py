@@ -102,10 +102,8 @@ def asked(sink: object, method: str) -> Iterator[None]:
     """
     try:
         yield
-    except EpochError:
-        raise
     except Exception as error:
-        if not is_own(sink) or _is_of_airflow(error):
+        if not _is_mistake(sink, error):
             raise
         raise NotApplied(_raised(sink, method, error), code=codes.SINK_FAULTY, sink=_name(sink)) from error
 
@@ -115,17 +113,16 @@ def _committing(sink: Sink, method: str) -> Iterator[None]:
     """As ``asked``, for a method that may have shown the epoch before it failed."""
     try:
         yield
-    except EpochError:
-        raise
     except Exception as error:
-        if not is_own(sink) or _is_of_airflow(error):
+        if not _is_mistake(sink, error):
             raise
         raise OutcomeUnknown(_raised(sink, method, error), code=codes.SINK_COMMIT_FAULTY, sink=sink.name) from error
 
 
-def _is_of_airflow(error: Exception) -> bool:
-    """Whether it is one of Airflow's own, by which a sink fails or skips its task on purpose."""
-    return type(error).__module__.partition(".")[0] == "airflow"
+def _is_mistake(sink: object, error: Exception) -> bool:
+    """Whether a class of the user's own raised it unawares. By Airflow's own errors a sink ends its task on purpose."""
+    is_of_airflow = type(error).__module__.partition(".")[0] == "airflow"
+    return is_own(sink) and not isinstance(error, EpochError) and not is_of_airflow
 
 
 def faulty(sink: object, method: str, does: str, must: str) -> Refused:

@@ -129,23 +129,14 @@ def owned(ledgers: Iterable[Ledger]) -> list[Owned]:
         return [each for each in found if each and each.owners]
 
 
-def _owned(ledger: Ledger) -> Owned | None:
+def _owned(ledger: Ledger, believed: bool = True) -> Owned | None:
     try:
-        return Owned(ledger=ledger, owners=_owners(ledger))
+        return Owned(ledger=ledger, owners=_owners(ledger), believed=believed)
     except (Corrupt, Refused, OutcomeUnknown) as error:
         if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
             raise
         log.warning("The owner of a pipeline cannot be read. %s", error)
-        return _owned_unchecked(ledger.unchecked()) if error.code in _KEY_UNKNOWN else None
-
-
-def _owned_unchecked(ledger: Ledger) -> Owned | None:
-    try:
-        return Owned(ledger=ledger, owners=_owners(ledger), believed=False)
-    except (Corrupt, Refused, OutcomeUnknown) as error:
-        if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
-            raise
-        return None
+        return _owned(ledger.unchecked(), believed=False) if believed and error.code in _KEY_UNKNOWN else None
 
 
 def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger], dag_id: str | None = None) -> list[PipelineRow]:
