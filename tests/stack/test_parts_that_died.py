@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,10 +61,12 @@ control.supervise(Path(sys.argv[2]))
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[psutil.Process]:
     argv = [sys.executable, "-c", STACK_OF_SLEEPERS, "supervise", str(tmp_path)]
-    with subprocess.Popen(argv) as process:
-        wait_until(lambda: State.read(tmp_path) is not None)
-        yield psutil.Process(process.pid)
-        process.terminate()
+    with subprocess.Popen(argv, env=os.environ | {"PYTHONPATH": str(LOCAL)}) as process:
+        try:
+            wait_until(lambda: State.read(tmp_path) is not None)
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
 
 
 def status(folder: Path) -> subprocess.CompletedProcess[str]:
