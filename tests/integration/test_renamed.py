@@ -133,14 +133,11 @@ def test_the_sinks_of_a_renamed_pipeline_may_have_other_names_too(world: DiskWor
 
 
 def test_of_several_former_pipelines_the_last_one_is_named(world: DiskWorld) -> None:
-    today = renamed(world)
-    first = stopped(today, codes.PIPELINE_RENAMED)
-    today = replace(today, starting=starting_in(first))
-    assert today.run(3) is None
-    world.produce(4)
+    gone_on(world)
     third = renamed(world, name="orders_3", in_dag=frozenset({"orders_3"}))
     error = stopped(third, codes.PIPELINE_RENAMED)
     assert "a pipeline 'orders_new'" in error.what
+    typed(world.ledger_root, error, "takeover orders_new")
     assert replace(third, starting=starting_in(error)).run(4) is None
     assert_all_rows(world, "orders", "audit")
 
@@ -597,16 +594,30 @@ def test_a_renamed_pipeline_leaves_out_on_purpose_what_the_takeover_consents_to(
     assert len(seen_by_duckdb(world.table("orders"))) == len(world.source.all_rows()) - 4
 
 
-def test_nothing_is_left_out_if_another_former_pipeline_has_read_it(world: DiskWorld) -> None:
-    today = renamed(world)
-    today = replace(today, starting=starting_in(stopped(today, codes.PIPELINE_RENAMED)))
-    assert today.run(3) is None, "nobody has ended 'orders'"
+def test_a_renamed_pipeline_begins_where_the_old_one_ended_only_after_that_one_was_ended(world: DiskWorld) -> None:
+    today = renamed(world, starting=behind(world, 0))
+    error = stopped(today, codes.PIPELINE_RENAMED)
+    assert "nobody has ended pipeline 'orders'" in error.what and "`starting`" not in error.remedy
+    typed(world.ledger_root, error, "takeover")
+    assert today.run(3) is None
+    assert_all_rows(today, "orders", "audit")
     world.produce(4)
+    refused(world.run(4), codes.PIPELINE_OF_OTHER_DAG)
+    assert today.run(5) is None
+    assert_all_rows(today, "orders", "audit")
+
+
+def test_nothing_is_left_out_if_another_former_pipeline_has_read_it(world: DiskWorld) -> None:
+    today = gone_on(world)
     third = renamed(world, name="orders_3", in_dag=frozenset({"orders_3"}))
     error = stopped(third, codes.PIPELINE_RENAMED)
     typed(world.ledger_root, error, "takeover orders_new")
-    assert replace(third, starting=starting_in(error)).run(4) is None
-    assert_all_rows(world, "orders", "audit")
+    third = replace(third, starting=starting_in(error))
+    taken_back(world)
+    assert "nobody has ended pipeline 'orders'." in stopped(third, codes.PIPELINE_RENAMED, 5).what
+    typed(world.ledger_root, stopped(third, codes.PIPELINE_RENAMED, 5), "takeover orders --dag-id orders_ended")
+    assert third.run(6) is None
+    assert_all_rows(today, "orders", "audit")
 
 
 # -- a pipeline whose records another key has signed ------------------------------------------------------------------

@@ -132,15 +132,17 @@ def test_a_param_of_the_run_that_begins_at_the_latest_record_leaves_none_out_wit
     assert error.value.code is codes.PIPELINE_RENAMED
 
 
-def test_a_renamed_pipeline_begins_at_the_oldest_record_that_retention_has_left_and_logs_what_is_gone(
-    world: TopicWorld, caplog: pytest.LogCaptureFixture
+def test_a_renamed_pipeline_is_told_what_retention_has_deleted_and_begins_at_the_oldest_record_that_is_left(
+    world: TopicWorld,
 ) -> None:
     world.produce("gh")
     for partition in PARTITIONS:
         world.delete_before(partition, 3)
-    assert renamed(world).run(3) is None
+    error = refused(renamed(world))
+    assert f"{world.topic()}[0] [2, 3), {world.topic()}[1] [2, 3). But nobody has ended" in error.what
+    typed(world.ledger_root, error, "takeover")
+    assert renamed(world).run(4) is None
     require_once(world, "abcdgh")
-    assert f"{world.topic()}[0] [2, 3), {world.topic()}[1] [2, 3)" in caplog.text
 
 
 # -- by data intervals ------------------------------------------------------------------------------------------------

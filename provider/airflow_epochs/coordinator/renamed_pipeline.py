@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_epochs import secrecy
 from airflow_epochs.contracts import ByInterval, PlannedEpoch, Position
 from airflow_epochs.coordinator import renamed_wording
 from airflow_epochs.coordinator.former_pipelines import Former, Partition, Rows, formers
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.model import OpenRecord, starts_of
 
-log = secrecy.logger(__name__)
-
 
 def require_new_input(
     task: TaskTry, epoch: int, planned: PlannedEpoch, after: OpenRecord | None = None, starting: object = None
 ) -> None:
     """Raise Refused if the epoch reads again, or leaves out, what another pipeline has read for the same place.
+
+    Or if that one may come back, and then reads again what this one reads.
 
     Only a pipeline's first epoch is looked at, and the first one after a takeover. The other one has left the DAG, or
     is in another DAG and has the same transform. Pipelines that stand in one DAG share the place on purpose.
@@ -40,7 +39,7 @@ def require_new_input(
     found = formers(task, task.pipeline.in_dag)
     _require_unread(task, epoch, found, now)
     if is_first:
-        _require_no_gap(task, found, now, is_earliest=_is_earliest(task, starting))
+        _require_none_comes_back(task, found, now, is_earliest=_is_earliest(task, starting))
 
 
 def _is_back(task: TaskTry, epoch: int) -> bool:
@@ -72,18 +71,27 @@ def _common(rows: Rows, now: Position) -> Partition | None:
     return next((at for at in rows.ends(now) if at in starts_of(now.ranges)), None)
 
 
-def _require_no_gap(task: TaskTry, found: Sequence[Former], now: Position, *, is_earliest: bool) -> None:
-    """``is_earliest``: the input begins at the oldest record that there is. Then what is left out is gone."""
+def _require_none_comes_back(task: TaskTry, found: Sequence[Former], now: Position, *, is_earliest: bool) -> None:
+    """Raise Refused if a former pipeline of the DAG that read the same partitions has not been ended.
+
+    It goes on at its end under its old name, and would read once more what the new one has read since.
+
+    Args:
+        task: Of the new pipeline.
+        found: The former pipelines.
+        now: The input of the new one.
+        is_earliest: Whether that begins at the oldest record that there is. Then what is left out is gone.
+    """
     starts, ends = starts_of(now.ranges), _furthest(found, now)
     for former in (each for each in found if each.is_ours and not each.ended):
-        own = _furthest([former], now)
-        left = {at: (end, starts[at]) for at, end in own.items() if ends[at] == end < starts.get(at, 0)}
-        if left and is_earliest:
-            log.warning("%s", renamed_wording.gone(former, left))
-        elif under_way := [(rows, at) for rows in former.coming for at in left if at in rows.ends(now)]:
+        own = {at: end for at, end in _furthest([former], now).items() if at in starts}
+        left = {at: (end, starts[at]) for at, end in own.items() if ends[at] == end < starts[at]}
+        if under_way := [(rows, at) for rows in former.coming for at in own if at in rows.ends(now)]:
             raise renamed_wording.unfinished(task, 1, former, *under_way[0], now)
-        elif left:
+        elif left and not is_earliest:
             raise renamed_wording.left_out(task, former, left, now)
+        elif own:
+            raise renamed_wording.may_come_back(task, former, own, left, now)
 
 
 def _furthest(found: Sequence[Former], now: Position) -> dict[Partition, int]:

@@ -49,10 +49,32 @@ def left_out(task: TaskTry, former: Former, left: Mapping[Partition, tuple[int, 
     return _refused(task, 1, former, rows.sink, what, _remedy(task, 1, former, on))
 
 
-def gone(former: Former, left: Mapping[Partition, tuple[int, int]]) -> str:
-    """For the log: that no source has these records any more."""
-    named = ", ".join(f"{_named(at)} [{end}, {start})" for at, (end, start) in sorted(left.items()))
-    return f"Pipeline {former.name} of the DAG has not read these offsets, and the source has them no more: {named}."
+def may_come_back(
+    task: TaskTry,
+    former: Former,
+    own: Mapping[Partition, int],
+    gone: Mapping[Partition, tuple[int, int]],
+    now: Position,
+) -> Refused:
+    """The error for a new pipeline that would read nothing again, while ``former`` is not ended.
+
+    Args:
+        task: Of the new pipeline.
+        former: The other one.
+        own: Where it ended.
+        gone: From where to where, half-open, the source has no records any more, and neither of the two has read them.
+        now: The input of the new one.
+    """
+    at, rows = next((at, rows) for at in own for rows in former.rows if rows.ends(now).get(at) == own[at])
+    named = ", ".join(f"{_named(at)} [{end}, {start})" for at, (end, start) in sorted(gone.items()))
+    lost = f"The source has no records any more that neither has read: {named}. " if gone else ""
+    what = (
+        f"It has read {_named(at)} up to offset {own[at]}, and written to the place of the sink {rows.sink!r}: "
+        f"{secrecy.shown(rows.place)}. This pipeline would begin at offset {starts_of(now.ranges)[at]}. {lost}But "
+        f"nobody has ended pipeline {former.name!r}. If it came back, it would read again what this one has read, and "
+        "write each row once more."
+    )
+    return _refused(task, 1, former, rows.sink, what, _remedy(task, 1, former, ""))
 
 
 def _refused(task: TaskTry, epoch: int, former: Former, sink: str, what: str, remedy: str) -> Refused:
