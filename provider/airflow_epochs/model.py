@@ -265,6 +265,11 @@ class Vote:
             raise ValueError("VOTE_ABORT without a reason")
 
 
+def reasons_against(votes: Mapping[str, Vote]) -> dict[str, str]:
+    """The reason of each VOTE_ABORT, by its sink."""
+    return {sink: vote.reason or "" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT}
+
+
 STORED = "stored"
 """In ``detail`` of ``Staged`` and of ``Receipt``: the columns of the rows that the sink stores, as its vote found."""
 

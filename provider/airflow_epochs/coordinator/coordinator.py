@@ -51,11 +51,11 @@ from airflow_epochs.model import (
     Run,
     StageReport,
     Vote,
-    VoteKind,
     agree,
     attempt_fields,
     moved_in,
     process_of,
+    reasons_against,
 )
 from airflow_epochs.protocol import State, Step
 
@@ -239,7 +239,7 @@ class Coordinator:
         asked = {**votes, **users_vote.against(self.task, opened, votes, report)}
         kinds = {name: vote.vote for name, vote in asked.items()}
         decision = protocol.decide(frozenset({*opened.sinks, *asked}), kinds)
-        reasons = [f"{name}: {vote.reason}" for name, vote in asked.items() if vote.vote is VoteKind.VOTE_ABORT]
+        reasons = [f"{name}: {reason}" for name, reason in reasons_against(asked).items()]
         self.task.env.reached("decision.put")
         reason = "; ".join(reasons) or "every sink voted VOTE_COMMIT"
         standing = self._put_decision(opened, decision, reason, votes, run, report)

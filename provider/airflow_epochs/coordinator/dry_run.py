@@ -32,6 +32,7 @@ from airflow_epochs.model import (
     StageReport,
     Vote,
     VoteKind,
+    reasons_against,
 )
 from airflow_epochs.names import DRY_RUN
 from airflow_epochs.protocol import State
@@ -216,11 +217,7 @@ class _Comparison:
             code_then=self.complete.code or self.recorded.code,
             code_now=self.played.code,
             decision=protocol.decide(frozenset(votes), kinds),
-            reasons=tuple(
-                f"{name}: {secrecy.scrubbed(vote.reason or '')}"
-                for name, vote in votes.items()
-                if vote.vote is VoteKind.VOTE_ABORT
-            ),
+            reasons=tuple(f"{name}: {secrecy.scrubbed(reason)}" for name, reason in reasons_against(votes).items()),
             sinks=tuple(found),
             metrics=self.report.metrics,
             warnings=self.report.warnings,

@@ -21,7 +21,7 @@ from airflow_epochs.model import CompleteRecord, JsonDict, OpenRecord, Transacti
 from airflow_epochs.names import no_dag_of
 from airflow_epochs.protocol import State
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.storage.objects import may_not_be_read
+from airflow_epochs.storage.objects import may_answer_later
 
 log = secrecy.logger(__name__)
 
@@ -106,7 +106,7 @@ def formers(task: TaskTry, in_dag: Collection[str]) -> list[Former]:
     try:
         others = task.ledger.others()
     except OutcomeUnknown as error:
-        if not may_not_be_read(error):
+        if may_answer_later(error):
             raise
         log.warning("The other pipelines of the ledger cannot be seen, so nobody knows if this one had another name.")
         return []
@@ -124,8 +124,8 @@ def _former(task: TaskTry, of: Owned) -> Former | None:
     try:
         return _wrote_there(task, of, dag_id, is_ours=is_ours, ended=ended)
     except (Corrupt, Refused, OutcomeUnknown) as error:
-        denied = isinstance(error, OutcomeUnknown) and may_not_be_read(error)
-        if not denied and (isinstance(error, OutcomeUnknown) or (is_ours and not ended and of.believed)):
+        is_broken = not isinstance(error, OutcomeUnknown)
+        if may_answer_later(error) or (is_broken and is_ours and not ended and of.believed):
             raise
         log.warning("Nobody can tell if a pipeline of DAG %s is this one under another name. %s", dag_id, error)
         return None

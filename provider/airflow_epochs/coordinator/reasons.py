@@ -6,7 +6,7 @@ import re
 
 from airflow_epochs.ballot import FUNCTION
 from airflow_epochs.errors import cause_and_remedy
-from airflow_epochs.model import DecisionRecord, Vote, VoteKind
+from airflow_epochs.model import DecisionRecord, reasons_against
 
 _CLEAR = re.compile(
     r"(?:(?:^|(?<=[.)])\s+)(?:Then )?clear the (?:stage task|failed tasks?)\b.*?\.(?=\s|$))"  # a sentence
@@ -22,7 +22,7 @@ _AGAIN = "ype `airflow epochs retry PIPELINE --why …`, or let the next run tak
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
     """Sentences: every sink's reason, and what to do about all of them; empty if no reason has a remedy."""
-    against = {f"Sink {sink}": vote.reason or "" for sink, vote in _against(decision)}
+    against = {f"Sink {sink}": reason for sink, reason in reasons_against(decision.votes).items()}
     if decision.reason.startswith(FUNCTION):
         against["The function of `vote=`"] = decision.reason.removeprefix(FUNCTION).lstrip(": ")
     told = {voter: cause_and_remedy(reason) for voter, reason in against.items()}
@@ -38,10 +38,6 @@ def _remedy(remedies: list[str]) -> str:
     if not remedies or (ordered and _OPEN.search(ordered[-1])):
         return " ".join(ordered)
     return " ".join([*ordered, f"Then t{_AGAIN}" if ordered else f"T{_AGAIN}"])
-
-
-def _against(decision: DecisionRecord) -> list[tuple[str, Vote]]:
-    return [(sink, vote) for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT]
 
 
 def _sentence(text: str) -> str:

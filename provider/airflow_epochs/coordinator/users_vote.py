@@ -8,7 +8,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.ballot import FUNCTION, TEXT_LENGTH_MAX, Ballot, VoteFunction
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import OpenRecord, StageReport, Vote, VoteKind
+from airflow_epochs.model import OpenRecord, StageReport, Vote, reasons_against
 from airflow_epochs.sinks.participant import vote_against
 
 log = secrecy.logger(__name__)
@@ -20,7 +20,7 @@ def against(task: TaskTry, opened: OpenRecord, votes: Mapping[str, Vote], report
     It is not asked if a sink is against the epoch, nor about an epoch that only brings tables back.
     """
     function = task.pipeline.vote
-    if function is None or opened.restored_to or any(vote.vote is VoteKind.VOTE_ABORT for vote in votes.values()):
+    if function is None or opened.restored_to or reasons_against(votes):
         return {}
     no = _against(function, _ballot(task, opened, votes, report))
     return {FUNCTION: vote_against(no)} if no else {}

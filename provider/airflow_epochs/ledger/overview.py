@@ -19,7 +19,7 @@ from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, PauseRecord, Run
 from airflow_epochs.names import is_name
 from airflow_epochs.protocol import State
-from airflow_epochs.storage.objects import may_not_be_read
+from airflow_epochs.storage.objects import may_answer_later
 
 log = secrecy.logger(__name__)
 
@@ -133,7 +133,7 @@ def _owned(ledger: Ledger, believed: bool = True) -> Owned | None:
     try:
         return Owned(ledger=ledger, owners=_owners(ledger), believed=believed)
     except (Corrupt, Refused, OutcomeUnknown) as error:
-        if isinstance(error, OutcomeUnknown) and not may_not_be_read(error):
+        if may_answer_later(error):
             raise
         log.warning("The owner of a pipeline cannot be read. %s", error)
         return _owned(ledger.unchecked(), believed=False) if believed and error.code in _KEY_UNKNOWN else None

@@ -16,8 +16,8 @@ from airflow_epochs.model import (
     DecisionRecord,
     OpenRecord,
     SinkPlan,
-    VoteKind,
     WaivedRecord,
+    reasons_against,
     records_upper_bound,
 )
 from airflow_epochs.protocol import State
@@ -243,6 +243,5 @@ def causes_of(decision: DecisionRecord) -> str:
 
     After an abort there is more to do than they say: ``coordinator.reasons`` says all of it.
     """
-    against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
-    causes = [f"{sink}: {cause_and_remedy(reason)[0]}" for sink, reason in against.items()]
+    causes = [f"{sink}: {cause_and_remedy(reason)[0]}" for sink, reason in reasons_against(decision.votes).items()]
     return "; ".join(causes) or cause_and_remedy(decision.reason)[0]

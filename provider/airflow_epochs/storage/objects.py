@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_epochs import codes
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line
+from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown, Refused, first_line
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage.answers import Trouble, is_denied, remedy_of, told, trouble_of
 from airflow_epochs.storage.blobs import TooLarge
@@ -59,10 +59,11 @@ def _client_value(value: str) -> str | bool:
     return value == "true" if value in ("true", "false") else value
 
 
-def may_not_be_read(error: OutcomeUnknown) -> bool:
-    """Whether a question failed only because the credentials, or the user, may not read what was asked for."""
+def may_answer_later(error: EpochError) -> bool:
+    """Whether a store has not answered a question. False if it denies the credentials, or the user, to read that."""
     cause = error.__cause__
-    return isinstance(cause, PermissionError) or (isinstance(cause, Exception) and is_denied(cause))
+    denied = isinstance(cause, PermissionError) or (cause is not None and is_denied(cause))
+    return isinstance(error, OutcomeUnknown) and not denied
 
 
 class _ObjectReader(io.RawIOBase):
