@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -31,6 +32,9 @@ os.environ["SPARK_HOME"] = str(home())  # inherited by what tests submit
 # An example has no time limit of its own, as a busy machine may be slow: the test has one.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+# Airflow, Hypothesis and ten thousand tests are a million objects. With Python's own threshold of 700 new ones, looking
+# for garbage among them takes a tenth of the lane without Java.
+gc.set_threshold(20_000, 20, 20)
 pytest.register_assert_rewrite("airflow_epochs.testing.conformance")  # shipped, and a test all the same
 
 

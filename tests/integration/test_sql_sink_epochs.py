@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,15 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Marker, Run
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.sql.postgres import PostgresSession
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
+from stack.postgres import Postgres
 from tests.support.environment import Action, Environment
 from tests.support.faults_disk import FileSource, Row
 from tests.support.faults_world import airflow_run, crash, on_disk, phases_of, rows_in
-from tests.support.sql_world import Db, new_sqlite
+from tests.support.sql_world import Db, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -149,3 +153,21 @@ def test_a_database_changed_after_the_decision_leaves_the_epoch_in_doubt_until_i
     world.db.run("ALTER TABLE gone RENAME TO orders")
     assert world.run(4) is None
     world.require_all_shown(epochs=2)
+
+
+def test_an_epoch_asks_postgresql_in_nine_sessions_and_at_most_90_statements(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, asked = two_sinks(tmp_path, new_postgres(postgres)), Counter[str]()
+
+    def counted(name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any) -> Any:
+            asked[name] += 1
+            return whole(*arguments)
+
+        return count
+
+    for name in ("begin", "execute", "change"):
+        monkeypatch.setattr(PostgresSession, name, counted(name, getattr(PostgresSession, name)))
+    assert world.run(2) is None
+    assert asked["begin"] <= 9 and asked["execute"] + asked["change"] <= 90, asked

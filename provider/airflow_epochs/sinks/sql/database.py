@@ -127,6 +127,13 @@ class Session(Protocol):
         """Those of the table's columns on which the connection's user does not have the right."""
         ...
 
+    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+        """The columns on which the connection's user has all of these rights; None if there is no such table.
+
+        For a table of which nothing else matters: one statement, where ``table`` and ``lacks_of`` take seven.
+        """
+        ...
+
     def owns(self, table: SqlTable) -> bool:
         """Whether the connection's user may alter the table."""
         ...
@@ -172,6 +179,10 @@ class Session(Protocol):
 
     def hurry(self) -> None:
         """From now on, wait only a moment for locks."""
+        ...
+
+    def expect_wait(self) -> None:
+        """Prepare to wait for another session of these sinks. Call it before their markers are locked."""
         ...
 
     def serialise(self, what: str) -> None:

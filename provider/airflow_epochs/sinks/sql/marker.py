@@ -80,7 +80,7 @@ class MarkerTable:
 
     def look(self) -> MarkerRow | Reservation | None:
         """The marker or reservation; None if there is neither, or no table. Takes no lock."""
-        return self._selected("") if self.table else None
+        return None if self._open is None else self._selected("")
 
     def require_writable(self) -> None:
         """Look whether ``make`` and ``write`` may do what they do. Writes nothing, and takes no lock.
@@ -122,11 +122,13 @@ class MarkerTable:
             Refused: The table could lose rows in a crash, or cannot be written to.
         """
         self._require_lasting()
+        self.session.expect_wait()
         return self._selected(self.session.row_lock) if self.table else None
 
     def make(self) -> MarkerRow | Reservation | None:
         """Like ``lock``, but creates the table, and a row to lock, if they are missing."""
         self._require_lasting()
+        self.session.expect_wait()
         if not self.table:
             self._create()
         mark = self.session.mark
@@ -202,7 +204,7 @@ class MarkerTable:
         self.session.execute(self.definition)
         self.__dict__.pop("table", None)  # look it up again: another session may have created it first
         self.__dict__.pop("_added", None)
-        self.__dict__.pop("_later", None)
+        self.__dict__.pop("_open", None)
 
     def _set(self, epoch: int, text: str, rows: int, at: str, more: Mapping[str, str | None]) -> None:
         mark = self.session.mark
@@ -264,7 +266,7 @@ class MarkerTable:
     @cached_property
     def table(self) -> SqlTable | None:
         """The table as the database describes it; None if it does not exist."""
-        return self.session.table(self.schema, self.name) if self.session.exists(self.schema, self.name) else None
+        return self.session.table(self.schema, self.name)
 
     @cached_property
     def _added(self) -> frozenset[str]:
@@ -273,15 +275,17 @@ class MarkerTable:
         return frozenset(column.name for column in columns) & {_ENDS, _TARGET}
 
     @cached_property
-    def _later(self) -> frozenset[str]:
-        """Those of ``_added`` that the user may read and set.
+    def _open(self) -> frozenset[str] | None:
+        """The columns that the user may read and set; None if the table does not exist.
 
         Somebody may have added a column after ``open`` looked at the rights on each. No epoch needs it.
         """
-        if not self.table or not self._added:
-            return frozenset()
-        closed = (self.session.lacks_of(self.table, right, sorted(self._added)) for right in ("SELECT", "UPDATE"))
-        return self._added.difference(*closed)
+        return self.session.columns_with(self.schema, self.name, "SELECT", "UPDATE")
+
+    @property
+    def _later(self) -> frozenset[str]:
+        """Those of ``_open`` that tables of earlier versions lack."""
+        return (self._open or frozenset()) & {_ENDS, _TARGET}
 
     @property
     def spelled(self) -> str:

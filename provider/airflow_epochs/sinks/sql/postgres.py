@@ -64,20 +64,21 @@ SERVER = {
     "tcp_keepalives_count": "6",
 }
 """Set in every transaction, unless the connection's ``options``, the role or the database has set them."""
+_OWN = {"client_min_messages": "warning", "datestyle": "ISO", "quote_all_identifiers": "off"}
+"""Set in every transaction, whatever the connection, the role or the database has set: this module relies on them.
+Without the first, a COMMIT whose wait for a standby was cancelled looks like any other. psycopg reads a time with its
+zone in no other style. The third would quote the names of types, by which ``types`` compares columns."""
 _SETTINGS = """
     SELECT pg_catalog.set_config(ours.name, ours.value, true)
     FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS ours(name, value)
     JOIN pg_catalog.pg_settings AS s ON s.name = ours.name
     WHERE s.source NOT IN ('client', 'user', 'database', 'database user')
+    UNION ALL SELECT pg_catalog.set_config(own.name, own.value, true)
+    FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS own(name, value)
+    UNION ALL SELECT pg_catalog.set_config('synchronous_commit', 'on', true)
+    WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')
 """
-_OWN_SETTINGS = """
-    SELECT pg_catalog.set_config('client_min_messages', 'warning', true),
-           pg_catalog.set_config('datestyle', 'ISO', true),
-           pg_catalog.set_config('quote_all_identifiers', 'off', true)
-"""
-"""Set in every transaction, whatever the connection, the role or the database has set: this module relies on them.
-Without the first, a COMMIT whose wait for a standby was cancelled looks like any other. psycopg reads a time with its
-zone in no other style. The third would quote the names of types, by which ``types`` compares columns."""
+"""A commit that the server acknowledges must survive a crash: the receipt says that the rows are there."""
 COMMIT_S = 120.0
 """Seconds to wait for the answer to a COMMIT. The server's timeouts do not apply while it waits for a standby that may
 be gone. The connection's extra ``commit_timeout`` overrides this."""
@@ -99,7 +100,7 @@ _PRESENCE = """
     SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
     FROM pg_catalog.unnest(%s::text[]) AS name
 """
-"""A shared lock that every session of a sink holds to its end. It only shows that the session exists."""
+"""A shared lock that every session of a sink that may wait holds to its end. It only shows that the session exists."""
 _COPYING_SINCE = 140_000
 """The first server version that reports the progress of COPY."""
 _AWAITING_CLIENT = """
@@ -203,17 +204,14 @@ class PostgresSession(PostgresCatalog):
         self._warnings: list[str] = []
 
     def begin(self) -> None:
-        """Set isolation, timeouts and other settings, and make the session visible to other sessions of its sinks."""
+        """Set isolation, timeouts and other settings."""
         import psycopg
 
         self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        self.execute(_SETTINGS, (list(SERVER), list(SERVER.values())))
-        self.execute(_OWN_SETTINGS)
-        # A commit that the server acknowledges must survive a crash: the receipt says that the rows are there.
-        self.execute(
-            "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
-            " WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')"
-        )
+        self.execute(_SETTINGS, (list(SERVER), list(SERVER.values()), list(_OWN), list(_OWN.values())))
+
+    def expect_wait(self) -> None:
+        """Note which of the sinks' sessions are in their COPY, and make this one visible to the others."""
         self._awaiting_before = self._awaiting_client()
         self.execute(_PRESENCE, (self._who,))
 
@@ -229,7 +227,7 @@ class PostgresSession(PostgresCatalog):
         return dict(self.execute(_AWAITING_CLIENT, (self._who,)))
 
     def end_stopped(self) -> str:
-        """End this sink's sessions whose COPY has received no byte since this session began.
+        """End this sink's sessions whose COPY has received no byte since this session expected to wait.
 
         Their transactions are rolled back; a stopped client finds its connection closed when it goes on. Returns a
         sentence about sessions that hold the lock and must not be ended: their COMMIT waits for a standby.

@@ -59,6 +59,13 @@ _COLUMNS = """
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
+_RIGHTS = """
+    SELECT a.attname, (SELECT pg_catalog.bool_and(has_column_privilege(c.oid, a.attnum, right_of_user))
+                       FROM pg_catalog.unnest(%s::text[]) AS right_of_user)
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+    WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+          AND a.attnum > 0 AND NOT a.attisdropped
+"""
 _RANGES = "r.rngtypid"
 _MULTIRANGES = "r.rngmultitypid"
 _MULTIRANGES_SINCE = 140_000
@@ -214,6 +221,11 @@ class PostgresCatalog(ABC):
         """Asks ``has_column_privilege``, which is true of rights on the whole table too."""
         asked = "SELECT c FROM pg_catalog.unnest(%s::text[]) AS c WHERE NOT has_column_privilege(%s::oid, c, %s)"
         return [column for (column,) in self.execute(asked, (list(columns), table.id, right))]
+
+    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+        """Asks ``has_column_privilege``, which is true of rights on the whole table too."""
+        found = self.execute(_RIGHTS, (list(rights), regclass(schema, name)))
+        return frozenset(column for column, has_all in found if has_all) if found else None
 
     def owns(self, table: SqlTable) -> bool:
         """Asks whether the user has the rights of the owner, as a member of its role has."""

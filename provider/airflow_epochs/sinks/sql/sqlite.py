@@ -222,6 +222,11 @@ class SqliteSession:
         """As ``lacks``."""
         return []
 
+    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+        """As ``lacks``: all of them."""
+        table = self.table(schema, name)
+        return frozenset(column.name for column in table.columns) if table else None
+
     def owns(self, table: SqlTable) -> bool:
         """As ``lacks``."""
         return True
@@ -275,6 +280,9 @@ class SqliteSession:
 
     def hurry(self) -> None:
         """Does nothing: once the transaction has begun, it waits for no lock."""
+
+    def expect_wait(self) -> None:
+        """Nothing to do: one session writes at a time, and ends with its process."""
 
     def serialise(self, what: str) -> None:
         """Does nothing: BEGIN IMMEDIATE allows one writer at a time."""
