@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -201,6 +201,18 @@ def confirm(args: Namespace, *change: str) -> None:
         )
     if not _says_yes():
         raise Refused("The answer was no. Nothing was changed.", code=codes.NOT_CONFIRMED)
+
+
+def count(text: str, least: int = 0) -> int:
+    """A number of things, for an option. Raises ArgumentTypeError for any other text."""
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+    return int(text)
+
+
+def at_least_one(text: str) -> int:
+    """As ``count``, but not 0."""
+    return count(text, least=1)
 
 
 def offsets_in(file: str) -> Offsets:
