@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import wraps
 from pathlib import Path
 from typing import TypeVar
@@ -231,13 +231,15 @@ def instant_in(text: str) -> int:
     try:
         # Python 3.10 does not know the Z.
         at = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
-        return micros(at)
-    except (ValueError, TypeError) as error:
+        found = micros(at)
+        at.astimezone(timezone.utc)  # else nothing could tell it
+    except (ValueError, TypeError, OverflowError) as error:
         raise Refused(
-            f"{text!r} is not an instant with its zone.",
+            f"{text!r} is not an instant with its zone, of the years 1 to 9999 in UTC.",
             code=codes.COMMAND_OPTIONS,
             remedy="Write it like 2026-01-31T00:00:00Z.",
         ) from error
+    return found
 
 
 def _printable(line: str) -> str:
