@@ -207,6 +207,22 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
 
 
+@pytest.mark.parametrize("decided", [False, True], ids=["undecided", "in doubt"])
+def test_a_rewind_is_offered_only_while_no_epoch_is_undecided_or_in_doubt(
+    ledgers: Ledgers, ada: Browser, decided: bool
+) -> None:
+    ledgers.epoch()
+    assert done(ada, f"{SAVEPOINT}?savepoint=mine&epoch=1") == 303
+    ways = [f'"{REWIND}"', f'"{REWIND_TO_TIME}"', f'"{REWIND}?to_epoch=1"']
+    offered = [*ways, f'"{SAVEPOINT}"', f'"{DISPOSE}?savepoint=mine"']
+    assert [way for way in offered if way in ada.page(ORDERS)] == offered
+    ledgers.unfinished(decided=decided)
+    assert [way for way in offered if way in ada.page(ORDERS)] == offered[len(ways) :]
+    if not decided:
+        assert done(ada, ABORT) == 303
+        assert [way for way in offered if way in ada.page(ORDERS)] == offered
+
+
 @pytest.mark.parametrize("path", [f"{REWIND}?to_epoch=1", f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"])
 def test_a_rewind_on_the_page_says_that_it_takes_the_recorded_source_and_how_to_take_that_of_the_dag(
     ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch, path: str
