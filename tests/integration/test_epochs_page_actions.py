@@ -367,6 +367,15 @@ def test_an_action_that_there_is_not_is_refused_with_what_to_do(
     assert status == 404 or "What to do:" in answer.text
 
 
+@pytest.mark.parametrize(("asked", "epoch"), [("", "epoch 0"), ("?epoch=99&sink=audit", "epoch 99, sink audit")])
+def test_a_waiver_of_an_epoch_that_there_is_not_says_so(ledgers: Ledgers, ada: Browser, asked: str, epoch: str) -> None:
+    ledgers.unfinished(decided=True)
+    answer = ada.client.get(f"{WAIVE}{asked}", headers={"Accept": "text/html"})
+    told = as_text(answer.text)
+    assert answer.status_code == 409 and f"The pipeline has no {epoch.split(',')[0]}. Only an epoch in doubt" in told
+    assert f"Where: pipeline orders, {epoch} What to do: Choose the epoch in doubt" in told
+
+
 def test_a_form_that_came_too_late_names_the_pipeline_in_what_to_do_and_leads_back_to_it(
     ledgers: Ledgers, ada: Browser
 ) -> None:

@@ -275,11 +275,14 @@ def test_show_tells_who_waived_a_sink_of_a_complete_epoch_also_after_it_was_prun
 
 
 def test_only_an_epoch_in_doubt_can_be_waived(world: MemoryWorld) -> None:
-    for epoch, state in ((1, "complete"), (3, "open"), (9, "new")):
-        with pytest.raises(
-            SystemExit, match=rf"The epoch is {state}(.|\n)*Where: pipeline orders, epoch {epoch}, sink orders\n"
-        ):
+    no_epoch = {epoch: f"The pipeline has no epoch {epoch}" for epoch in (-1, 0, 4, 99, 10**30)}
+    for epoch, stands in {1: "The epoch is complete", 3: "The epoch is open", **no_epoch}.items():
+        with pytest.raises(SystemExit) as refused:
             cli.waive(_args(epoch=epoch, sink="orders", why="typo"))
+        what, where, remedy = str(refused.value).splitlines()
+        assert what == f"EPOCHS-EPOCH-NOT-IN-DOUBT: {stands}. Only an epoch in doubt has rows to waive."
+        assert where == f"Where: pipeline orders, epoch {epoch}, sink orders"
+        assert "`airflow epochs in-doubt orders`" in remedy
 
 
 def waive(why: str = "the table was dropped", yes: bool = True) -> None:

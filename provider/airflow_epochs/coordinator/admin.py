@@ -94,11 +94,12 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     """The epoch. Raises Refused unless it is in doubt and waits for the sink."""
     view = ledger.view(epoch)
     if view.state is not State.IN_DOUBT:
+        stands = f"The pipeline has no epoch {epoch}" if view.state is State.NEW else f"The epoch is {view.state.value}"
         raise Refused(
-            f"The epoch is {view.state.value}. Only an epoch in doubt has rows to waive.",
+            f"{stands}. Only an epoch in doubt has rows to waive.",
             code=codes.EPOCH_NOT_IN_DOUBT,
             epoch=epoch,
-            sink=sink,
+            sink=sink or None,
         )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # if all have receipts, a sink has lost its commit since
     if sink not in waited_for:
