@@ -11,6 +11,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort
 from airflow_epochs.coordinator.admin import Account, owner_of, take_over
 from airflow_epochs.errors import BadArgument, NoNewData, OutcomeUnknown
@@ -330,6 +331,37 @@ def test_an_action_without_a_reason_does_nothing(ledgers: Ledgers, ada: Browser,
     answer = ada.post(ABORT, {**form, "why": why})
     assert answer.status_code == 409 and "EPOCHS-REASON-EMPTY" in answer.text
     assert untouched(ledgers) == before
+
+
+def test_a_reason_is_as_long_as_the_form_lets_it_be_and_no_longer(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.epoch()
+    [length] = re.findall(r'<input name="why" required maxlength="(\d+)"', ada.page(PAUSE))
+    form, before = fields_of(ada.page(PAUSE)), untouched(ledgers)
+    answer = ada.post(PAUSE, {**form, "why": "x" * (int(length) + 1)})
+    assert answer.status_code == 409 and "EPOCHS-REASON-TOO-LONG" in answer.text
+    assert untouched(ledgers) == before
+    assert ada.post(PAUSE, {**form, "why": "x" * int(length)}).status_code == 303
+    assert "x" * int(length) in ada.page(ORDERS) and "<details" not in ada.page(ORDERS)
+
+
+def test_a_long_reason_of_an_older_version_is_folded_wherever_the_page_tells_it(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "REASON_MAX", 10**6)
+    why = "<b>" + "no room " * 2500 + "END"
+    ledgers.epoch()
+    ledgers.unfinished(decided=True)
+    for path in (f"{WAIVE}?epoch=2&sink=audit", f"{SAVEPOINT}?savepoint=mine&epoch=1", PAUSE):
+        assert done(ada, path, why) == 303
+    ledgers.unfinished(decided=False, pipeline="users")
+    users = ORDERS.replace("orders", "users")
+    assert done(ada, f"{users}/actions/abort", why) == 303
+    pages = {ORDERS: 2, f"{ORDERS}/epochs/2": 1, UNPAUSE: 1, users: 1, f"{users}/epochs/1": 1}
+    for path, folded in pages.items():
+        html = ada.page(path)
+        shown = re.sub(r"(?s)</summary>.*?</details>", "", re.sub(r'(title|value)="[^"]*"', "", html))
+        assert html.count('<details class="said">') == folded and len(as_text(shown)) < 4000, path
+        assert "&lt;b&gt;no room" in shown and "END" in html and "END" not in shown and "<b>no" not in html
 
 
 def test_what_has_changed_since_the_page_was_shown_is_refused(ledgers: Ledgers, ada: Browser) -> None:

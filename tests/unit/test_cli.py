@@ -357,6 +357,19 @@ def test_an_empty_reason_is_refused(
 
 
 @COMMANDS
+def test_a_reason_that_fills_a_screen_is_refused_with_how_long_it_may_be(
+    command: Callable[[str], None], in_doubt: MemoryWorld, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command("é" * 1001)
+    told = str(refused.value)
+    assert "EPOCHS-REASON-TOO-LONG: The reason (--why) has 1001 characters, and may have 1000." in told
+    assert "What to do: Write a shorter reason." in told and words(tmp_path) == []
+    command(f" {'é' * 1000}\n")
+    assert [record["why"] for record in words(tmp_path)] == ["é" * 1000]
+
+
+@COMMANDS
 def test_a_reason_of_any_bytes_is_taken_and_shown_without_what_would_move_the_cursor(
     command: Callable[[str], None], in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
