@@ -23,6 +23,7 @@ from airflow_epochs.commands.asking import (
     PIPELINE,
     WHY,
     account_of,
+    at_least_one,
     confirm,
     known_ledger_of,
     ledger_of,
@@ -92,7 +93,7 @@ def _reading() -> list[ActionCommand]:
             name="list",
             help="The newest epochs of a pipeline, newest first",
             func=list_epochs,
-            args=(PIPELINE, CONN, Arg(("--limit",), type=int, default=20, help="How many"), OUTPUT),
+            args=(PIPELINE, CONN, Arg(("--limit",), type=at_least_one, default=20, help="How many"), OUTPUT),
         ),
         ActionCommand(
             name="show",
@@ -229,7 +230,7 @@ def _reason(view: EpochView) -> str | None:
 def show_epoch(args: Namespace) -> None:
     """``airflow epochs show``: print all records of one epoch as JSON. Reads only."""
     ledger = known_ledger_of(args)
-    view = next(newest_epochs(ledger, 2), None) if args.epoch is None else ledger.view(args.epoch)
+    view = next(newest_epochs(ledger, 1), None) if args.epoch is None else ledger.view(args.epoch)
     if view is None or not (view.open or view.complete):
         raise Refused(
             f"The pipeline has no epoch {'yet' if args.epoch is None else args.epoch}.",

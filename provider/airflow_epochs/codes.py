@@ -633,6 +633,12 @@ REASON_EMPTY = COMMANDS.code(
     "The reason (--why) is empty. Nothing was changed.",
     "Write after --why, or into the form of the page, what has happened. The ledger keeps only this text.",
 )
+REASON_TOO_LONG = COMMANDS.code(
+    "EPOCHS-REASON-TOO-LONG",
+    Refused,
+    "The reason (--why) has more than 1000 characters. Nothing was changed.",
+    "Write a shorter reason. For more, name a place in it, such as a ticket: the ledger keeps the reason for ever.",
+)
 NOT_CONFIRMED = COMMANDS.code(
     "EPOCHS-NOT-CONFIRMED",
     Refused,

@@ -208,7 +208,10 @@ def parse_duration(text: str) -> timedelta | None:
     found = _DURATION.fullmatch(text)
     name = found[2].lower() if found else ""
     unit = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
-    return float(found[1]) * unit if found and unit else None
+    try:
+        return float(found[1]) * unit if found and unit else None
+    except OverflowError:  # longer than a timedelta can be
+        return None
 
 
 def _bad(what: str) -> BadArgument:

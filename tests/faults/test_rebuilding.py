@@ -591,7 +591,9 @@ def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> 
     assert isinstance(opened, OpenRecord) and opened.watermarks == (told.watermark,) * 2
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-01-31T00:00:00"])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "2026-01-31T00:00:00", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"]
+)
 def test_a_watermark_that_is_no_instant_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"Write it like 2026-01-31T00:00:00Z\."):
         asking.instant_in(text)

@@ -414,6 +414,28 @@ def test_metrics_of_another_form_do_not_break_the_page(ledgers: Ledgers, reader:
 # -- safety ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/epochs/x", "`number` is &#39;x&#39;. Input should be a valid integer"),
+        ("/epochs?number=1e5", "`number` is &#39;1e5&#39;."),
+        (f"/epochs/{'9' * 5000}", f"`number` is &#39;{'9' * 50}&#39;."),
+        ("?before=<b>", "`before` is &#39;&lt;b&gt;&#39;."),
+        ("/actions/rewind?to_epoch=x&restore_tables=perhaps", "`restore_tables` is &#39;perhaps&#39;."),
+        ("/actions/abort", "You may not edit the DAG orders_dag, which owns this pipeline."),
+    ],
+)
+def test_what_a_person_mistypes_or_may_not_do_is_told_on_a_page_and_to_a_program_as_json(
+    ledgers: Ledgers, reader: Browser, path: str, told: str
+) -> None:
+    ledgers.unfinished(decided=False)
+    page, answer = (reader.client.get(f"{ORDERS}{path}", headers=headers) for headers in (HTML, {"Accept": "*/*"}))
+    assert page.status_code == answer.status_code == (403 if "DAG" in told else 422)
+    assert told in page.text
+    assert (f'<a href="{ORDERS}">Back to pipeline orders' in page.text) == path.startswith("/")
+    assert told in escape(answer.json()["detail"]).replace("&#x27;", "&#39;")
+
+
 @pytest.mark.parametrize("path", ["/epochs/", "/epochs/dags/orders_dag", *OF_ONE_PIPELINE])
 def test_nobody_sees_anything_without_a_login_or_without_the_right_to_read_the_dag(ledgers: Ledgers, path: str) -> None:
     ledgers.epoch()

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort
 from airflow_epochs.coordinator.admin import Account, owner_of, take_over
 from airflow_epochs.errors import BadArgument, NoNewData, OutcomeUnknown
@@ -207,6 +208,22 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
 
 
+@pytest.mark.parametrize("decided", [False, True], ids=["undecided", "in doubt"])
+def test_a_rewind_is_offered_only_while_no_epoch_is_undecided_or_in_doubt(
+    ledgers: Ledgers, ada: Browser, decided: bool
+) -> None:
+    ledgers.epoch()
+    assert done(ada, f"{SAVEPOINT}?savepoint=mine&epoch=1") == 303
+    ways = [f'"{REWIND}"', f'"{REWIND_TO_TIME}"', f'"{REWIND}?to_epoch=1"']
+    offered = [*ways, f'"{SAVEPOINT}"', f'"{DISPOSE}?savepoint=mine"']
+    assert [way for way in offered if way in ada.page(ORDERS)] == offered
+    ledgers.unfinished(decided=decided)
+    assert [way for way in offered if way in ada.page(ORDERS)] == offered[len(ways) :]
+    if not decided:
+        assert done(ada, ABORT) == 303
+        assert [way for way in offered if way in ada.page(ORDERS)] == offered
+
+
 @pytest.mark.parametrize("path", [f"{REWIND}?to_epoch=1", f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"])
 def test_a_rewind_on_the_page_says_that_it_takes_the_recorded_source_and_how_to_take_that_of_the_dag(
     ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch, path: str
@@ -316,6 +333,37 @@ def test_an_action_without_a_reason_does_nothing(ledgers: Ledgers, ada: Browser,
     assert untouched(ledgers) == before
 
 
+def test_a_reason_is_as_long_as_the_form_lets_it_be_and_no_longer(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.epoch()
+    [length] = re.findall(r'<input name="why" required maxlength="(\d+)"', ada.page(PAUSE))
+    form, before = fields_of(ada.page(PAUSE)), untouched(ledgers)
+    answer = ada.post(PAUSE, {**form, "why": "x" * (int(length) + 1)})
+    assert answer.status_code == 409 and "EPOCHS-REASON-TOO-LONG" in answer.text
+    assert untouched(ledgers) == before
+    assert ada.post(PAUSE, {**form, "why": "x" * int(length)}).status_code == 303
+    assert "x" * int(length) in ada.page(ORDERS) and "<details" not in ada.page(ORDERS)
+
+
+def test_a_long_reason_of_an_older_version_is_folded_wherever_the_page_tells_it(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "REASON_MAX", 10**6)
+    why = "<b>" + "no room " * 2500 + "END"
+    ledgers.epoch()
+    ledgers.unfinished(decided=True)
+    for path in (f"{WAIVE}?epoch=2&sink=audit", f"{SAVEPOINT}?savepoint=mine&epoch=1", PAUSE):
+        assert done(ada, path, why) == 303
+    ledgers.unfinished(decided=False, pipeline="users")
+    users = ORDERS.replace("orders", "users")
+    assert done(ada, f"{users}/actions/abort", why) == 303
+    pages = {ORDERS: 2, f"{ORDERS}/epochs/2": 1, UNPAUSE: 1, users: 1, f"{users}/epochs/1": 1}
+    for path, folded in pages.items():
+        html = ada.page(path)
+        shown = re.sub(r"(?s)</summary>.*?</details>", "", re.sub(r'(title|value)="[^"]*"', "", html))
+        assert html.count('<details class="said">') == folded and len(as_text(shown)) < 4000, path
+        assert "&lt;b&gt;no room" in shown and "END" in html and "END" not in shown and "<b>no" not in html
+
+
 def test_what_has_changed_since_the_page_was_shown_is_refused(ledgers: Ledgers, ada: Browser) -> None:
     ledgers.unfinished(decided=False)
     form = fields_of(ada.page(ABORT))
@@ -349,6 +397,15 @@ def test_an_action_that_there_is_not_is_refused_with_what_to_do(
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == status
     assert status == 404 or "What to do:" in answer.text
+
+
+@pytest.mark.parametrize(("asked", "epoch"), [("", "epoch 0"), ("?epoch=99&sink=audit", "epoch 99, sink audit")])
+def test_a_waiver_of_an_epoch_that_there_is_not_says_so(ledgers: Ledgers, ada: Browser, asked: str, epoch: str) -> None:
+    ledgers.unfinished(decided=True)
+    answer = ada.client.get(f"{WAIVE}{asked}", headers={"Accept": "text/html"})
+    told = as_text(answer.text)
+    assert answer.status_code == 409 and f"The pipeline has no {epoch.split(',')[0]}. Only an epoch in doubt" in told
+    assert f"Where: pipeline orders, {epoch} What to do: Choose the epoch in doubt" in told
 
 
 def test_a_form_that_came_too_late_names_the_pipeline_in_what_to_do_and_leads_back_to_it(

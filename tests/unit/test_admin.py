@@ -92,6 +92,14 @@ def test_the_newest_epochs_come_newest_first_each_in_a_row(scenario: Scenario) -
     assert [view.number for view in newest_epochs(scenario.ledger, 1)] == [2]
 
 
+@pytest.mark.parametrize(("limit", "before", "shown"), [(1, None, [2]), (2, None, [2, 1]), (1, 9, [2]), (1, 2, [1])])
+def test_an_epoch_that_nobody_has_opened_is_not_counted_among_the_newest(
+    scenario: Scenario, limit: int, before: int | None, shown: list[int]
+) -> None:
+    scenario.airflow_run(run(2))
+    assert [view.number for view in newest_epochs(scenario.ledger, limit, before)] == shown
+
+
 @pytest.mark.parametrize("finish", [lambda scenario: None, lambda scenario: scenario.airflow_run(run(2))])
 def test_what_a_pipeline_reads_is_told_by_its_newest_open_record(
     scenario: Scenario, finish: Callable[[Scenario], object]

@@ -4,13 +4,13 @@ import json
 import os
 import pwd
 import socket
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from airflow.cli.cli_config import GroupCommand
+from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_epochs import cli
 from airflow_epochs.commands import asking, finding, history, looking
@@ -97,6 +97,50 @@ def test_list_tells_why_an_epoch_was_aborted(world: MemoryWorld, capsys: pytest.
 def test_list_prints_no_more_than_the_limit(world: MemoryWorld, capsys: pytest.CaptureFixture[str]) -> None:
     cli.list_epochs(_args(limit=1))
     assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_list_prints_as_many_complete_epochs_as_the_limit_says(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_epoch(memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("dag", "r3"))
+    cli.list_epochs(_args(limit=2))
+    assert [row["epoch"] for row in json.loads(capsys.readouterr().out)] == [3, 2]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "x"])
+@pytest.mark.parametrize(
+    "command",
+    ["list p --limit", "history p --limit", "verify p --epochs", "export p f --epochs", "preview p --records"],
+)
+def test_less_than_one_epoch_or_record_is_refused_with_what_is_allowed(
+    command: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _parsed(*command.split(), number)
+    option = command.split()[-1]
+    assert ended.value.code == 2
+    assert f"argument {option}: '{number}' is no whole number of at least 1" in capsys.readouterr().err
+    assert vars(_parsed(*command.split(), "1"))[option.strip("-")] == 1
+
+
+@pytest.mark.parametrize("command", ["dry-run p --epoch 1", "preview p"])
+def test_a_sample_may_have_no_row_but_not_fewer(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _parsed(*command.split(), "--sample", "0").sample == 0
+    with pytest.raises(SystemExit):
+        _parsed(*command.split(), "--sample", "-1")
+    assert "'-1' is no whole number of at least 0" in capsys.readouterr().err
+
+
+def _parsed(name: str, *words: str) -> Namespace:
+    """What is behind ``airflow epochs``, as the command takes it."""
+    [group] = cli.get_cli_commands()
+    assert isinstance(group, GroupCommand)
+    [command] = [each for each in group.subcommands if each.name == name]
+    assert isinstance(command, ActionCommand)
+    parser = ArgumentParser()
+    for each in command.args:
+        each.add_to_parser(parser)
+    return parser.parse_args(words)
 
 
 def test_show_prints_the_completion_record_of_a_complete_epoch(
@@ -231,11 +275,14 @@ def test_show_tells_who_waived_a_sink_of_a_complete_epoch_also_after_it_was_prun
 
 
 def test_only_an_epoch_in_doubt_can_be_waived(world: MemoryWorld) -> None:
-    for epoch, state in ((1, "complete"), (3, "open"), (9, "new")):
-        with pytest.raises(
-            SystemExit, match=rf"The epoch is {state}(.|\n)*Where: pipeline orders, epoch {epoch}, sink orders\n"
-        ):
+    no_epoch = {epoch: f"The pipeline has no epoch {epoch}" for epoch in (-1, 0, 4, 99, 10**30)}
+    for epoch, stands in {1: "The epoch is complete", 3: "The epoch is open", **no_epoch}.items():
+        with pytest.raises(SystemExit) as refused:
             cli.waive(_args(epoch=epoch, sink="orders", why="typo"))
+        what, where, remedy = str(refused.value).splitlines()
+        assert what == f"EPOCHS-EPOCH-NOT-IN-DOUBT: {stands}. Only an epoch in doubt has rows to waive."
+        assert where == f"Where: pipeline orders, epoch {epoch}, sink orders"
+        assert "`airflow epochs in-doubt orders`" in remedy
 
 
 def waive(why: str = "the table was dropped", yes: bool = True) -> None:
@@ -307,6 +354,19 @@ def test_an_empty_reason_is_refused(
     ):
         command(why)
     assert words(tmp_path) == []
+
+
+@COMMANDS
+def test_a_reason_that_fills_a_screen_is_refused_with_how_long_it_may_be(
+    command: Callable[[str], None], in_doubt: MemoryWorld, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command("é" * 1001)
+    told = str(refused.value)
+    assert "EPOCHS-REASON-TOO-LONG: The reason (--why) has 1001 characters, and may have 1000." in told
+    assert "What to do: Write a shorter reason." in told and words(tmp_path) == []
+    command(f" {'é' * 1000}\n")
+    assert [record["why"] for record in words(tmp_path)] == ["é" * 1000]
 
 
 @COMMANDS

@@ -139,6 +139,8 @@ def test_durations_are_understood(text: Any, meant: timedelta) -> None:
     [
         ({"delay": "soon"}, "`delay` is 'soon'. It must be a timedelta or a text like '10 min'"),
         ({"delay": 10}, "`delay` is 10."),
+        ({"delay": "99999999999999 days"}, "`delay` is '99999999999999 days'."),
+        ({"delay": f"{'9' * 400} s"}, "`delay` is '999"),
         ({"delay": timedelta(seconds=-1)}, "`delay` is "),
         ({"delay": "1 h", "idle_after": "x"}, "`idle_after` is 'x'."),
         ({"delay": "1 h", "max_ahead": None}, "`max_ahead` is None."),

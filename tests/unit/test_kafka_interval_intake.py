@@ -93,6 +93,14 @@ def test_of_a_topic_that_is_no_longer_read_an_interval_has_nothing_and_its_posit
     assert found.ranges == {"orders": (OffsetRange(0, 1, 2),), "refunds": (OffsetRange(0, 1, 1),)}
 
 
+def test_an_interval_that_ends_with_the_calendar_is_not_over_whatever_the_grace() -> None:
+    last = datetime.max.replace(tzinfo=timezone.utc)
+    at = replace(past(9), interval=Interval(last - timedelta(hours=1), last))
+    with pytest.raises(Refused) as refused:
+        find_interval(Logs(orders=[9]), replace(config("orders"), grace_s=60), position(orders=1), at)
+    assert refused.value.code is codes.INTERVAL_NOT_OVER
+
+
 def test_after_a_rewind_an_hour_without_records_is_an_epoch_though_a_transaction_before_it_ended_later() -> None:
     logs = Logs(orders=[9.5, 10.5, -30, 10.6, 12.1])
     found = find_interval(logs, config("orders"), rewound(to=4), past(11))

@@ -65,6 +65,7 @@ RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0
             r"`max_delay` is -1. It must be a number of seconds from 0 to 604800 \(a week\), or a text",
         ),
         ({"max_delay": "8 days"}, "`max_delay` is '8 days'. It must be a number of seconds from 0 to 604800"),
+        ({"max_delay": "99999999999999 days"}, "`max_delay` is '99999999999999 days'. It must be a number of seconds"),
         ({"max_delay": "soon"}, "`max_delay` is 'soon'. It must be .* a text like '90 s', '10m' or '2 hours'"),
         ({"target_duration": 0}, "`target_duration` is 0. It must be a number of seconds from 1 to 604800"),
         ({"target_duration": True}, "`target_duration` is True. It must be a number of seconds from 1 to 604800"),

@@ -6,10 +6,10 @@ import json
 import logging
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import wraps
 from pathlib import Path
 from typing import TypeVar
@@ -203,6 +203,18 @@ def confirm(args: Namespace, *change: str) -> None:
         raise Refused("The answer was no. Nothing was changed.", code=codes.NOT_CONFIRMED)
 
 
+def count(text: str, least: int = 0) -> int:
+    """A number of things, for an option. Raises ArgumentTypeError for any other text."""
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+    return int(text)
+
+
+def at_least_one(text: str) -> int:
+    """As ``count``, but not 0."""
+    return count(text, least=1)
+
+
 def offsets_in(file: str) -> Offsets:
     """The offsets in a JSON file, in the form of ``starting``. Raises Refused if it has none."""
     try:
@@ -219,13 +231,15 @@ def instant_in(text: str) -> int:
     try:
         # Python 3.10 does not know the Z.
         at = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
-        return micros(at)
-    except (ValueError, TypeError) as error:
+        found = micros(at)
+        at.astimezone(timezone.utc)  # else nothing could tell it
+    except (ValueError, TypeError, OverflowError) as error:
         raise Refused(
-            f"{text!r} is not an instant with its zone.",
+            f"{text!r} is not an instant with its zone, of the years 1 to 9999 in UTC.",
             code=codes.COMMAND_OPTIONS,
             remedy="Write it like 2026-01-31T00:00:00Z.",
         ) from error
+    return found
 
 
 def _printable(line: str) -> str:

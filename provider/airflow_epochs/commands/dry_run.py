@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import signal
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +15,7 @@ from types import FrameType
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
-from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
+from airflow_epochs.commands.asking import OUTPUT, PIPELINE, count, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
 from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
@@ -49,12 +49,6 @@ def dry_run_command() -> ActionCommand:
             OUTPUT,
         ),
     )
-
-
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is no number")
-    return int(text)
 
 
 @tells_refusals

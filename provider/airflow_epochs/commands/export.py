@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import CONN, PIPELINE, known_ledger_of, tells_refusals
-from airflow_epochs.commands.dry_run import count
+from airflow_epochs.commands.asking import CONN, PIPELINE, at_least_one, known_ledger_of, tells_refusals
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.documents import document, oldest_first, summary
 from airflow_epochs.ledger.ledger import Ledger
@@ -40,7 +39,7 @@ def export_command() -> ActionCommand:
         args=(
             PIPELINE,
             Arg(("file",), help="A new file, whose name ends in .parquet or .jsonl"),
-            Arg(("--epochs",), type=count, help="How many of the newest epochs; without it, all"),
+            Arg(("--epochs",), type=at_least_one, help="How many of the newest epochs; without it, all"),
             CONN,
         ),
     )
@@ -58,7 +57,7 @@ def export(args: Namespace) -> None:
             code=codes.COMMAND_OPTIONS,
             remedy="Name a new file, such as epochs.parquet or epochs.jsonl.",
         )
-    views = list(_shown(oldest_first(ledger, args.epochs or None)))
+    views = list(_shown(oldest_first(ledger, args.epochs)))
     try:
         with TemporaryDirectory(dir=path.parent) as folder:
             write(Path(folder, "new"), args.pipeline, ledger, views)

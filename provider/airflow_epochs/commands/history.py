@@ -6,14 +6,16 @@ from argparse import Namespace
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
-from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, known_ledger_of, tells_refusals
+from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, at_least_one, known_ledger_of, tells_refusals
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.ledger.deeds import Deed, deeds
 
 
 def history_command() -> ActionCommand:
     """The command of this module."""
-    limit = Arg(("--limit",), type=int, default=100, help="How many of the newest epochs to look for commands in")
+    limit = Arg(
+        ("--limit",), type=at_least_one, default=100, help="How many of the newest epochs to look for commands in"
+    )
     return ActionCommand(
         name="history",
         help="What people have done to a pipeline, but for `abort`: who, why and when, also of epochs that were pruned",

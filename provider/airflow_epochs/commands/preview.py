@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
-from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
-from airflow_epochs.commands.dry_run import SAMPLE, count, ended_in_order, todays_task, worded
+from airflow_epochs.commands.asking import OUTPUT, PIPELINE, at_least_one, count, tells_refusals
+from airflow_epochs.commands.dry_run import SAMPLE, ended_in_order, todays_task, worded
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
 from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
 from airflow_epochs.model import records_upper_bound
@@ -28,7 +28,12 @@ def preview_command() -> ActionCommand:
         func=show_preview,
         args=(
             PIPELINE,
-            Arg(("--records",), type=count, default=RECORDS, help="The largest number of records; 100 by default"),
+            Arg(
+                ("--records",),
+                type=at_least_one,
+                default=RECORDS,
+                help=f"The largest number of records; {RECORDS} by default",
+            ),
             Arg(
                 ("--transform",),
                 metavar="FILE",
@@ -48,7 +53,7 @@ def show_preview(args: Namespace) -> None:
     with answer_alone():
         task = todays_task(args)
         with ended_in_order(), worded():
-            told = preview(task, max(1, args.records), args.sample)
+            told = preview(task, args.records, args.sample)
     if args.output in DOCUMENTS:
         print_document(_as_json(told), args.output)
     else:

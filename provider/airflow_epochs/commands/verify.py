@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
-from airflow_epochs.commands.dry_run import count
+from airflow_epochs.commands.asking import OUTPUT, PIPELINE, at_least_one, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_rows
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
@@ -33,7 +32,12 @@ def verify_command() -> ActionCommand:
         func=show_verification,
         args=(
             PIPELINE,
-            Arg(("--epochs",), type=count, default=EPOCHS, help=f"How many of the newest epochs; {EPOCHS} by default"),
+            Arg(
+                ("--epochs",),
+                type=at_least_one,
+                default=EPOCHS,
+                help=f"How many of the newest epochs; {EPOCHS} by default",
+            ),
             Arg(("--dag-id",), help="The pipeline's DAG; needed only if several DAGs have a pipeline of this name"),
             Arg(("--ledger-conn-id",), help="Connection of type epochs, instead of the one that the DAG names"),
             OUTPUT,
@@ -47,7 +51,7 @@ def show_verification(args: Namespace) -> None:
     with answer_alone():
         task = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id).task()
         _require_complete_epoch(task)
-        found = _found(task, max(1, args.epochs))
+        found = _found(task, args.epochs)
     print_rows([_printed(each) for each in found], args.output)
     faults = [each for each in found if each.verdict in FAULTS]
     if args.output not in DOCUMENTS:

@@ -23,6 +23,10 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat()
 
 
+REASON_MAX = 1000
+"""Characters of a reason. The ledger keeps most of them for ever, and lists show them whole."""
+
+
 class AccountFields(TypedDict):
     """The fields by which a record names an operator and the reason."""
 
@@ -38,7 +42,7 @@ class Account:
     """The operator and the reason, recorded with the command. ``host``, ``login``: as in ``TakeoverRecord``.
 
     Raises:
-        Refused: The reason is empty. Nothing was changed.
+        Refused: The reason is empty, or longer than ``REASON_MAX``. Nothing was changed.
     """
 
     who: str
@@ -50,6 +54,11 @@ class Account:
     def __post_init__(self) -> None:
         if not self.why.strip():
             raise Refused("The reason (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
+        if len(self.why) > REASON_MAX:
+            raise Refused(
+                f"The reason (--why) has {len(self.why)} characters, and may have {REASON_MAX}. Nothing was changed.",
+                code=codes.REASON_TOO_LONG,
+            )
 
     @property
     def fields(self) -> AccountFields:
@@ -94,11 +103,12 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     """The epoch. Raises Refused unless it is in doubt and waits for the sink."""
     view = ledger.view(epoch)
     if view.state is not State.IN_DOUBT:
+        stands = f"The pipeline has no epoch {epoch}" if view.state is State.NEW else f"The epoch is {view.state.value}"
         raise Refused(
-            f"The epoch is {view.state.value}. Only an epoch in doubt has rows to waive.",
+            f"{stands}. Only an epoch in doubt has rows to waive.",
             code=codes.EPOCH_NOT_IN_DOUBT,
             epoch=epoch,
-            sink=sink,
+            sink=sink or None,
         )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # if all have receipts, a sink has lost its commit since
     if sink not in waited_for:

@@ -94,6 +94,11 @@ class PipelineRow:
         return self.owners[-1] if self.owners else ""
 
     @property
+    def can_go_back(self) -> bool:
+        """Whether a rewind acts now: an epoch is complete, and none is undecided or in doubt."""
+        return bool(self.epoch) and self.condition not in (Condition.RUNNING, Condition.IN_DOUBT)
+
+    @property
     def rows_per_second(self) -> float | None:
         """Of the newest complete epoch; None if its time was not measured."""
         return self.rows / self.seconds if self.seconds else None

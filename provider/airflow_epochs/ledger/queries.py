@@ -126,9 +126,14 @@ def newest_epochs(ledger: Ledger, limit: int, before: int | None = None) -> Iter
     """At most ``limit`` epochs, newest first. An unfinished epoch comes first. ``before``: only earlier epochs."""
     newest = ledger.newest_complete()
     first = newest + 1 if before is None else min(newest + 1, before - 1)
-    for number in range(first, max(0, first - limit), -1):
+    if first > newest:
+        view, first = ledger.view(first), newest
+        if view.complete or view.open:
+            yield view
+            limit -= 1
+    for number in range(first, max(0, first - limit), -1):  # a rebuilt ledger may lack any number of records
         view = ledger.view(number)
-        if view.complete or (view.open and number > newest):  # one that was unfinished before a rebuilding is history
+        if view.complete:  # one that was unfinished before a rebuilding is history
             yield view
 
 

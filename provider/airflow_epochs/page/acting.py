@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import REASON_MAX, Account
 from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.hooks.informed_actions import TakeOver, Waive
 from airflow_epochs.hooks.retrying import Retry
@@ -80,6 +80,7 @@ def ask(
         action=action,
         fields=_fields(action),
         told=action.told(ledger),
+        reason_max=REASON_MAX,
     )
 
 

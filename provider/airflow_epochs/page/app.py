@@ -10,12 +10,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from airflow_epochs.errors import BadArgument, EpochError
 from airflow_epochs.page import acting, manual, routes
-from airflow_epochs.page.render import argument_page, error_page, refusal_page
+from airflow_epochs.page.render import argument_page, error_page, mistyped_page, refusal_page
 
 STATIC = Path(str(files("airflow_epochs.page"))) / "static"
 _HEADERS = {
@@ -37,6 +38,7 @@ def make_app() -> FastAPI:
     app.add_exception_handler(EpochError, error_page)
     app.add_exception_handler(BadArgument, argument_page)
     app.add_exception_handler(HTTPException, refusal_page)
+    app.add_exception_handler(RequestValidationError, mistyped_page)
     app.middleware("http")(_with_headers)
     return app
 

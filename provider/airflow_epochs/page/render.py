@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
@@ -123,9 +124,22 @@ def argument_page(request: Request, error: Exception) -> Response:
 def refusal_page(request: Request, error: Exception) -> Response:
     """A refusal, such as 401: HTML for a browser, JSON for others."""
     assert isinstance(error, HTTPException)
-    if "text/html" not in request.headers.get("accept", ""):
+    if not _is_browser(request):
         return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
     return _error_page(request, error.status_code, f"Error {error.status_code}", [error.detail])
+
+
+def mistyped_page(request: Request, error: Exception) -> Response:
+    """A value of the address or of a form that is not of its type, such as an epoch ``x``: as ``refusal_page``."""
+    assert isinstance(error, RequestValidationError)
+    lines = [f"`{each['loc'][-1]}` is {str(each['input'])[:50]!r}. {each['msg']}." for each in error.errors()]
+    if not _is_browser(request):
+        return JSONResponse({"detail": " ".join(lines)}, 422)
+    return _error_page(request, 422, "Error 422", lines)
+
+
+def _is_browser(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
 
 
 def _error_page(request: Request, status: int, title: str, lines: Sequence[str]) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response, status
@@ -80,7 +79,7 @@ def one_pipeline(
     """One pipeline: its state, charts of its newest epochs, and a table of epochs. ``before``: only earlier ones."""
     ledger = ledger_for(user, conn_id, pipeline)
     row = pipeline_row(pipeline, ledger)
-    views = list(islice(newest_epochs(ledger, SHOWN + 1, before), SHOWN))  # the newest may not be open yet
+    views = list(newest_epochs(ledger, SHOWN, before))
     shown = [EpochRow.of(ledger, view, ledger.complete_record(view.number - 1)) for view in views]
     return page(
         request,

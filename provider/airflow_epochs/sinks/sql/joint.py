@@ -206,16 +206,18 @@ def _is_to_blame(each: Committer, todo: Sequence[Committer], table: SqlTable | N
 
 
 def _of_any(todo: Sequence[Committer], refused: Refused) -> Corrupt:
-    txn = todo[0].attempt.txn
+    """Its place is all the sinks: a task of one sink, or of all, gives its sink to an error that names none."""
+    txn, names = todo[0].attempt.txn, ", ".join(each.name for each in todo)
     return Corrupt(
-        f"The database refuses the rows of {txn} that the sinks {', '.join(each.name for each in todo)} write in one "
-        "transaction, and does not tell whose rows it refuses. All of these sinks promised the epoch in their votes. "
-        f"Nothing was written. The reason: {refused.what}",
+        f"The database refuses the rows of {txn} that the sinks {names} write in one transaction, and does "
+        "not tell whose rows it refuses. All of these sinks promised the epoch in their votes. Nothing was written. "
+        f"The reason: {refused.what}",
         code=codes.SQL_COMMIT_REFUSED,
         remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. Then "
         "clear the commit task. If that is impossible, find out which sink has the rows that break the constraint, as "
         "docs/sql.md shows in 'Several sinks of one database', and waive this one only. A sink that is waived lacks "
         "the rows of this epoch for good.",
+        sink=names,
         **attempt_fields(txn),
     )
 

@@ -104,15 +104,14 @@ def _from(starting: Starting) -> interval.Coverage | None:
 
 
 def _wait_until_over(at: Interval, config: KafkaConfig, past: Past, defers: bool) -> None:
-    over = at.end + timedelta(seconds=config.grace_s)
-    left = (over - past.clock()).total_seconds()
+    left = (at.end - past.clock()).total_seconds() + config.grace_s
     if left > config.max_wait_s + config.grace_s:
         raise Refused(
             f"The run's data interval {at} is not over: records may still come.",
             code=codes.INTERVAL_NOT_OVER,
         )
     if defers and left > 0:
-        raise NotYet(over)
+        raise NotYet(at.end + timedelta(seconds=config.grace_s))
     time.sleep(max(0.0, left))
 
 

@@ -209,12 +209,10 @@ class KafkaSource:
 
     def to_time(self, position: Position, time: str, env: Environment) -> Move:
         """Go back to the first records at or after a time with its zone. Reads only."""
-        from airflow_epochs.sources.kafka.starting import AtTime, bad, parse_starting
+        from airflow_epochs.sources.kafka.starting import parse_time
 
-        parsed = parse_starting(time)
-        if not isinstance(parsed, AtTime):
-            raise bad(f"The time is {time!r}. It must be a time with its zone, such as 2026-01-31T00:00:00Z.")
-        return self._reader(env).to_time(position, parsed.ms)
+        at = parse_time(time)
+        return self._reader(env).to_time(position, at)
 
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
         """Go on in the topics that have these names now; none: all topics. ``starting``: as the option. Reads only."""

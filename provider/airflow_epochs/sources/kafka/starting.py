@@ -12,6 +12,8 @@ from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST_MS = 253_402_300_799_999
+"""Of the year 9999: no datetime tells a later one, and records of the ledger have times as text."""
 _FORMS = (
     '"earliest", "latest", a time with its zone such as "2026-01-31T00:00:00Z" (or {"timestamp": ...} with a time or '
     'milliseconds since 1970), or offsets per partition such as {"orders": {"0": 4711}}'
@@ -48,12 +50,26 @@ Starting = Earliest | Latest | AtTime | AtOffsets
 def parse_starting(value: object) -> Starting:
     """Parse the user's value. Raises BadArgument; the text names the accepted forms."""
     if isinstance(value, datetime):
-        return AtTime(_ms(value))
+        return _at(_ms(value), value.isoformat())
     if isinstance(value, Mapping):
         return _parse_mapping(value)
     if isinstance(value, str):
         return _parse_text(value.strip())
     raise _no_form(repr(value))
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970, of a time alone. Raises BadArgument, whose text names no other form of ``starting``."""
+    try:
+        parsed = parse_starting(text)
+    except ValueError:  # also a number with more digits than Python reads
+        parsed = None
+    if not isinstance(parsed, AtTime):
+        raise bad(
+            f"The time is {text!r}. It must be a time with its zone, such as 2026-01-31T00:00:00Z, from 1970 to the "
+            "year 9999 in UTC."
+        )
+    return parsed.ms
 
 
 def bad(what: str) -> BadArgument:
@@ -93,14 +109,14 @@ def _parse_text(text: str) -> Starting:
                 f"`starting` begins with '{{' and is not valid JSON: {error}. If it is a template of a mapping, use "
                 "the filter tojson."
             ) from error
-    return AtTime(_ms_of_text(text))
+    return _at(_ms_of_text(text), text)
 
 
 def _parse_mapping(value: Mapping[Any, Any]) -> Starting:
     if not value:
         raise _no_form("an empty mapping")
     if set(value) == {"timestamp"} and not isinstance(value["timestamp"], Mapping):
-        return AtTime(_ms_of(value["timestamp"]))
+        return _at(_ms_of(value["timestamp"]), value["timestamp"])
     return AtOffsets({str(topic): _partitions(str(topic), offsets) for topic, offsets in value.items()})
 
 
@@ -113,6 +129,12 @@ def _partitions(topic: str, offsets: object) -> dict[int, int]:
         )
         for partition, offset in offsets.items()
     }
+
+
+def _at(ms: int, given: object) -> AtTime:
+    if ms > _LAST_MS:
+        raise bad(f"`starting` is {given}. It must not be after the year 9999, in UTC.")
+    return AtTime(ms)
 
 
 def _count(what: str, value: object) -> int:
