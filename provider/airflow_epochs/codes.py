@@ -2086,6 +2086,15 @@ SQL_ROW_REFUSED = SQL.code(
     "Correct the transform, the table (docs/sql.md, 'Other unique columns'), or the rights of the connection's user. "
     "Then clear the failed task.",
 )
+SQL_LIMIT = SQL.code(
+    "EPOCHS-SQL-LIMIT",
+    Refused,
+    "A row exceeds a limit of the database. Most often, a value is too long for an index: PostgreSQL takes about 2,700 "
+    "bytes of it, after compression.",
+    "Let the transform send such rows to a sink for rejected records, also those that delete such a key: the table "
+    "cannot have it. 2,600 bytes in all columns of an index always fit. Or let a digest of the value be the key. Then "
+    "clear the failed task. See docs/sql.md, 'Long keys'.",
+)
 SQL_ROWS_UNFIT = SQL.code(
     "EPOCHS-SQL-ROWS-UNFIT",
     Refused,

@@ -1067,6 +1067,15 @@ class Replacing(Protocol):
 
 
 @runtime_checkable
+class Noting(Protocol):
+    """A sink whose commit notes something before its transaction. It stays if the transaction never comes."""
+
+    def left_if_waived(self) -> str | None:
+        """What may stay of a commit that was under way, and what to do, in sentences; None if nothing does."""
+        ...
+
+
+@runtime_checkable
 class Adapting(Protocol):
     """A sink with options that do not affect what is written. In an epoch in doubt, today's DAG sets them."""
 

@@ -21,6 +21,18 @@ def bare(batch: DataFrame, epoch: Any) -> DataFrame:
     return clicks(batch, epoch).select("page", "n")
 
 
+def upserts(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:
+    """The clicks for each upsert, in a pipeline without event time."""
+    parsed = F.from_json(F.col("value").cast("string"), "page string, n bigint, ts timestamp")
+    rows = batch.select(parsed.alias("o")).select("o.page", "o.n", F.unix_seconds("o.ts").alias("nth"))
+    return dict.fromkeys(("plain", "ordered", "db_plain", "db_ordered"), rows)
+
+
+def copied_upserts(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:
+    found = upserts(batch, epoch)
+    return found | {f"{name}_new": rows for name, rows in found.items()}
+
+
 def windows(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
     """Close first, from the state alone; then add what is not late. A window is shown once, when it is over."""
     rows, before = clicks(batch, epoch), state["open"]

@@ -81,7 +81,7 @@ def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world:
         (["(1L, CAST(NULL AS BIGINT), 'a')"], "Some rows have NULL in id or v: id=1, v=None."),
         (
             ["(1L, 1L, 'a')", "(7L, 2L, 'a')", "(7L, 2L, 'b')"],
-            "several newest rows, which differ although their v is equal: id=7.",
+            "several newest rows, which differ although their v is equal: id=7, v=2.",
         ),
     ],
 )
@@ -92,6 +92,25 @@ def test_rows_of_a_key_without_a_newest_one_are_a_vote_abort_that_names_the_key(
     vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v, name", *rows), world)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert names in (vote.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "told"),
+    [
+        (UPSERT, "*", "their v is equal: id=7, v=2, records=['t 0 1', 't 0 2', 't 0 3']."),
+        (UPSERT, "id, v, struct(topic, partition, offset) AS r", "v=2, records=['t 0 1', 't 0 2', 't 0 3']."),
+        ({**UPSERT, "sequence_by": None}, "*", "the newest: id=7, records=['t 0 0', 't 0 1', 't 0 2']."),
+    ],
+)
+def test_a_vote_against_a_key_without_a_newest_row_names_records_of_its_rows(
+    session: Any, world: Environment, table: str, options: dict[str, Any], columns: str, told: str
+) -> None:
+    offsets = [(0, 1), (1, 2), (2, 2), (3, 2), (4, 2)]
+    rows = [f"(7L, {v}L, 't', 0, {offset}L)" for offset, v in offsets]
+    frame = values(session, "id, v, topic, partition, offset", "(1L, 1L, 't', 1, 0L)", *rows)
+    frame = frame.selectExpr(*columns.split(", ", 2))
+    vote = vote_on(DeltaSink("silver", table, **options), attempt_of(transaction(1)), frame, world)
+    assert told in (vote.reason or "")
 
 
 def test_rows_that_differ_by_a_microsecond_only_are_different(session: Any, world: Environment, table: str) -> None:

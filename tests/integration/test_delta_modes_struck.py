@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -23,7 +24,7 @@ from tests.support.delta_modes_world import (
     values,
     vote_on,
 )
-from tests.support.delta_world import attempt_of, promised, seen_by_duckdb, transaction
+from tests.support.delta_world import attempt_of, promised, seen_by_duckdb, spark_epoch, transaction
 from tests.support.environment import Environment
 
 pytestmark = [pytest.mark.jvm, pytest.mark.long]
@@ -127,6 +128,30 @@ def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
     epochs.previous = attempt.txn
     epochs.run(values(session, "id, v, name", "(1L, 4L, 'too late')"))
     assert shown(session, table) == shown_by_others(table) == [(2, 1, "b")]
+
+
+@pytest.mark.parametrize("noted_before", [True, False])
+def test_notes_of_a_waived_epoch_are_taken_back_as_the_page_says(
+    session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch, noted_before: bool
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **DELETING), world)
+    deleted = "({}L, {}L, CAST(NULL AS STRING))"
+    others = [deleted.format(2, 10)] if noted_before else []
+    epochs.run(values(session, "id, v, name", "(1L, 10L, 'a')", *others))
+    waived = attempt_of(transaction(2), epochs.previous)
+    staged = promised(vote_on(epochs.sink, waived, values(session, "id, v, name", deleted.format(1, 20)), world))
+    assert cut_off_merge(monkeypatch) == []
+    with pytest.raises(OutcomeUnknown, match="Spark did not confirm the commit"):
+        epochs.sink.commit(waived, staged, world)
+    history = DeltaTable(str(notes_of(table))).history()
+    ours = [each["version"] for each in history if f'"txn":"{waived.txn}"' in each["userMetadata"]]
+    notes, first = f"delta.`file://{notes_of(table)}`", min(ours)
+    assert noted_before is (first > 0)
+    session.sql(f"RESTORE TABLE {notes} TO VERSION AS OF {first - 1}" if first else f"DELETE FROM {notes}").collect()
+    late = values(session, "id, v, name", "(1L, 15L, 'newer than its row')", "(2L, 9L, 'older than its deletion')")
+    spark_epoch(epochs.sink, transaction(3), epochs.previous, late, world)
+    without_notes = [] if noted_before else [(2, 9, "older than its deletion")]
+    assert shown_by_others(table) == [(1, 15, "newer than its row"), *without_notes]
 
 
 def test_deleted_keys_stay_deleted_in_a_folder_whose_name_is_like_a_pattern(

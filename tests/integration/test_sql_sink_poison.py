@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.model import VoteKind
+from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, not_utf8, transaction
 from tests.support.sql_world import Db, SqlWorld, new_sqlite
 
@@ -254,3 +256,29 @@ def test_after_the_records_are_kept_out_the_same_epoch_goes_in(world: SqlWorld) 
     again = attempt_of(transaction(1, attempt=2))
     sink.commit(again, world.staged(sink, again, data.slice(0, GOOD)), world.env)
     assert world.db.run("SELECT count(*) FROM v") == [(GOOD,)]
+
+
+def bytes_key(size: int) -> bytes:
+    """A key that no compression makes shorter."""
+    return b"".join(hashlib.sha256(str(n).encode()).digest() for n in range(size // 32 + 1))[:size]
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("size", [2_800, 20_000])
+def test_a_key_that_is_too_long_for_its_index_is_a_vote_against_that_names_its_record(
+    pg: SqlWorld, size: int, deletes: bool
+) -> None:
+    pg.db.run('CREATE TABLE orders (id bytea PRIMARY KEY, partition int, "offset" bigint, topic text)')
+    sink = pg.sink(mode="upsert", keys=["id"], sequence_by="offset", delete_when="topic = ''")
+
+    def rows(*keys: bytes) -> pa.Table:
+        count, is_gone = len(keys), [deletes and len(key) == size for key in keys]
+        places = {"partition": pa.array([3] * count, pa.int32()), "offset": pa.array(range(count), pa.int64())}
+        return pa.table({"id": keys, **places, "topic": ["t"] * count, DELETED: is_gone})
+
+    good, bad = (b"k", bytes_key(2_600)), bytes_key(size)
+    reason = pg.reason_against(sink, rows(*good, bad))
+    assert reason.startswith("EPOCHS-SQL-LIMIT") and "docs/sql.md, 'Long keys'" in reason
+    assert "The row with the longest key: the record at topic 't', partition 3, offset 2." in reason
+    pg.epoch(sink, transaction(1), None, rows(*good))
+    assert pg.db.run("SELECT id FROM orders ORDER BY length(id)") == [(key,) for key in good]

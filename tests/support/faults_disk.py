@@ -169,7 +169,18 @@ def in_versions(read: TableRead) -> pa.Table:
 def stage_sink(plan: StagePlan, name: str) -> Claim:
     """Stage one sink's rows as a stage job says."""
     told = plan.sinks[name]
-    return Claim(place=stage_with_deltalake(told, _fitted(_read(plan.read), told)).place)
+    return Claim(place=stage_with_deltalake(told, _fitted(_together(plan, name), told)).place)
+
+
+def _together(plan: StagePlan, sink: str) -> pa.Table:
+    """The rows of the epoch and of those that are replayed with it; of rows that replace each other, the newest."""
+    by, tables, found = plan.replaces_by.get(sink, ()), [], set[tuple[object, ...]]()
+    for each in (plan, *reversed(plan.earlier)):
+        rows = _read(each.read)
+        keys = [tuple(row[name] for name in by) for row in rows.to_pylist()]
+        tables.append(rows.filter(pa.array([not by or key not in found for key in keys])))
+        found.update(keys)
+    return pa.concat_tables(tables)
 
 
 def _fitted(data: pa.Table, plan: JsonDict) -> pa.Table:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from airflow_epochs.coordinator import admin
+from airflow_epochs import DeltaSink
+from airflow_epochs.coordinator import actions, admin
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for
@@ -109,3 +111,15 @@ def test_what_a_pipeline_reads_is_told_by_its_newest_open_record(
     assert opened and opened.txn.epoch == 2
     assert (unfinished(scenario.ledger) is None) == (scenario.ledger.newest_complete() == 2)
     assert newest_opened(Ledger(DictStore(), "p")) is None
+
+
+@pytest.mark.parametrize(("options", "left"), [({"delete_when": "op = 'd'"}, True), ({}, False)])
+def test_a_waiver_says_that_a_commit_may_have_left_notes_of_deletions(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], left: bool
+) -> None:
+    sink = DeltaSink("orders", "/lake/orders", mode="upsert", keys=["id"], sequence_by="v", **options)
+    monkeypatch.setattr(actions, "built", lambda spec: sink)
+    view = unfinished(scenario.ledger)
+    assert view
+    lines = actions.Waive("orders", view.number, "orders").told(scenario.ledger)
+    assert any("noted beside /lake/orders already" in line for line in lines) is left

@@ -291,7 +291,10 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
     assert isinstance(source, Before)
     sinks = (
         SqlSink("appended", "db", "t", staging="/s"),
-        SqlSink("upserted", "db", "t", staging="/s", mode="upsert", keys=["id"]),
+        SqlSink("upserted", "db", "t", staging="/s", mode="upsert", keys=["id"], sequence_by="lsn"),
+        DeltaSink("latest", "/lake/l", mode="upsert", keys=["id"]),
+        DeltaSink("counted", "/lake/c", mode="merge", keys=["id"], merge="WHEN NOT MATCHED THEN INSERT *"),
+        DeltaSink("days", "/lake/d", mode="overwrite_partitions", partition_by=["day"]),
         KafkaSink("topic", "kafka", staging="/s"),
         DeltaSink("overwritten", "/lake/t", mode="overwrite"),
     )
@@ -301,18 +304,36 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
     at = replace(at, newest=replace(at.newest, sinks=plans))
     move = Move(position=at.position(source), again={"orders": (OffsetRange(0, 5, 8),)})
     once = "nothing comes twice: the newer row of a key takes the place of the older one"
+    latest = "nothing comes twice: a row takes the place of the row with its key. But without `sequence_by`, a key may "
+    counted = "the clauses of `merge` work on these rows once more: what they count is counted again; a key may "
+    days = "nothing comes twice: the rows of each epoch take the place of those in their partitions"
+    overwritten = "nothing comes twice: the rows of each epoch take the place of all rows"
     points = {"orders": RestorePoint(epoch=1, version=0)}
     tables = orders.Restoration(epoch=1, points=points, stay=tuple(plans))
     lines = order_wording.told(scenario.ledger, at, move, tables)
+    cut = (
+        "have one row in an epoch. If the next epoch reads more of it, it is aborted: then type `airflow epochs replan "
+        "orders --why …`, and let epochs be smaller until they have read all of this (`max_records` of topics, also as "
+        "a param of a run; `max_versions` of a table)"
+    )
     assert [line for line in lines if "stays as it is" in line] == [
         "  sink appended stays as it is: its rows of epoch 2 come twice",
         f"  sink upserted stays as it is: {once}",
+        f"  sink latest stays as it is: {latest}{cut}",
+        f"  sink counted stays as it is: {counted}{cut}",
+        f"  sink days stays as it is: {days}",
         "  sink topic stays as it is: its rows of epoch 2 come twice",
-        "  sink overwritten stays as it is: it gets the rows of epoch 2 once more",
+        f"  sink overwritten stays as it is: {overwritten}",
         "  sink own stays as it is: it gets the rows of epoch 2 once more",
     ]
     lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
-    assert [line for line in lines if "nothing comes twice" in line] == [f"  but in sink upserted, {once}"]
+    assert [line for line in lines if "but in sink" in line] == [
+        f"  but in sink counted, {counted}{cut}",
+        f"  but in sink days, {days}",
+        f"  but in sink latest, {latest}{cut}",
+        f"  but in sink overwritten, {overwritten}",
+        f"  but in sink upserted, {once}",
+    ]
 
 
 def test_a_rewind_tells_a_command_for_each_state_and_tells_of_none_once_the_commands_are_typed() -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import Noting
 from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.orders import built
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
@@ -57,6 +59,7 @@ class Waive:
             f"Epoch {self.epoch} of pipeline {self.pipeline} will be complete without sink {self.sink}.",
             self._lost(ledger, view),
             *self._of_state(view),
+            *self._left(view),
         ]
 
     def do(self, ledger: Ledger, by: Account) -> str:
@@ -80,6 +83,13 @@ class Waive:
             "It is a state table, so later results would lack these rows. The next run stops until the state begins "
             f"anew: airflow epochs adopt-sink {self.pipeline} {self.sink} --new-table --why …"
         ]
+
+    def _left(self, view: EpochView) -> list[str]:
+        sink: object = built(view.opened.sinks[self.sink].spec)
+        if self.sink in view.receipts or not isinstance(sink, Noting):
+            return []
+        left = sink.left_if_waived()
+        return [left] if left else []
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,33 @@ started and end where this epoch ends. So the sink's rows are staged, voted on a
 Rows that depend on state or on a watermark are those of their own epoch. So in a pipeline with state or event time the
 transform runs once for each epoch, with the input, the state, the watermarks, ``now`` and ``seed`` that this epoch had.
 All these are facts of open records. One Spark job stages what all the runs return.
+
+It does so in any pipeline for a sink whose later rows replace earlier ones by their keys: only the epochs tell which of
+two rows is the later one. Where that is impossible, such a sink takes all epochs as one, and a key that two of them
+share may abort it. It is no reason to refuse what works if none is shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Stateful, Versioned
+from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Sink, Stateful, Versioned
 from airflow_epochs.coordinator import renamed_sink, state_tables
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, records_upper_bound
+from airflow_epochs.errors import Corrupt, Refused, cause_and_remedy, with_remedy
+from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, Vote, VoteKind, records_upper_bound
 
 log = secrecy.logger(__name__)
 
 REPLAYED_MAX = 100
 """How many earlier epochs a backfill may replay: Spark plans all of them as one job."""
+
+_WITHOUT_BACKFILL = (
+    "If only rows of earlier epochs are the cause, you may let `backfill` name a later epoch, or remove the sink from "
+    "it: the sink then begins with this epoch, and lacks the rows of those before. Then clear the failed tasks."
+)
 
 
 def with_backfill(
@@ -74,7 +83,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
     wide = widened(planned.ranges, _earlier(task, first, epoch, planned))
     replays = depends_on_epochs(task)
     try:
-        earlier = _replayable(task, sink, first, epoch) if replays else []
+        earlier = _replayable(task, sink, first, epoch) if replays else _replaced(task, sink, first, epoch, planned)
         require_input(task, wide, planned, earlier)
     except Corrupt as gone:
         raise Corrupt(
@@ -87,7 +96,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
             sink=sink,
         ) from gone
     log.info("sink %s begins with epoch %s: %s offsets to read", sink, first, records_upper_bound(wide))
-    return replace(plan, ranges=wide, replayed_from=first if replays else None)
+    return replace(plan, ranges=wide, replayed_from=first if replays or earlier else None)
 
 
 def _require_contiguous(task: TaskTry, sink: str, first: int, epoch: int, moved: bool) -> None:
@@ -122,6 +131,20 @@ def _require_known(task: TaskTry, sink: str, first: int, epoch: int) -> None:
         )
 
 
+def explained(opened: OpenRecord, votes: Mapping[str, Vote]) -> dict[str, Vote]:
+    """The votes; each VOTE_ABORT of a sink that is backfilled says so, and how the pipeline goes on without that."""
+    return {name: _explained(opened.sinks[name], vote) for name, vote in votes.items()}
+
+
+def _explained(plan: SinkPlan, vote: Vote) -> Vote:
+    if plan.ranges is None or vote.vote is not VoteKind.VOTE_ABORT:
+        return vote
+    cause, remedy = cause_and_remedy(vote.reason or "")
+    as_one = " as those of one epoch" if plan.replayed_from is None else ""
+    told = f"{cause} `backfill` gives the sink the rows of earlier epochs together with this one's{as_one}."
+    return replace(vote, reason=with_remedy(told, f"{remedy} {_WITHOUT_BACKFILL}".lstrip()))
+
+
 # -- epochs that are replayed ----------------------------------------------------------------------------------------
 
 
@@ -147,6 +170,26 @@ def _replayable(task: TaskTry, sink: str, first: int, epoch: int) -> list[OpenRe
             raise _gone(task, opened.txn.epoch, f"read no state {missing[0]!r}, which the pipeline has today")
         state_tables.reads(task, opened)
     return earlier
+
+
+def _replaced(task: TaskTry, sink: str, first: int, epoch: int, planned: PlannedEpoch) -> list[OpenRecord]:
+    """As ``replayed``, for a sink whose later rows replace earlier ones; empty if the sink takes all epochs as one."""
+    if not replaces_by_keys(task.pipeline.sink(sink)):
+        return []
+    why = _not_together(task, sink, epoch - first)
+    try:
+        earlier = [] if why else replayed(task, first, epoch)
+        require_input(task, planned.ranges, planned, earlier)
+    except Corrupt as gone:
+        why = gone.what
+    if why:
+        log.warning("sink %s takes epochs %s to %s as one, in which no key may come twice. %s", sink, first, epoch, why)
+    return [] if why else earlier
+
+
+def replaces_by_keys(sink: Sink) -> bool:
+    """Whether the sink's rows of a later epoch replace those of an earlier one that have the same keys."""
+    return isinstance(sink, Replacing) and bool(sink.replaces_by())
 
 
 def require_input(task: TaskTry, ranges: Ranges, planned: PlannedEpoch, earlier: Sequence[OpenRecord]) -> None:

@@ -20,6 +20,7 @@ from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
 from airflow_epochs.coordinator import (
     agreement,
+    backfill,
     blocking,
     code_changes,
     dead_letters,
@@ -235,7 +236,7 @@ class Coordinator:
         # In an old copy of the ledger the attempt may be undecided although it was committed: the sinks tell.
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         votes = votes_of(opened, self.task.sinks_of(opened, opened.sinks), report, self.task.env)
-        votes = dead_letters.explained(self.task, opened, votes)
+        votes = backfill.explained(opened, dead_letters.explained(self.task, opened, votes))
         asked = {**votes, **users_vote.against(self.task, opened, votes, report)}
         kinds = {name: vote.vote for name, vote in asked.items()}
         decision = protocol.decide(frozenset({*opened.sinks, *asked}), kinds)

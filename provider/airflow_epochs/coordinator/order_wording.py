@@ -14,6 +14,19 @@ PARTITIONS_SHOWN_MAX = 20
 """The ledger's record has all of them."""
 
 _ONE_ROW = "nothing comes twice: the newer row of a key takes the place of the older one"
+_KEY_ONCE = (
+    "a key may have one row in an epoch. If the next epoch reads more of it, it is aborted: then type `airflow epochs "
+    "replan {pipeline} --why …`, and let epochs be smaller until they have read all of this (`max_records` of topics, "
+    "also as a param of a run; `max_versions` of a table)"
+)
+_IN_MODE = {
+    "upsert": "nothing comes twice: a row takes the place of the row with its key. But without `sequence_by`, "
+    f"{_KEY_ONCE}",
+    "merge": f"the clauses of `merge` work on these rows once more: what they count is counted again; {_KEY_ONCE}",
+    "overwrite": "nothing comes twice: the rows of each epoch take the place of all rows",
+    "overwrite_partitions": "nothing comes twice: the rows of each epoch take the place of those in their partitions",
+}
+"""What a sink shows of rows that it gets once more, where it does not add them."""
 
 
 def told(ledger: Ledger, at: Standing, move: Move, restoration: Restoration) -> list[str]:
@@ -106,14 +119,24 @@ def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[st
 def _comes_again(at: Standing, name: str, since: str) -> str:
     """What a sink shows that gets rows once more, beside those that it has of the epochs ``since``."""
     replaced = _replaces_by(at, name)
-    if replaced is None:
-        return f"it gets the rows of {since} once more"
-    return _ONE_ROW if replaced else f"its rows of {since} come twice"
+    if told := _once_more(at, name, replaced):
+        return told
+    return f"it gets the rows of {since} once more" if replaced is None else f"its rows of {since} come twice"
 
 
 def _replaced(at: Standing) -> list[str]:
-    """The sinks in which nothing comes twice."""
-    return [f"  but in sink {name}, {_ONE_ROW}" for name in sorted(at.newest.sinks) if _replaces_by(at, name)]
+    """The sinks in which it is not so that rows come twice."""
+    told = {name: _once_more(at, name, _replaces_by(at, name)) for name in sorted(at.newest.sinks)}
+    return [f"  but in sink {name}, {what}" for name, what in told.items() if what]
+
+
+def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str | None:
+    """What a sink shows of rows that it gets once more; None if it adds them, or nobody can tell."""
+    spec = at.newest.sinks[name].spec
+    if replaced == () or (replaced and (spec.get("sequence_by") or spec.get("mode") not in _IN_MODE)):
+        return _ONE_ROW if replaced else None
+    told = _IN_MODE.get(str(spec.get("mode")))
+    return told and told.format(pipeline=at.newest.txn.pipeline)
 
 
 def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:

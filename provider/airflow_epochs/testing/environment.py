@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_epochs.contracts import Connection, SparkJob
@@ -79,10 +79,10 @@ class MemorySpark:
             raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="Use real Spark for this job.")
         self.jobs.append(job)
         plan = from_json(StagePlan, job.args)
-        batch = _read(plan.read)
-        per_sink = self._transformed(plan, batch)
-        sinks = {name: _stage(told, per_sink[name]) for name, told in plan.sinks.items()}
-        return as_json(StageOutcome(sinks=sinks, metrics=InputMetrics(rows_in=len(batch))))
+        batches = [_read(each.read) for each in (*plan.earlier, plan)]
+        results = [self._transformed(*each, plan.sinks) for each in zip((*plan.earlier, plan), batches, strict=True)]
+        sinks = {name: _stage(told, _together([each[name] for each in results])) for name, told in plan.sinks.items()}
+        return as_json(StageOutcome(sinks=sinks, metrics=InputMetrics(rows_in=len(batches[-1]))))
 
     def cancel(self) -> None:
         """Does nothing: a job has ended before anybody could cancel it."""
@@ -91,7 +91,7 @@ class MemorySpark:
         """Only remember the session in ``stopped``."""
         self.stopped.append(session)
 
-    def _transformed(self, plan: StagePlan, batch: list[Row]) -> Mapping[str, list[Row] | str]:
+    def _transformed(self, plan: StagePlan, batch: list[Row], sinks: Iterable[str]) -> Mapping[str, list[Row] | str]:
         epoch = MemoryEpoch(
             pipeline=plan.pipeline, epoch=plan.epoch, attempt=plan.attempt, now=plan.now, seed=plan.seed
         )
@@ -101,13 +101,23 @@ class MemorySpark:
             raise NotApplied(
                 f"The transform failed: {error!r}.", remedy="Correct the transform. Then clear the stage task."
             ) from error
-        return result if isinstance(result, Mapping) else dict.fromkeys(plan.sinks, result)
+        return result if isinstance(result, Mapping) else dict.fromkeys(sinks, result)
 
 
 def _read(options: Mapping[str, str]) -> list[Row]:
     world = MemoryWorld.named(options["world"])
     ranges = json.loads(options["ranges"])
     return [row for topic, per_topic in ranges.items() for r in per_topic for row in world.read(topic, OffsetRange(*r))]
+
+
+def _together(rows: Sequence[list[Row] | str]) -> list[Row] | str:
+    """The rows of epochs that a sink takes together, oldest first; or why those of one cannot be staged."""
+    together: list[Row] = []
+    for each in rows:
+        if isinstance(each, str):
+            return each
+        together += each
+    return together
 
 
 def _stage(plan: JsonDict, rows: list[Row] | str) -> Claim:

@@ -261,6 +261,16 @@ class DeltaSink:
         """The keys of an upsert, with ``sequence_by``. Of the modes that write each epoch anew, None."""
         return self.how.replaces_by()
 
+    def left_if_waived(self) -> str | None:
+        """The notes of deletions, which a commit makes before its MERGE."""
+        if not self.how.notes_deletions:
+            return None
+        return (
+            f"If a commit of the epoch has begun, the keys that it deletes may be noted beside {self.table} already: "
+            "later rows that are older than these deletions would be dropped. docs/delta.md, 'Notes of an epoch that "
+            "was waived', says how to see that, and how to take the notes back."
+        )
+
     def adds_columns_to(self, shape: TableShape | None) -> bool:
         """Whether the rows have columns that the table lacks, and the sink's own commit adds these."""
         return False

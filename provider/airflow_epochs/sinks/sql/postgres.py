@@ -93,6 +93,8 @@ _LONGER = {
 }
 """By SQLSTATE, the setting that gives more time: to wait for a lock, to be idle in a transaction, to end one (since
 PostgreSQL 17). For all others it is ``statement_timeout``."""
+_LIMIT = "54000"
+"""As of a value that is too long for an index. PostgreSQL names the index, and no row."""
 _FOREIGN_KEY_BROKEN = "23503"
 _LENGTH_MAX = 600
 
@@ -402,10 +404,9 @@ class PostgresSession(PostgresCatalog):
                 "If the task needs more time than the timeout allows, set a longer one in the connection's extra: "
                 f'{{"options": "-c {longer}"}}. Then clear the failed task.',
             )
-        refused = RowRefused(
-            f"{self.name} refused a row or a statement: {_said(error)}",
-            code=codes.SQL_ROW_REFUSED,
-        )
+        what = f"{self.name} refused a row or a statement: {_said(error)}"
+        too_long = state == _LIMIT
+        refused = RowRefused(what, code=codes.SQL_LIMIT) if too_long else RowRefused(what, code=codes.SQL_ROW_REFUSED)
         refused.line, refused.table = _line(error), _place(error)
         refused.refers = state == _FOREIGN_KEY_BROKEN
         return refused

@@ -84,6 +84,22 @@ def row_at_line(
     return None
 
 
+def longest(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> tuple[pa.RecordBatch, int] | None:
+    """The row that has the most bytes in these columns: its batch, and its number there; None if there is none."""
+    most, found = -1, None
+    for batch in batches if names else ():
+        columns = [batch.column(name).to_pylist() for name in names]
+        sizes = [sum(map(_size, values)) for values in zip(*columns, strict=True)]
+        if sizes and max(sizes) > most:
+            most = max(sizes)
+            found = batch, sizes.index(most)
+    return found
+
+
+def _size(value: object) -> int:
+    return len(value.encode()) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
+
+
 def _uncounted(first: bytes) -> int:
     """How many of the line ends in the first row's CSV COPY does not count.
 

@@ -61,6 +61,8 @@ def _together(frames: Sequence[tuple[int, DataFrame]], by: tuple[str, ...]) -> D
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
+    if not {name.lower() for name in by} <= {name.lower() for name in frames[0][1].columns}:
+        by = ()  # the sink will say what its rows lack
     if not by:
         return reduce(lambda one, other: one.unionByName(other), [frame for _, frame in frames])
     told = [frame.withColumn(_EPOCH, F.lit(epoch)) for epoch, frame in frames]

@@ -47,13 +47,17 @@ def named(columns: list[tuple[str, str]]) -> str:
     return f"deleted-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
 
 
-def remember(rows: DataFrame, how: How, place: str) -> None:
-    """Note at ``place`` which keys the ``newest`` rows delete, and as of when. Durable when it returns."""
+def remember(rows: DataFrame, how: How, place: str, user_metadata: str) -> None:
+    """Note at ``place`` which keys the ``newest`` rows delete, and as of when. Durable when it returns.
+
+    ``user_metadata`` names the epoch in the notes' history: if it is waived, a person can take its notes back.
+    """
     from pyspark.sql import functions as F
 
     deleted = rows.where(F.col(DELETED)).select(*map(column, _columns(how)))
     if deleted.limit(1).collect():
         writer = deleted.write.format("delta").mode("append").option("delta.autoOptimize.autoCompact", "true")
+        writer = writer.option("userMetadata", user_metadata)
         if needs_mapping(_columns(how)):
             writer = writer.option("delta.columnMapping.mode", "name")
         writer.save(for_spark(place))

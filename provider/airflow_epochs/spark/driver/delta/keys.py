@@ -6,17 +6,20 @@ columns in question from the staged files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.plans import How
 from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.parsed import ORIGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 SHOWN_MAX = 5
 """How many rows a message shows."""
+RECORDS_MAX = 3
+"""How many records it shows of one of them."""
 DELETED = "__epochs_deleted"
 _RANK, _TIMES, _CONTENTS, _NEWEST = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest"))
 _EXACT_TIMES = {
@@ -35,7 +38,7 @@ def problem(rows: DataFrame, how: How) -> str | None:
     if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
         return f"Some rows have NULL in {' or '.join(named)}: {shown(nulls)}."
     if sequence is None:
-        repeated = _counted(rows, keys).where(f"{_TIMES} > 1").select(*map(column, keys)).limit(SHOWN_MAX).collect()
+        repeated = _traced(rows, _counted(rows, keys).where(f"{_TIMES} > 1").select(*map(column, keys)))
         hint = "" if how.mode == "merge" else ", and the sink has no `sequence_by` that tells which row is the newest"
         return f"Some keys have more than one row{hint}: {shown(repeated)}." if repeated else None
     if ties := _ties(rows, how, sequence):
@@ -44,7 +47,7 @@ def problem(rows: DataFrame, how: How) -> str | None:
 
 
 def _ties(rows: DataFrame, how: How, sequence: str) -> list[Row]:
-    """Keys whose newest rows differ. Rows that delete the same key in the same place of the order do not."""
+    """Keys and places in the order whose rows are the newest and differ. Rows that delete the key there do not."""
     from pyspark.sql import functions as F
 
     keys, rows = list(how.keys), rows if DELETED in rows.columns else _bare(rows, how)
@@ -52,11 +55,45 @@ def _ties(rows: DataFrame, how: How, sequence: str) -> list[Row]:
     per_sequence = rows.groupBy(*map(column, [*keys, sequence])).agg(
         (F.min(content) != F.max(content)).alias(_CONTENTS)
     )
-    newest = F.max(F.struct(column(sequence), F.col(_CONTENTS))).alias(_NEWEST)
+    newest = F.max(F.struct(column(sequence).alias(_RANK), F.col(_CONTENTS))).alias(_NEWEST)
     per_key = per_sequence.groupBy(*map(column, keys)).agg(newest)
-    found = per_key.where(F.col(f"{_NEWEST}.{_CONTENTS}")).select(*map(column, keys))
-    ties: list[Row] = found.limit(SHOWN_MAX).collect()
-    return ties
+    found = per_key.where(F.col(f"{_NEWEST}.{_CONTENTS}"))
+    return _traced(rows, found.select(*map(column, keys), F.col(f"{_NEWEST}.{_RANK}").alias(sequence)))
+
+
+def _traced(rows: DataFrame, found: DataFrame) -> list[Row]:
+    """Some of the values ``found``, each with some of the records whose rows have them, where the rows tell."""
+    from pyspark.sql import functions as F
+
+    some, record = found.limit(SHOWN_MAX), _record_in(rows)
+    traced: list[Row]
+    if record is None:
+        traced = some.collect()
+        return traced
+    names = some.columns
+    other = [f"{_NEWEST}_{number}" for number in range(len(names))]
+    same = [column(name).eqNullSafe(F.col(each)) for name, each in zip(names, other, strict=True)]
+    records = F.slice(F.sort_array(F.collect_set(record)), 1, RECORDS_MAX)
+    joined = rows.join(some.toDF(*other), same).groupBy(*map(F.col, other)).agg(records)
+    traced = joined.toDF(*names, "records").collect()
+    return traced
+
+
+def _record_in(rows: DataFrame) -> Column | None:
+    """Topic, partition and offset, as the rows tell them: in columns of these names, or in a struct. Else None."""
+    structs = {f.name: {part.lower() for part in getattr(f.dataType, "names", ())} for f in rows.schema.fields}
+    if set(ORIGIN) <= {name.lower() for name in structs}:
+        return _spaced([column(part) for part in ORIGIN])
+    named = next((name for name, parts in structs.items() if set(ORIGIN) <= parts), None)
+    return _spaced([column(named)[part] for part in ORIGIN]) if named else None
+
+
+def _spaced(parts: Sequence[Column]) -> Column:
+    """The values as one text; NULL if one is NULL, as in a row that deletes its key."""
+    from pyspark.sql import functions as F
+
+    texts = [part.cast("string") for part in parts]
+    return F.concat(texts[0], *(each for text in texts[1:] for each in (F.lit(" "), text)))
 
 
 def _counted(rows: DataFrame, columns: list[str]) -> DataFrame:

@@ -236,7 +236,7 @@ def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
         places = list(plan.change.all_notes)
         if how.delete_when:
             place = f"{plan.change.notes}/{deletions.name_of(rows, how)}"
-            deletions.remember(rows, how, place)
+            deletions.remember(rows, how, place, plan.user_metadata)
             places = [place, *places]
         noted = deletions.noted(rows, how, dict.fromkeys(places))
         rows = deletions.without_older(rows, how, noted.values()) if noted else rows

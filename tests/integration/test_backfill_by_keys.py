@@ -1,0 +1,121 @@
+"""An upsert that is new to a pipeline takes earlier epochs, which share keys, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs import DeltaSink, SqlSink, codes
+from airflow_epochs.contracts import Sink
+from airflow_epochs.coordinator import backfill as backfills
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import OpenRecord, Run
+from stack.postgres import Postgres
+from tests.support.sql_pipeline import COLUMNS, Related
+from tests.support.sql_world import Db, new_postgres, new_sqlite
+from tests.support.state_clicks import EPOCH
+from tests.support.state_lab import Lab
+
+PLAIN: dict[str, Any] = {"mode": "upsert", "keys": ["page"]}
+ORDERED = {**PLAIN, "sequence_by": "nth", "delete_when": "n < 0"}
+OPTIONS = {"plain": PLAIN, "ordered": ORDERED}
+EPOCHS = (
+    [(0, "a", 1, 10), (1, "b", 1, 10), (2, "c", 1, 10)],
+    [(0, "a", 2, 20), (1, "b", -1, 30), (2, "d", 2, 20)],
+    [(0, "a", 3, 15), (1, "b", 3, 20), (2, "c", 3, 10)],
+    [(0, "e", 4, 40), (1, "d", 4, 20)],
+)
+"""Clicks: partition, page, a number, which deletes the page if it is negative, and the order of the page's clicks."""
+
+
+def pipeline(lab: Lab, db: Db, *suffixes: str) -> Coordinator:
+    """Upserts into Delta tables and tables of a database. Those with a second suffix begin with the first epoch."""
+    sinks = [sink for suffix in suffixes for sink in upserts(lab, db, suffix)]
+    firsts = {sink.name: 1 for suffix in suffixes[1:] for sink in upserts(lab, db, suffix)}
+    function = "copied_upserts" if suffixes[1:] else "upserts"
+    return lab.task("keyed", function, tuple(sinks), None, backfill=firsts)
+
+
+def upserts(lab: Lab, db: Db, suffix: str) -> list[Sink]:
+    staging = str(lab.folder / "staging")
+    lake: list[Sink] = [DeltaSink(f"{n}{suffix}", lab.at(f"{n}{suffix}"), **given) for n, given in OPTIONS.items()]
+    names = {f"db_{name}{suffix}": given for name, given in OPTIONS.items()}
+    return [*lake, *(SqlSink(name, "db", db.table(name), staging=staging, **given) for name, given in names.items())]
+
+
+def shown(lab: Lab, db: Db, suffix: str) -> list[list[tuple[Any, ...]]]:
+    """What DuckDB and psycopg read."""
+    tables = (db.table(f"db_{name}{suffix}") for name in OPTIONS)
+    return [
+        *(sorted(lab.rows(f"{name}{suffix}", f"page, n, nth - {EPOCH}")) for name in OPTIONS),
+        *(db.run(f"SELECT page, n, nth - {EPOCH} FROM {table} ORDER BY page") for table in tables),
+    ]
+
+
+@pytest.mark.jvm
+@pytest.mark.timeout(300)
+def test_a_new_upsert_shows_what_it_would_show_had_it_been_there_when_earlier_epochs_changed_its_keys(
+    lab: Lab, postgres: Postgres
+) -> None:
+    db = new_postgres(postgres)
+    lab.connections["db"] = db.connection()
+    for name in (f"db_{name}{suffix}" for name in OPTIONS for suffix in ("", "_new")):
+        db.run(f"CREATE TABLE {db.table(name)} (page text PRIMARY KEY, n bigint, nth bigint)")
+    for clicks in EPOCHS[:-1]:
+        lab.produce(*clicks)
+        lab.run(pipeline(lab, db, ""))
+    lab.produce(*EPOCHS[-1])
+    lab.run(pipeline(lab, db, "", "_new"))
+    assert shown(lab, db, "_new") == shown(lab, db, "")
+    plain = [("a", 3, 15), ("b", 3, 20), ("c", 3, 10), ("d", 4, 20), ("e", 4, 40)]
+    ordered = [("a", 2, 20), ("c", 3, 10), ("d", 4, 20), ("e", 4, 40)]
+    assert shown(lab, db, "_new") == [plain, ordered, plain, ordered]
+
+
+def newest_in(folder: Path, **options: Any) -> Related:
+    """Two epochs, each with one record of each partition; a database has the newest record of each one."""
+    world = Related(folder, new_sqlite(folder), names=("orders",))
+    for name in ("orders", "gold"):
+        world.db.run(f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (partition))")
+    world = replace(world, options={"mode": "upsert", "keys": ["partition"], **options})
+    for number in (1, 2):
+        world.source.produce(2)
+        assert world.run(number) is None
+    world.source.produce(2)
+    return replace(world, names=("orders", "gold"), backfill={"gold": 1})
+
+
+def test_an_upsert_that_cannot_take_its_epochs_one_by_one_says_so_and_goes_on_as_the_error_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = newest_in(tmp_path)
+    monkeypatch.setattr(backfills, "REPLAYED_MAX", 1)
+    error = world.run(3)
+    assert isinstance(error, Refused) and error.code is codes.GLOBAL_ABORT
+    assert "EPOCHS-SQL-ROWS-UNFIT" in str(error)
+    assert "`backfill` gives the sink the rows of earlier epochs together with this one's as those of one" in str(error)
+    assert "let `backfill` name a later epoch, or remove the sink from it" in str(error)
+    assert replace(world, backfill={}).run(3) is None
+    assert world.shown("gold") == world.shown("orders")
+
+
+def test_an_upsert_whose_earlier_epochs_were_pruned_takes_a_later_one_as_the_error_says(tmp_path: Path) -> None:
+    world = newest_in(tmp_path)
+    (record,) = world.folder.glob(f"ledger/**/*{1:010}/*.open.json")
+    record.unlink()
+    error = world.run(3)
+    assert "EPOCHS-SQL-ROWS-UNFIT" in str(error)
+    assert replace(world, backfill={"gold": 2}).run(3) is None
+    assert world.shown("gold") == world.shown("orders")
+
+
+def test_an_upsert_in_a_pipeline_without_state_replays_the_epochs_that_it_begins_with(tmp_path: Path) -> None:
+    world = newest_in(tmp_path)
+    opened = world.coordinator().open(Run("dag", "run 3"))
+    assert isinstance(opened, OpenRecord) and opened.sinks["gold"].replayed_from == 1
+    assert world.run(3) is None
+    assert world.shown("gold") == world.shown("orders")
