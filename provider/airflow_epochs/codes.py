@@ -505,7 +505,7 @@ EPOCH_BLOCKED = STEPS.code(
     'An earlier run has not completed its epoch, and the pipeline has `on_failed_epoch="block"`, or reads data '
     "intervals. So no other run takes that epoch over. This run has changed nothing.",
     "Type `airflow epochs retry PIPELINE --why …`: it clears the tasks of the run that the message names. When that "
-    "run is green, clear this task.",
+    "run is green, clear the failed task with its downstream tasks.",
 )
 NOTHING_TO_ABORT = STEPS.code(
     "EPOCHS-NOTHING-TO-ABORT",
@@ -518,7 +518,7 @@ RUNS_COMPETE = STEPS.code(
     Fenced,
     "Several runs of the pipeline open and end epochs at the same time.",
     "Let only one run at a time work on the pipeline: set max_active_runs=1 on the DAG, and do not run the same "
-    "pipeline in a second Airflow. Then clear the open task.",
+    "pipeline in a second Airflow. Then clear the open task with its downstream tasks.",
 )
 EPOCH_COMPLETED_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-COMPLETED-BY-OTHER",
@@ -530,7 +530,8 @@ EPOCH_HELD_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-HELD-BY-OTHER",
     Fenced,
     "Another run, or a newer attempt of this run, now has the epoch.",
-    "Look at that run. When it has completed the epoch, clear the failed task if you want this run green.",
+    "Look at that run. When it has completed the epoch, clear the failed task with its downstream tasks if you "
+    "want this run green.",
 )
 EPOCH_NOT_OPENED = STEPS.code(
     "EPOCHS-EPOCH-NOT-OPENED",
@@ -1263,7 +1264,8 @@ INTERVAL_MISSED = INTERVALS.code(
     "is lost.",
     "Clear the runs of those intervals that failed or were skipped, as during a pause of the pipeline, with all tasks, "
     "the oldest first; or create them: `airflow backfill create --dag-id … --from-date … --to-date … "
-    '--max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run then reads those records, too.',
+    '--max-active-runs 1`. Then clear the failed task with its downstream tasks. Or set `missed="read"`: this run then '
+    "reads those records, too.",
 )
 INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",
