@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from airflow_epochs.config import BLOCK, TAKE_OVER
-from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position
+from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import orders, rereading, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
@@ -18,52 +17,23 @@ from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.hooks import retrying
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import JsonDict, OffsetRange, Ranges, Run, ends_of
+from airflow_epochs.model import OffsetRange, Ranges, Run, ends_of
 from airflow_epochs.operators import phases
-from airflow_epochs.sources.kafka import interval as by_interval
 from airflow_epochs.testing import (
     MemoryEnvironment,
-    MemorySource,
     MemoryWorld,
     memory_ledger,
     memory_pipeline,
     run_epoch,
 )
+from tests.support.hourly import HOUR, MIDNIGHT, Hourly
 from tests.support.scenario import abort
 
 ME = Account(who="me", why="a mistake", host="here")
-MIDNIGHT, HOUR = datetime(2026, 1, 31, tzinfo=timezone.utc), timedelta(hours=1)
 
 
 def hours(start: int, end: int | None = None) -> Interval:
     return Interval(MIDNIGHT + start * HOUR, MIDNIGHT + (start + 1 if end is None else end) * HOUR)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hourly(MemorySource):
-    """One partition, whose n-th record is of hour n. Plans as KafkaSource does."""
-
-    def by_interval(self) -> bool:
-        return True
-
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        return by_interval.is_of(state, interval)
-
-    def read_until(self, state: JsonDict) -> datetime | None:
-        covered = by_interval.coverage_of(state)
-        return covered.end if covered else None
-
-    def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
-        at = by_interval.require_interval(past.interval)
-        covered = by_interval.coverage_of(position.state) if position else None
-        by_interval.require_unread(at, covered, past.epochs())
-        start = ends_of(position.ranges)["orders", 0] if position else self.hour_of(at.start)
-        ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
-        return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})
-
-    @staticmethod
-    def hour_of(time: datetime) -> int:
-        return (time - MIDNIGHT) // HOUR
 
 
 @dataclass
