@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.config import BLOCK, TAKE_OVER
 from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import orders, rereading, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.errors import Fenced, NoNewData, Refused
 from airflow_epochs.hooks import retrying
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
@@ -162,6 +163,32 @@ def test_retry_clears_the_tasks_of_a_run_whose_failed_epoch_went_to_another_one_
     assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == passed_on
     assert world.run("9", hours(9)) == (("9~2", 3, range(9, 10)) if passed_on is None else ("9", 2, range(8, 11)))
     assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == (passed_on or 3)
+
+
+def test_of_runs_at_work_at_once_one_takes_earlier_intervals_and_the_others_fail_until_its_epoch_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then those whose intervals were read are skipped, and later ones read on."""
+    world = Hours()
+    world.run("8", hours(8))
+    late = world.coordinator(hours(10))
+    first = world.coordinator(hours(11))
+
+    def overtaken(moment: str) -> None:
+        if moment == "open.put":
+            first.open(Run("dag", "11"))
+
+    monkeypatch.setattr(late.task.env, "reached", overtaken)
+    with pytest.raises(Fenced) as held:
+        late.open(Run("dag", "10"))
+    assert held.value.code is codes.EPOCH_HELD_BY_OTHER
+    for hour in (9, 12):
+        with pytest.raises(Refused) as blocked:
+            world.coordinator(hours(hour)).open(Run("dag", str(hour)))
+        assert blocked.value.code is codes.EPOCH_BLOCKED
+    assert world.run("11", hours(11)) == ("11", 2, range(9, 12))
+    assert [world.run(str(hour), hours(hour)) for hour in (9, 10)] == [None, None]
+    assert world.run("12", hours(12)) == ("12", 3, range(12, 13))
 
 
 def test_such_a_run_is_read_again_once_more_after_another_rewind() -> None:
