@@ -504,8 +504,9 @@ EPOCH_BLOCKED = STEPS.code(
     Refused,
     'An earlier run has not completed its epoch, and the pipeline has `on_failed_epoch="block"`, or reads data '
     "intervals. So no other run takes that epoch over. This run has changed nothing.",
-    "Type `airflow epochs retry PIPELINE --why …`: it clears the tasks of the run that the message names. When that "
-    "run is green, clear this task.",
+    "Type `airflow epochs retry PIPELINE --why …`: it clears the tasks of the run that the message names, or, if the "
+    "backfill of that run was cancelled, names the backfill that goes on. When the epoch is complete, clear the failed "
+    "task with its downstream tasks.",
 )
 NOTHING_TO_ABORT = STEPS.code(
     "EPOCHS-NOTHING-TO-ABORT",
@@ -518,7 +519,7 @@ RUNS_COMPETE = STEPS.code(
     Fenced,
     "Several runs of the pipeline open and end epochs at the same time.",
     "Let only one run at a time work on the pipeline: set max_active_runs=1 on the DAG, and do not run the same "
-    "pipeline in a second Airflow. Then clear the open task.",
+    "pipeline in a second Airflow. Then clear the open task with its downstream tasks.",
 )
 EPOCH_COMPLETED_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-COMPLETED-BY-OTHER",
@@ -530,7 +531,8 @@ EPOCH_HELD_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-HELD-BY-OTHER",
     Fenced,
     "Another run, or a newer attempt of this run, now has the epoch.",
-    "Look at that run. When it has completed the epoch, clear the failed task if you want this run green.",
+    "Look at that run. When it has completed the epoch, clear the failed task with its downstream tasks if you "
+    "want this run green.",
 )
 EPOCH_NOT_OPENED = STEPS.code(
     "EPOCHS-EPOCH-NOT-OPENED",
@@ -777,7 +779,9 @@ RUN_AT_WORK = COMMANDS.code(
     "A run of the pipeline's DAG is at work, or waits for its turn. So there is nothing to start, and a sink that the "
     "run may yet commit is not waived. Nothing was changed.",
     "Wait until that run has ended. If its log says that it waits because the runs before it failed, clear its task: "
-    "then it begins at once. If it hangs, mark it as failed in Airflow, then try again.",
+    "then it begins at once. If it hangs, mark it as failed in Airflow, then try again. A run that is queued does not "
+    "start while its backfill is paused in Airflow: unpause the backfill. It never starts if the backfill was "
+    "cancelled: mark the run as failed in Airflow, then try again.",
 )
 RETRY_REFUSED = COMMANDS.code(
     "EPOCHS-RETRY-REFUSED",
@@ -785,6 +789,15 @@ RETRY_REFUSED = COMMANDS.code(
     "Airflow does not know the DAG that owns the pipeline, or does not start a run of it by hand.",
     "Look at the DAG in Airflow: whether it is there, has no import error, and allows manual runs. If the pipeline has "
     "moved to another DAG, type `airflow epochs takeover PIPELINE --dag-id DAG --why …`.",
+)
+RETRY_NEEDS_BACKFILL = COMMANDS.code(
+    "EPOCHS-RETRY-NEEDS-BACKFILL",
+    Refused,
+    "Neither a run that is cleared nor a new one goes on. Airflow starts no run of a backfill that was cancelled, or "
+    "that ended while it was paused. And a pipeline that reads data intervals needs runs that have one: a run that "
+    "`retry` starts has none. Nothing was changed.",
+    "Create a backfill of the DAG for the interval of that run, or for the interval that is to be read next: "
+    "`airflow backfill create --reprocess-behavior failed`. See docs/intervals.md#backfills-that-were-cancelled.",
 )
 POSITION_MISSING = COMMANDS.code(
     "EPOCHS-POSITION-MISSING",
@@ -1237,9 +1250,10 @@ INTERVAL_MISSING = INTERVALS.code(
     'The KafkaSource has `bounds="data_interval"`, and the run has no data interval, or one without duration. Runs '
     "for asset events have none, nor do runs that are started without a logical date. The interval of a cron text in "
     "`schedule` has no duration in Airflow 3, unless `[scheduler] create_cron_data_intervals` is set.",
-    'Give the DAG a timetable with intervals, such as CronDataIntervalTimetable("@hourly", timezone="UTC") or '
-    'CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1). Start a run by hand with a logical date, or as '
-    "a backfill. Delete the failed run: it has changed nothing.",
+    "Create a backfill in place of a run that was started by hand: `airflow backfill create`. `airflow epochs retry "
+    "PIPELINE --why …` names the dates that are next, if they are known. If runs of the schedule fail so, give the DAG "
+    'a timetable with intervals, such as CronDataIntervalTimetable("@hourly", timezone="UTC") or '
+    'CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1). Delete the failed run: it has changed nothing.',
 )
 INTERVAL_NOT_OVER = INTERVALS.code(
     "EPOCHS-INTERVAL-NOT-OVER",
@@ -1269,7 +1283,8 @@ INTERVAL_MISSED = INTERVALS.code(
     "is lost.",
     "Clear the runs of those intervals that failed or were skipped, as during a pause of the pipeline, with all tasks, "
     "the oldest first; or create them: `airflow backfill create --dag-id … --from-date … --to-date … "
-    '--max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run then reads those records, too.',
+    '--max-active-runs 1`. Then clear the failed task with its downstream tasks. Or set `missed="read"`: this run then '
+    "reads those records, too.",
 )
 INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",

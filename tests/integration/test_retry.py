@@ -452,6 +452,26 @@ def test_a_run_that_failed_behind_its_complete_epoch_is_said_to_take_no_new_data
     assert lab.shown() == [["a"], ["a"]] and condition(lab) == ("idle", "")
 
 
+def test_a_run_that_lost_its_epoch_is_green_once_its_failed_task_is_cleared_with_its_downstream_tasks(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.produce("a")
+    lab.spark.failures = 1
+    assert lab.run("r1").state == "failed"
+    with broken_commit("audit"):
+        assert lab.run("r2").state == "failed"
+    assert lab.clear("r1", "stage").tasks["stage"] == "failed"
+    error = capsys.readouterr().out
+    assert codes.EPOCH_HELD_BY_OTHER.name in error and "clear the failed task with its downstream tasks" in error
+    assert lab.run("r3").state == "success"
+    alone = lab.clear("r1", "stage")
+    assert (alone.state, alone.tasks["stage"], alone.tasks["complete"]) == ("failed", "success", "upstream_failed")
+    assert (
+        lab.clear("r1", *(task for task in alone.tasks if task not in ("open", "mine"))).tasks["complete"] == "success"
+    )
+    assert lab.shown() == [["a"], ["a"]]
+
+
 def condition(lab: Lab) -> tuple[str, str]:
     """What the page says."""
     row = pipeline_row("orders", fresh(lab))

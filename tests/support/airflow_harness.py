@@ -81,7 +81,7 @@ class Harness:
 
         ``again``: with ``--reprocess-behavior completed``. ``backwards``: with ``--run-backwards``.
         """
-        from airflow.models.backfill import Backfill, BackfillDagRun, ReprocessBehavior, _create_backfill
+        from airflow.models.backfill import BackfillDagRun, ReprocessBehavior, _create_backfill
         from airflow.utils.session import create_session
 
         made = _create_backfill(
@@ -97,9 +97,17 @@ class Harness:
         with create_session() as session:
             rows = session.query(BackfillDagRun).filter_by(backfill_id=made.id).order_by(BackfillDagRun.sort_ordinal)
             found = [row.dag_run.run_id for row in rows if row.dag_run]
-            # as the scheduler does when all have ended
-            session.query(Backfill).filter_by(id=made.id).update({"completed_at": datetime.now(timezone.utc)})
+        self.ended_backfills()
         return found
+
+    def ended_backfills(self) -> None:
+        """What the scheduler does when all runs of the DAG's backfills have ended."""
+        from airflow.models.backfill import Backfill
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            open_ones = session.query(Backfill).filter_by(dag_id=self.dag.dag_id, completed_at=None)
+            open_ones.update({"completed_at": datetime.now(timezone.utc)})
 
     def clear(self, run_id: str, *task_ids: str, only_failed: bool = False) -> Outcome:
         """Clear tasks (all, if none is named) as a user would, and drive the run to its end again."""

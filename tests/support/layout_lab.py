@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, Memory
 from tests.support.airflow_harness import Harness, Outcome
 
 _numbers = itertools.count()
+BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+"""The ``start_date`` of the DAGs."""
 
 
 class FakeSpark:
@@ -59,6 +62,7 @@ class Lab:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **layout: Any) -> None:
         self.world = MemoryWorld()
+        self.source = layout.pop("source", MemorySource)(world=self.world.name, topics=("orders",))
         self.spark = FakeSpark()
         self.after: list[int] = []
         self.mine_fails = False
@@ -74,7 +78,7 @@ class Lab:
         self.renamed(**layout)
 
     def laid_out(self, **layout: Any) -> None:
-        """The DAG file is changed to another layout."""
+        """The DAG file is changed to another layout, perhaps also to another ``schedule``."""
         self.harness = Harness(self.dag(self.harness.dag.dag_id, **layout))
 
     def renamed(self, **layout: Any) -> None:
@@ -84,10 +88,11 @@ class Lab:
     def dag(self, dag_id: str, **layout: Any) -> DAG:
         self.behind = "epochs" if layout.get("layout") == "single" else "complete"
         self.prefix = "orders." if layout.get("prefix_group_id", True) else ""
-        with DAG(dag_id, schedule=None, max_active_runs=1) as dag:
+        scheduled = {"schedule": layout.pop("schedule", None), "start_date": BEGAN, "catchup": False}
+        with DAG(dag_id, max_active_runs=1, **scheduled) as dag:
             group = EpochPipeline(
                 "orders",
-                source=MemorySource(world=self.world.name, topics=("orders",)),
+                source=self.source,
                 transform=self.transform,
                 sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself

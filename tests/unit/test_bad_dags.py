@@ -236,6 +236,13 @@ def test_a_task_that_waits_for_the_run_before_is_refused(setting: str, layout: s
         define([ONE], default_args={setting: True}, layout=layout)
 
 
+@pytest.mark.parametrize("setting", ["max_active_runs", "depends_on_past", "wait_for_downstream"])
+def test_the_docs_list_each_setting_of_airflow_that_is_refused(setting: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    refused = text.partition("### What `EpochPipeline` refuses")[2].partition("\n### ")[0]
+    assert f"`{setting}`" in refused
+
+
 def test_tasks_hand_on_what_they_staged_even_if_the_dag_says_that_tasks_push_nothing() -> None:
     dag = define([ONE], default_args={"do_xcom_push": False})
     pushing = [cast(Any, dag.get_task(task_id)).do_xcom_push for task_id in dag.task_ids]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from airflow_epochs import codes
-from airflow_epochs.coordinator import admin, rewinding
+from airflow_epochs import KafkaSource, codes
+from airflow_epochs.commands import migration
+from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import admin, adopting, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.orders import Restoration
 from airflow_epochs.errors import Corrupt
@@ -212,5 +215,28 @@ def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_
 )
 def test_after_a_command_a_failed_run_is_to_be_retried_not_cleared(restoration: Restoration | None) -> None:
     """To clear the failed tasks of a run that was marked as failed leaves tasks skipped, and makes the run green."""
-    told = rewinding.next_step("shop", restoration)
+    told = rewinding.next_step("shop", KafkaSource(["orders"]), restoration)
     assert "`airflow epochs retry shop --why …`" in told and "clear" not in told
+
+
+def test_after_a_command_a_pipeline_of_intervals_is_not_said_to_obey_in_a_run_that_is_started_by_hand() -> None:
+    told = rewinding.next_step("shop", KafkaSource(["orders"], bounds="data_interval"))
+    assert "The schedule starts it, or a backfill" in told and "Start one" not in told
+
+
+@pytest.mark.parametrize(("bounds", "says"), [("available", "or start a run"), ("data_interval", "create a backfill")])
+def test_after_a_migration_a_pipeline_of_intervals_is_not_told_to_start_a_run_by_hand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bounds: str, says: str
+) -> None:
+    monkeypatch.setattr(adopting, "adopt", lambda *of: None)
+    monkeypatch.setattr(migration, "logged", lambda *of, **how: nullcontext())
+    source = KafkaSource(["orders"], bounds=bounds)
+    found: Any = SimpleNamespace(pipeline=SimpleNamespace(source=source, dag_id="shop"), task=lambda: None)
+    migration._adopt(
+        found,
+        1,
+        "adopt-group",
+        Account(who="test", why="the test says so"),
+        Move(position=Position(ranges={}, state={})),
+    )
+    assert says in capsys.readouterr().out

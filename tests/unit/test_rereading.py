@@ -4,66 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.config import BLOCK, TAKE_OVER
-from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position
+from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import orders, rereading, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.errors import Fenced, NoNewData, Refused
 from airflow_epochs.hooks import retrying
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import JsonDict, OffsetRange, Ranges, Run, ends_of
+from airflow_epochs.model import OffsetRange, Ranges, Run, ends_of
 from airflow_epochs.operators import phases
-from airflow_epochs.sources.kafka import interval as by_interval
 from airflow_epochs.testing import (
     MemoryEnvironment,
-    MemorySource,
     MemoryWorld,
     memory_ledger,
     memory_pipeline,
     run_epoch,
 )
+from tests.support.hourly import HOUR, MIDNIGHT, Hourly
 from tests.support.scenario import abort
 
 ME = Account(who="me", why="a mistake", host="here")
-MIDNIGHT, HOUR = datetime(2026, 1, 31, tzinfo=timezone.utc), timedelta(hours=1)
 
 
 def hours(start: int, end: int | None = None) -> Interval:
     return Interval(MIDNIGHT + start * HOUR, MIDNIGHT + (start + 1 if end is None else end) * HOUR)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hourly(MemorySource):
-    """One partition, whose n-th record is of hour n. Plans as KafkaSource does."""
-
-    def by_interval(self) -> bool:
-        return True
-
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        return by_interval.is_of(state, interval)
-
-    def read_until(self, state: JsonDict) -> datetime | None:
-        covered = by_interval.coverage_of(state)
-        return covered.end if covered else None
-
-    def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
-        at = by_interval.require_interval(past.interval)
-        covered = by_interval.coverage_of(position.state) if position else None
-        by_interval.require_unread(at, covered, past.epochs())
-        start = ends_of(position.ranges)["orders", 0] if position else self.hour_of(at.start)
-        ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
-        return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})
-
-    @staticmethod
-    def hour_of(time: datetime) -> int:
-        return (time - MIDNIGHT) // HOUR
 
 
 @dataclass
@@ -192,6 +163,32 @@ def test_retry_clears_the_tasks_of_a_run_whose_failed_epoch_went_to_another_one_
     assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == passed_on
     assert world.run("9", hours(9)) == (("9~2", 3, range(9, 10)) if passed_on is None else ("9", 2, range(8, 11)))
     assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == (passed_on or 3)
+
+
+def test_of_runs_at_work_at_once_one_takes_earlier_intervals_and_the_others_fail_until_its_epoch_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then those whose intervals were read are skipped, and later ones read on."""
+    world = Hours()
+    world.run("8", hours(8))
+    late = world.coordinator(hours(10))
+    first = world.coordinator(hours(11))
+
+    def overtaken(moment: str) -> None:
+        if moment == "open.put":
+            first.open(Run("dag", "11"))
+
+    monkeypatch.setattr(late.task.env, "reached", overtaken)
+    with pytest.raises(Fenced) as held:
+        late.open(Run("dag", "10"))
+    assert held.value.code is codes.EPOCH_HELD_BY_OTHER
+    for hour in (9, 12):
+        with pytest.raises(Refused) as blocked:
+            world.coordinator(hours(hour)).open(Run("dag", str(hour)))
+        assert blocked.value.code is codes.EPOCH_BLOCKED
+    assert world.run("11", hours(11)) == ("11", 2, range(9, 12))
+    assert [world.run(str(hour), hours(hour)) for hour in (9, 10)] == [None, None]
+    assert world.run("12", hours(12)) == ("12", 3, range(12, 13))
 
 
 def test_such_a_run_is_read_again_once_more_after_another_rewind() -> None:

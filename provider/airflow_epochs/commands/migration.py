@@ -54,6 +54,7 @@ _OF_A_DAG = (
     Arg(("--ledger-conn-id",), help="Connection of type epochs, instead of the one that the DAG names"),
 )
 _NEXT = "The first run obeys. Unpause the DAG, or start a run."
+_NEXT_INTERVAL = "The first run of a data interval obeys. Unpause the DAG, or create a backfill of it."
 
 
 def migration_commands() -> list[ActionCommand]:
@@ -323,7 +324,7 @@ def _of_kafka(spec: JsonDict) -> KafkaSource:
 def _adopt(found: Definition, attempt: int, name: str, by: Account, move: Move) -> None:
     with logged(name, dag_id=found.pipeline.dag_id, by=caller()):
         adopting.adopt(found.task(), attempt, name, by, move)
-    print(_NEXT)
+    print(_NEXT_INTERVAL if _kafka(found).by_interval() else _NEXT)
 
 
 def _moved_on(what: str) -> Refused:

@@ -191,7 +191,7 @@ def replan(args: Namespace) -> None:
     confirm(args, *planned_anew(at), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, "replan", by, move)
-    print(rewinding.next_step(args.pipeline))
+    print(rewinding.next_step(args.pipeline, from_spec(at.newest.source)))
 
 
 @tells_refusals
@@ -211,7 +211,7 @@ def adopt_sink(args: Namespace) -> None:
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
         move = Move(position=at.position(from_spec(at.newest.source)))
         orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
-    print(rewinding.next_step(args.pipeline))
+    print(rewinding.next_step(args.pipeline, from_spec(at.newest.source)))
 
 
 def _order(
@@ -236,7 +236,7 @@ def _order(
     confirm(args, *lines, f"Will be recorded: {caller()}, because: {by.why}")
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
         orders.put(ledger, at, name, by, move, restoration=restoration)
-    print(rewinding.next_step(args.pipeline, restoration, source))
+    print(rewinding.next_step(args.pipeline, source, restoration))
 
 
 def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:

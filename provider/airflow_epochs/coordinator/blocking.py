@@ -42,8 +42,10 @@ def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
     raise Refused(
         f"The epoch is {view.state.value}, and belongs to {owner}.",
         code=codes.EPOCH_BLOCKED,
-        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`: it clears the tasks of {owner}. When that "
-        "run is green, clear this task. If Airflow no longer has that run, see docs/intervals.md#when-a-run-fails.",
+        remedy=f"Type `airflow epochs retry {task.pipeline.name} --why …`: it clears the tasks of {owner}, or, if the "
+        "backfill of that run was cancelled, names the backfill that goes on. When the epoch is complete, clear the "
+        "failed task with its downstream tasks. If Airflow no longer has that run, see "
+        "docs/intervals.md#when-a-run-fails.",
         **attempt_fields(view.opened.txn),
     )
 

@@ -14,6 +14,11 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import ends_of
 
 _NEXT = "The next run obeys. Start one, or, if the last one failed, type `airflow epochs retry PIPELINE --why …`."
+_NEXT_INTERVAL = (
+    "The next run of a data interval obeys. The schedule starts it, or a backfill (see "
+    "docs/intervals.md#process-history-again); a run by hand has no interval. If the last run of an interval failed, "
+    "type `airflow epochs retry PIPELINE --why …`."
+)
 _RESTORES = (
     "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
     "failed, type `airflow epochs retry PIPELINE --why …` in place of starting the first one."
@@ -79,9 +84,9 @@ def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> boo
     return not move.moves and (restoration is None or restoration.points == ordered)
 
 
-def next_step(pipeline: str, restoration: Restoration | None = None, source: object = None) -> str:
+def next_step(pipeline: str, source: object, restoration: Restoration | None = None) -> str:
     """What the operator has to do then. ``source``: what the next runs read."""
-    if not (restoration and restoration.points):
-        return filled(_NEXT, PIPELINE=pipeline)
     by_intervals = isinstance(source, ByInterval) and source.by_interval()
+    if not (restoration and restoration.points):
+        return filled(_NEXT_INTERVAL if by_intervals else _NEXT, PIPELINE=pipeline)
     return filled(_RESTORES_BY_INTERVALS if by_intervals else _RESTORES, PIPELINE=pipeline)

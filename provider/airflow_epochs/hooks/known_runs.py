@@ -6,7 +6,8 @@ from airflow_epochs.hooks.own_tasks import own_tasks
 from airflow_epochs.model import Run
 
 RUNNING = "running"
-ACTIVE = (RUNNING, "queued")
+QUEUED = "queued"
+ACTIVE = (RUNNING, QUEUED)
 
 
 def state_of(run: Run) -> str | None:
@@ -19,14 +20,19 @@ def state_of(run: Run) -> str | None:
     return str(found[0]) if found else None
 
 
-def newest_run(dag_id: str, *states: str) -> tuple[Run, str] | None:
-    """The newest run in one of these states, and its state; without states: of all runs."""
+def newest_run(dag_id: str, *states: str, with_interval: bool = False) -> tuple[Run, str] | None:
+    """The newest run in one of these states, and its state; without states: of all runs.
+
+    ``with_interval``: of those with a data interval or a partition of time.
+    """
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
     with create_session() as session:
         rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id)
-        found = (rows.filter(DagRun.state.in_(states)) if states else rows).order_by(DagRun.id.desc()).first()
+        rows = rows.filter(DagRun.state.in_(states)) if states else rows
+        its = (DagRun.data_interval_start < DagRun.data_interval_end) | DagRun.partition_date.is_not(None)
+        found = (rows.filter(its) if with_interval else rows).order_by(DagRun.id.desc()).first()
     return (Run(dag_id, found[0]), str(found[1])) if found else None
 
 

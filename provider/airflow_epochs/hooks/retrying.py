@@ -3,13 +3,17 @@
 The run in charge of an unfinished epoch is cleared, in both layouts: its tasks read the ledger, and go on where it
 stands. A new run would do the same only where ``on_failed_epoch`` lets it: with "block", no other run may have the
 epoch. A new run is started if no run is in charge, or Airflow has forgotten it; also if a command waits, and the failed
-run would pass its complete epoch on: then only another run obeys.
+run would pass its complete epoch on: then only another run obeys. A new run has no data interval, and Airflow starts no
+run of a cancelled backfill again: where only such runs are left, the refusal names the backfill that goes on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
@@ -19,8 +23,10 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
+from airflow_epochs.hooks import backfills
+from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.known_runs import ACTIVE, RUNNING, newest_run, state_of
+from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED, RUNNING, newest_run, state_of
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
@@ -37,6 +43,9 @@ NOT_GREEN = ("failed", "upstream_failed", "skipped")
 _MARKED = "that somebody marked as success though they are not done"
 _TAKE_OVER = 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green.'
 _ANOTHER_RUN = "Start another run for the same data interval, such as a backfill: it finishes the epoch."
+_ONE_BACKFILL = "Airflow takes it once no other backfill of the DAG is at work."
+_BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
+"""How Airflow's database writes the option of a KafkaSource."""
 _BECOMES = {
     State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
     State.ABORTED: "The same offsets are taken again.",
@@ -66,21 +75,55 @@ class Retry:
 
     @classmethod
     def of(cls, ledger: Ledger, pipeline: str, ledger_conn_id: str = "") -> Retry:
-        """The action as it stands now. Raises Refused if a run is at work, or Airflow cannot run the DAG."""
+        """The action as it stands now.
+
+        Raises Refused if a run is at work, if Airflow cannot run the DAG, or if only a backfill goes on.
+        """
         dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
         _dag(pipeline, dag_id)
         run = _known_run_of(ledger, view, dag_id)
-        newest = run or newest_run(dag_id)
-        _require_ended(pipeline, newest, newest_run(dag_id, RUNNING))
-        goes_on = bool(newest and (run or (newest[1] == FAILED and not _ignores(ledger, view, newest[0]))))
-        return cls(
+        _require_ended(pipeline, run or newest_run(dag_id), newest_run(dag_id, RUNNING))
+        action = cls(
             pipeline,
             ledger.newest_retry() + 1,
             dag_id,
-            newest[0].run_id if newest and goes_on else "",
+            "",
             view.opened.txn_id if view else "",
             ledger_conn_id,
         )
+        cleared = action._to_clear(ledger, view, run[0] if run else None)
+        return replace(action, run_id=cleared.run_id if cleared else "")
+
+    def _to_clear(self, ledger: Ledger, view: EpochView | None, in_charge: Run | None) -> Run | None:
+        """The run to clear; None: a new one is started. Raises Refused if neither would go on."""
+        by_interval = self._by_interval(ledger)
+        needs_interval = by_interval and _plans(view)
+        run = in_charge or _newest_failed(ledger, view, self.dag_id, needs_interval)
+        halted = backfills.halted(run) if run else None
+        if run and not (halted and halted.ended):
+            return run
+        if in_charge and halted and self._blocks(by_interval):
+            raise _needs_backfill(self.pipeline, self.dag_id, *_back_in_charge(in_charge, halted, by_interval))
+        if needs_interval:
+            raise _needs_backfill(self.pipeline, self.dag_id, *_by_next_interval(ledger, self.dag_id, run, halted))
+        return None
+
+    def _by_interval(self, ledger: Ledger) -> bool:
+        """Whether epochs belong to data intervals: as the DAG says today; else as the newest epoch was planned."""
+        told = [_BOUNDS.search(str(task.get("source"))) for task in self._tasks()]
+        if found := next(filter(None, told), None):
+            return found[1] == "data_interval"
+        opened = newest_opened(ledger)
+        source = source_in(opened.source) if opened else None
+        return isinstance(source, ByInterval) and source.by_interval()
+
+    def _blocks(self, by_interval: bool) -> bool:
+        """Whether no other run may finish an epoch."""
+        chosen = {task.get("on_failed_epoch") for task in self._tasks()}
+        return BLOCK in chosen or (by_interval and None in chosen)
+
+    def _tasks(self) -> list[Mapping[str, Any]]:
+        return stored_own_tasks(self.pipeline, self.dag_id, self.ledger_conn_id)
 
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
@@ -91,7 +134,12 @@ class Retry:
             self._becomes(ledger, view),
             *([f"{pausing.in_words(pause)} A run finishes what is in doubt, and takes no new epoch."] if pause else []),
             *([_paused_dag(self.dag_id)] if _dag(self.pipeline, self.dag_id).is_paused else []),
+            *self._paused_backfill(),
         ]
+
+    def _paused_backfill(self) -> list[str]:
+        halted = backfills.halted(Run(self.dag_id, self.run_id)) if self.run_id else None
+        return [f"The run is of {halted}: it does not start until you {halted.unpausing}."] if halted else []
 
     def _what(self, ledger: Ledger) -> str:
         if not self.run_id:
@@ -112,10 +160,23 @@ class Retry:
         """What becomes of the unfinished epoch, or of new data."""
         run = Run(self.dag_id, self.run_id)
         if view is None and self.run_id and (epoch := _epoch_passed_on(ledger, run)):
-            return f"Epoch {epoch} of {run} is complete: the run takes no new data. For that, trigger the DAG."
-        if view is not None and (why := _left_alone(self, ledger, view)):
+            new = "A run of another data interval does" if self._by_interval(ledger) else "For that, trigger the DAG"
+            return f"Epoch {epoch} of {run} is complete: the run takes no new data. {new}."
+        if view is not None and (why := self._left_alone(ledger, view)):
             return f"{in_words(view)} {why}"
         return _unfinished_in_words(view)
+
+    def _left_alone(self, ledger: Ledger, view: EpochView) -> str:
+        """Why the run fails and leaves the unfinished epoch as it is; empty if it finishes it."""
+        owner, run = airflow_run(ledger, view.opened.run), Run(self.dag_id, self.run_id)
+        by_interval = self._by_interval(ledger)
+        if view.opened.command or owner == run or view.opened.dag_id != run.dag_id or not self._blocks(by_interval):
+            return ""
+        return (
+            f'Airflow no longer has {owner}, and the pipeline has `on_failed_epoch="block"`: another run fails, and '
+            f"leaves the epoch as it is. {_ANOTHER_RUN if by_interval else _TAKE_OVER} See "
+            "docs/intervals.md#when-a-run-fails."
+        )
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""
@@ -124,7 +185,7 @@ class Retry:
         self._record(ledger, run, by)
         if self.run_id:
             _clear(ledger, self.pipeline, run)
-            return f"Airflow runs the tasks of run {run.run_id} again."
+            return " ".join([f"Airflow runs the tasks of run {run.run_id} again.", *self._paused_backfill()])
         _start(self.pipeline, run, by)
         return f"Run {run.run_id} of DAG {self.dag_id} is queued."
 
@@ -204,23 +265,6 @@ def _unfinished_in_words(view: EpochView | None) -> str:
     return in_words(view) if view.opened.command else f"{in_words(view)} {_BECOMES[view.state]}"
 
 
-def _left_alone(retry: Retry, ledger: Ledger, view: EpochView) -> str:
-    """Why the run fails and leaves the unfinished epoch as it is; empty if it finishes it."""
-    owner, run = airflow_run(ledger, view.opened.run), Run(retry.dag_id, retry.run_id)
-    if view.opened.command or owner == run or view.opened.dag_id != run.dag_id:
-        return ""
-    source = source_in(view.opened.source)
-    by_interval = isinstance(source, ByInterval) and source.by_interval()
-    tasks = stored_own_tasks(retry.pipeline, run.dag_id, retry.ledger_conn_id)
-    chosen = {task.get("on_failed_epoch") for task in tasks}
-    if not (BLOCK in chosen or (by_interval and None in chosen)):
-        return ""
-    return (
-        f'Airflow no longer has {owner}, and the pipeline has `on_failed_epoch="block"`: another run fails, and leaves '
-        f"the epoch as it is. {_ANOTHER_RUN if by_interval else _TAKE_OVER} See docs/intervals.md#when-a-run-fails."
-    )
-
-
 def _paused_dag(dag_id: str) -> str:
     return (
         f"DAG {dag_id} is paused in Airflow: nothing runs until you unpause it there (`airflow dags unpause {dag_id}`)."
@@ -230,10 +274,100 @@ def _paused_dag(dag_id: str) -> str:
 def _require_ended(pipeline: str, *runs: tuple[Run, str] | None) -> None:
     for run, state in filter(None, runs):
         if state in ACTIVE:
-            raise Refused(f"{run} is {state}. Nothing was changed.", code=codes.RUN_AT_WORK, pipeline=pipeline)
+            raise _at_work(pipeline, run, state)
+
+
+def _at_work(pipeline: str, run: Run, state: str) -> Refused:
+    halted = backfills.halted(run) if state == QUEUED else None
+    waits = f", and does not start: it is of {halted}" if halted else ""
+    return Refused(
+        f"{run} is {state}{waits}. Nothing was changed.",
+        code=codes.RUN_AT_WORK,
+        remedy=_starts_no_more(halted) if halted else None,
+        pipeline=pipeline,
+    )
+
+
+def _starts_no_more(halted: Halted) -> str:
+    if not halted.ended:
+        return f"Let the run start: {halted.unpausing}."
+    return (
+        "Mark the run as failed in Airflow: nothing else lets it go on. Then try again: that starts another run, or "
+        f"names the `{backfills.COMMAND}` that goes on."
+    )
+
+
+def needed_backfill(ledger: Ledger, pipeline: str, ledger_conn_id: str) -> str:
+    """Why only a backfill goes on, and its command, for the page; empty if a retry does, or waits for something."""
+    try:
+        Retry.of(ledger, pipeline, ledger_conn_id)
+    except Refused as error:
+        return f"{error.cause} {error.remedy}" if error.code is codes.RETRY_NEEDS_BACKFILL else ""
+    return ""
+
+
+def _needs_backfill(pipeline: str, dag_id: str, what: str, remedy: str | None) -> Refused:
+    remedies = [remedy or codes.RETRY_NEEDS_BACKFILL.remedy]
+    if _dag(pipeline, dag_id).is_paused:
+        remedies.append(_paused_dag(dag_id))
+    return Refused(
+        f"{what} Nothing was changed.",
+        code=codes.RETRY_NEEDS_BACKFILL,
+        remedy=" ".join(remedies),
+        pipeline=pipeline,
+    )
+
+
+def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, str | None]:
+    """Why the run in charge of an epoch that no other run may have does not go on, and what does."""
+    what, anew = f"{run} is of {halted}: Airflow does not start it again.", backfills.is_by_partition(run.dag_id)
+    if anew and not by_interval:
+        return what, f"A backfill would make another run. {_TAKE_OVER}"
+    at = _interval(run)
+    command = backfills.of_interval(run.dag_id, at) if at else ""
+    goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
+    return what, f"Type `{command}`: {goes_on}. {_ONE_BACKFILL}" if command else None
+
+
+def _by_next_interval(ledger: Ledger, dag_id: str, run: Run | None, halted: Halted | None) -> tuple[str, str | None]:
+    """Why neither a run that failed nor a new one takes the next data interval, and what does."""
+    gone = f"{run} is of {halted}: Airflow does not start it again. And a" if halted else "A"
+    what = f"{gone} run that is started by hand has no data interval, so it would fail."
+    since = _reads_on_from(ledger)
+    at = backfills.next_interval(dag_id, since) if since else None
+    if at and at.end > datetime.now(timezone.utc):
+        return what, f"Wait: the next data interval, {at}, is not over. The schedule starts its run then."
+    command = backfills.of_interval(dag_id, at) if at else ""
+    later = "A later `--to-date` takes the intervals after it, too."
+    return (
+        what,
+        f"Type `{command}`: it takes the next data interval, {at}. {later} {_ONE_BACKFILL}" if command else None,
+    )
+
+
+def _reads_on_from(ledger: Ledger) -> datetime | None:
+    """The time from which the next epoch reads; None if that is known by offsets only."""
+    view, record = unfinished(ledger), ledger.complete_record(ledger.newest_complete())
+    order = view.opened.command if view else None
+    if order and order.back_to:
+        return datetime.fromisoformat(order.back_to)
+    opened = newest_opened(ledger)
+    source = source_in(opened.source) if opened else None
+    return source.read_until(record.source_state) if record and isinstance(source, ByInterval) else None
+
+
+def _plans(view: EpochView | None) -> bool:
+    """Whether the next run plans new input: it finishes no epoch of another run, and brings no tables back."""
+    return view is None or (view.opened.command is not None and not view.opened.restored_to)
 
 
 # -- Airflow's database ---------------------------------------------------------------------------------------------
+
+
+def _newest_failed(ledger: Ledger, view: EpochView | None, dag_id: str, needs_interval: bool) -> Run | None:
+    """The newest run, if it failed and does something if it is cleared. ``needs_interval``: of those that have one."""
+    newest = newest_run(dag_id, with_interval=needs_interval)
+    return newest[0] if newest and newest[1] == FAILED and not _ignores(ledger, view, newest[0]) else None
 
 
 def _known_run_of(ledger: Ledger, view: EpochView | None, dag_id: str) -> tuple[Run, str] | None:

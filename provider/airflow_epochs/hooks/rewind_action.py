@@ -53,7 +53,7 @@ class _Rewinding(ABC):
         """As ``Action.do``."""
         at, move, restoration = self._planned(ledger)
         orders.put(ledger, at, COMMAND, by, move, restoration=restoration)
-        return rewinding.next_step(self.pipeline, restoration, from_spec(at.newest.source))
+        return rewinding.next_step(self.pipeline, from_spec(at.newest.source), restoration)
 
     def _planned(self, ledger: Ledger) -> tuple[Standing, Move, Restoration | None]:
         at = self._standing(ledger)

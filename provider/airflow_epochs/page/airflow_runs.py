@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from airflow_epochs.hooks.known_runs import ACTIVE
+from airflow_epochs.hooks.backfills import Halted, halted
+from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED
 from airflow_epochs.hooks.retrying import FAILED
 from airflow_epochs.ledger.overview import Condition, PipelineRow
 from airflow_epochs.model import Run
@@ -13,10 +14,11 @@ from airflow_epochs.model import Run
 
 @dataclass(frozen=True)
 class AirflowRuns:
-    """States of runs, as Airflow names them, and the newest run of each DAG."""
+    """States of runs, as Airflow names them, the newest run of each DAG, and the backfills of queued runs that halt."""
 
     states: dict[Run, str] = field(default_factory=dict)
     newest: dict[str, Run] = field(default_factory=dict)
+    halted: dict[Run, Halted] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Collection[PipelineRow]) -> AirflowRuns:
@@ -32,9 +34,11 @@ class AirflowRuns:
             newest = session.query(DagRun.dag_id, DagRun.run_id, DagRun.state).filter(DagRun.id.in_(last)).all()
             named = tuple_(DagRun.dag_id, DagRun.run_id).in_(asked)
             found = session.query(DagRun.dag_id, DagRun.run_id, DagRun.state).filter(named).all() if asked else []
+        states = {Run(dag_id, run_id): str(state) for dag_id, run_id, state in (*found, *newest)}
         return cls(
-            states={Run(dag_id, run_id): str(state) for dag_id, run_id, state in (*found, *newest)},
+            states=states,
             newest={dag_id: Run(dag_id, run_id) for dag_id, run_id, _ in newest},
+            halted={run: found for run, state in states.items() if state == QUEUED and (found := halted(run))},
         )
 
     def condition(self, row: PipelineRow) -> tuple[str, str]:
@@ -53,10 +57,11 @@ class AirflowRuns:
         return row.condition.value, row.problem
 
     def _unfinished(self, row: PipelineRow, run: Run) -> tuple[str, str]:
-        state = self.states.get(run)
-        if state in ACTIVE:
+        state, backfill = self.states.get(run), self.halted.get(run)
+        if state in ACTIVE and backfill is None:
             return Condition.RUNNING.value, ""
         why = f"run {run.run_id} is {state}" if state else f"Airflow does not know run {run.run_id}"
+        why += f", and does not start: it is of {backfill}" if backfill else ""
         if row.condition is Condition.IN_DOUBT:
             return row.condition.value, f"waits for sink {', '.join(row.waits_for)}; {why}" if row.waits_for else why
         return Condition.FAILED.value, f"epoch {row.unfinished} is not decided, and {why}"

@@ -12,6 +12,7 @@ from fastapi.responses import RedirectResponse
 
 from airflow_epochs.coordinator import series
 from airflow_epochs.hooks.known_runs import is_at_work
+from airflow_epochs.hooks.retrying import needed_backfill
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.epoch_records import epoch_records
@@ -93,7 +94,8 @@ def one_pipeline(
         savepoints=ledger.savepoints(),
         charts=charts(newest_epochs(ledger, CHARTED)),
         acts=may_edit(user, row.dag_id),
-        runs=may_run(user, row.dag_id),
+        runs=(runs := may_run(user, row.dag_id)),
+        only_backfill=needed_backfill(ledger, pipeline, conn_id) if runs and row.dag_id else "",
         at_work=row.run is not None and is_at_work(pipeline, row.run, conn_id),
     )
 

@@ -1,0 +1,142 @@
+"""Airflow's backfills: a run of one that is paused or cancelled does not start, and a command makes another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from airflow_epochs.contracts import Interval
+from airflow_epochs.hooks.intervals import interval_of
+from airflow_epochs.model import Run
+
+if TYPE_CHECKING:
+    from airflow.serialization.definitions.dag import SerializedDAG
+    from airflow.timetables.base import DagRunInfo
+
+COMMAND = "airflow backfill create"
+_DAY = timedelta(days=1)
+_LOOKED_AT = 10_000
+"""So many intervals of a day and a bit: they may be short, and the timetable's local time up to a day ahead."""
+
+
+@dataclass(frozen=True)
+class Halted:
+    """The backfill of a run, if Airflow starts no run of it.
+
+    Attributes:
+        ended: Nobody can unpause it: it was cancelled, or its last run ended while it was paused.
+    """
+
+    number: int
+    dag_id: str
+    ended: bool
+
+    def __str__(self) -> str:
+        if self.ended:
+            return f"backfill {self.number}, which was cancelled, or ended while it was paused"
+        return f"backfill {self.number}, which is paused"
+
+    @property
+    def unpausing(self) -> str:
+        """How to unpause it. ``airflow backfill`` has no command for that."""
+        return (
+            f"choose *Unpause backfill* on the page of DAG {self.dag_id} in Airflow, or send its REST API "
+            f"`PUT /api/v2/backfills/{self.number}/unpause`"
+        )
+
+
+def halted(run: Run) -> Halted | None:
+    """The run's backfill, if it is paused or was cancelled; None if the run has none, or Airflow starts its runs."""
+    from airflow.models.backfill import Backfill
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(Backfill.id, Backfill.completed_at).join(DagRun, DagRun.backfill_id == Backfill.id)
+        found = rows.filter(
+            DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id, Backfill.is_paused.is_(True)
+        ).one_or_none()
+    return Halted(found[0], run.dag_id, found[1] is not None) if found else None
+
+
+def is_by_partition(dag_id: str) -> bool:
+    """Whether a backfill makes new runs of the DAG, for partitions, and does not clear those that are there."""
+    dag = _dag(dag_id)
+    return dag is not None and dag.timetable.partitioned
+
+
+def of_interval(dag_id: str, interval: Interval) -> str:
+    """The command for a backfill of this interval; empty if the DAG's timetable has no such one."""
+    dag = _dag(dag_id)
+    date = _date(dag, interval) if dag else None
+    if date is None:
+        return ""
+    again = "completed" if _is_green(dag_id, interval) else "failed"
+    return (
+        f"{COMMAND} --dag-id {dag_id} --from-date {date.isoformat()} --to-date {date.isoformat()} "
+        f"--reprocess-behavior {again} --max-active-runs 1"
+    )
+
+
+def next_interval(dag_id: str, time: datetime) -> Interval | None:
+    """The first interval that begins then or later, by the DAG's timetable; None if that does not tell."""
+    dag = _dag(dag_id)
+    if dag is None or not dag.timetable.periodic:
+        return None
+    infos = islice(dag.iter_dagrun_infos_between(time - _DAY, datetime.now(timezone.utc) + _DAY), _LOOKED_AT)
+    intervals = filter(None, (_interval(dag, info) for info in infos))
+    return next((each for each in intervals if each.start >= time and each.end > each.start), None)
+
+
+def _dag(dag_id: str) -> SerializedDAG | None:
+    from airflow.models.dagbag import DBDagBag
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+
+
+def _interval(dag: SerializedDAG, info: DagRunInfo) -> Interval | None:
+    of = info.data_interval
+    times = {"data_interval_start": of and of.start, "data_interval_end": of and of.end}
+    return interval_of({"dag": dag, **times, "partition_date": info.partition_date})
+
+
+def _date(dag: SerializedDAG, interval: Interval) -> datetime | None:
+    """The date with which ``airflow backfill create`` takes just this interval."""
+    for date in _dates(dag, interval):
+        if any(_begin(info) == interval.start for info in dag.iter_dagrun_infos_between(date, date)):
+            return date
+    return None
+
+
+def _dates(dag: SerializedDAG, interval: Interval) -> Iterator[datetime]:
+    """Dates that may be the one: a timetable takes the interval's start, its end, or the start in its local time."""
+    start = interval.start.astimezone(timezone.utc)
+    yield start
+    if not dag.timetable.partitioned:
+        yield interval.end.astimezone(timezone.utc)
+        return
+    for info in islice(dag.iter_dagrun_infos_between(start, start + _DAY), 1):
+        yield start + (start - _begin(info).astimezone(timezone.utc))
+
+
+def _begin(info: DagRunInfo) -> datetime:
+    begin = info.partition_date or info.logical_date
+    assert begin, "a periodic timetable gives each run one of them"
+    return begin
+
+
+def _is_green(dag_id: str, interval: Interval) -> bool:
+    """Whether the newest run of the interval is green: only a backfill that says so runs it again."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(DagRun.state).filter(DagRun.dag_id == dag_id)
+        its = rows.filter((DagRun.data_interval_start == interval.start) | (DagRun.partition_date == interval.start))
+        newest = its.order_by(DagRun.id.desc()).first()
+    return newest is not None and str(newest[0]) == "success"

@@ -1,0 +1,390 @@
+"""``airflow epochs retry`` where Airflow starts no run of a backfill any more, and where a new run has no interval.
+
+Airflow's own code cancels, pauses and creates the backfills, and chooses the runs that it starts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from argparse import Namespace
+from datetime import datetime, timezone
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, CronTriggerTimetable
+
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
+from airflow_epochs.contracts import Interval, Move, Position
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import Refused
+from airflow_epochs.hooks import backfills, retrying
+from airflow_epochs.hooks.retrying import Retry
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.overview import pipeline_row
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.page.airflow_runs import AirflowRuns
+from tests.support.airflow_harness import Harness
+from tests.support.hourly import HOUR, MIDNIGHT, Hourly
+from tests.support.layout_lab import Lab, broken_commit, short
+from tests.support.page_lab import ORDERS, Browser
+from tests.support.waiting import wait_until
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+ME = Account(who="ana", why="the disk has room again")
+EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
+PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
+SWISS = CronPartitionTimetable("@hourly", timezone="Europe/Zurich", run_offset=-1)
+AFTER_THE_HOUR = CronTriggerTimetable("@hourly", timezone="UTC", interval=HOUR)
+
+
+class Backfilled(Lab):
+    """A pipeline whose runs are those of backfills."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **layout: Any) -> None:
+        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+        super().__init__(folder, monkeypatch, **{"schedule": EVERY_HOUR, "on_failed_epoch": "block", **layout})
+        self.pause_dag(paused=False)
+
+    @property
+    def fresh(self) -> Ledger:
+        return Ledger(LocalStore(Path(self.ledger.root)), "orders")
+
+    def condition(self) -> tuple[str, str]:
+        """What the page says."""
+        row = pipeline_row("orders", self.fresh)
+        return AirflowRuns.of([row]).condition(row)
+
+    def retried(self) -> str:
+        return Retry.of(self.fresh, "orders").do(self.fresh, ME)
+
+    def refused(self) -> Refused:
+        with pytest.raises(Refused) as refused:
+            Retry.of(self.fresh, "orders")
+        assert not self.fresh.retries()
+        return refused.value
+
+    def typed(self, remedy: str) -> None:
+        """Type the command of a remedy, as a shell and Airflow's own parser read it."""
+        from airflow.cli.cli_parser import get_parser
+
+        (command,) = re.findall(r"`(airflow backfill create [^`]*)`", remedy)
+        args = get_parser().parse_args(shlex.split(command)[1:])
+        assert (args.dag_id, args.max_active_runs) == (self.harness.dag.dag_id, 1)
+        self._create(args)
+
+    def to_start(self) -> list[str]:
+        """The queued runs that Airflow's scheduler would start now."""
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            found = DagRun.get_queued_dag_runs_to_set_running(session)
+            return [run.run_id for run in found if run.dag_id == self.harness.dag.dag_id]
+
+    def started(self, *, ends: bool = True) -> str:
+        """The scheduler starts the run that it would start first, which is driven to its end."""
+        wait_until(self.to_start, what="a run may start")  # SQLite counts the time of a new run in whole seconds
+        run_id, *_ = self.to_start()
+        assert short(self.harness.drive(run_id)).state == ("success" if ends else "failed")
+        return run_id
+
+    def clear_only(self, run_id: str) -> None:
+        """Clear all tasks of a run, as a user would: the scheduler is to start it."""
+        from airflow.models.dagbag import DBDagBag
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            dag = DBDagBag().get_latest_version_of_dag(self.harness.dag.dag_id, session=session)
+            assert dag
+            dag.clear(run_id=run_id, session=session)
+
+    def pause_dag(self, *, paused: bool) -> None:
+        from airflow.models.dag import DagModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            session.query(DagModel).filter_by(dag_id=self.harness.dag.dag_id).update({"is_paused": paused})
+
+    def backfilled(self, hour: int, hours: int = 1) -> int:
+        """A backfill of so many hours; its number."""
+        return self._create(Namespace(from_date=at(hour), to_date=at(hour + hours - 1), reprocess_behavior="none"))
+
+    def _create(self, args: Namespace) -> int:
+        """What ``airflow backfill create`` does, which SQLite is too slow for."""
+        from airflow.models.backfill import ReprocessBehavior, _create_backfill
+
+        made = _create_backfill(
+            dag_id=self.harness.dag.dag_id,
+            from_date=args.from_date,
+            to_date=args.to_date,
+            max_active_runs=1,
+            reverse=False,
+            dag_run_conf=None,
+            triggering_user_name="me",
+            reprocess_behavior=ReprocessBehavior(args.reprocess_behavior),
+        )
+        return int(made.id)
+
+    def mark_as_failed(self, run_id: str) -> None:
+        from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
+        from airflow.serialization.serialized_objects import DagSerialization
+        from airflow.utils.session import create_session
+
+        stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(self.harness.dag))
+        with create_session() as session:
+            set_dag_run_state_to_failed(dag=stored, run_id=run_id, commit=True, session=session)
+
+    def failed(self, hours: int = 1) -> tuple[int, str]:
+        """A backfill, and its first run, which failed while it staged."""
+        self.produce("a", "b")
+        number = self.backfilled(9, hours)
+        self.spark.failures = 1
+        return number, self.started(ends=False)
+
+    def cancelled(self) -> str:
+        """The run of a backfill, which failed, and whose backfill was cancelled then."""
+        number, run_id = self.failed()
+        told("cancel", number)
+        return run_id
+
+
+def at(hour: int) -> datetime:
+    return MIDNIGHT + hour * HOUR
+
+
+def told(what: str, number: int) -> None:
+    """Airflow's own API is told to cancel, pause or unpause a backfill."""
+    browser = Browser("ADMIN")
+    with browser.client:
+        answer = browser.client.put(f"/api/v2/backfills/{number}/{what}")
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("schedule", [EVERY_HOUR, AFTER_THE_HOUR], ids=["interval", "after the hour"])
+def test_a_run_of_a_cancelled_backfill_goes_on_by_the_command_that_the_refusal_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Backfilled(tmp_path, monkeypatch, schedule=schedule)
+    run_id = lab.cancelled()
+    lab.backfilled(10)
+    later = lab.started(ends=False)
+    assert lab.condition()[0] == "blocked"
+    error = lab.refused()
+    assert error.code is codes.RETRY_NEEDS_BACKFILL
+    assert f"{run_id} of DAG" in error.what and "which was cancelled" in error.what
+    lab.harness.ended_backfills()
+    lab.typed(error.remedy)
+    assert lab.started() == run_id
+    assert (lab.fresh.newest_complete(), lab.shown()) == (1, [["a", "b"]] * 2)
+    assert lab.clear(later).state == "success"
+
+
+def test_a_queued_run_of_a_cancelled_backfill_is_not_at_work_and_the_refusals_lead_to_its_complete_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Backfilled(tmp_path, monkeypatch)
+    lab.produce("a", "b")
+    number = lab.backfilled(9)
+    with broken_commit("audit"):
+        run_id = lab.started(ends=False)
+    told("cancel", number)
+    lab.clear_only(run_id)
+    assert lab.to_start() == []
+    condition, why = lab.condition()
+    assert condition == "in doubt" and f"run {run_id} is queued, and does not start: it is of backfill" in why
+    error = lab.refused()
+    assert (error.code, error.remedy.startswith("Mark the run as failed in Airflow")) == (codes.RUN_AT_WORK, True)
+    lab.mark_as_failed(run_id)
+    lab.typed(lab.refused().remedy)
+    assert lab.condition()[0] == "running"
+    assert lab.started() == run_id
+    assert lab.shown() == [["a", "b"]] * 2
+
+
+def test_a_run_of_a_paused_backfill_is_cleared_and_starts_once_the_backfill_is_unpaused_as_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Backfilled(tmp_path, monkeypatch)
+    number, run_id = lab.failed(hours=2)
+    told("pause", number)
+    says = f"`PUT /api/v2/backfills/{number}/unpause`"
+    assert says in Retry.of(lab.fresh, "orders").told(lab.fresh)[-1]
+    assert says in lab.retried()
+    assert lab.to_start() == [] and lab.condition()[0] == "failed"
+    with pytest.raises(Refused, match="which is paused") as refused:
+        Retry.of(lab.fresh, "orders")
+    assert refused.value.code is codes.RUN_AT_WORK and says in refused.value.remedy
+    told("unpause", number)
+    assert lab.started() == run_id
+    assert lab.fresh.epoch_of(Run(lab.harness.dag.dag_id, run_id)) == lab.fresh.newest_complete() == 1
+    assert lab.shown() == [["a", "b"]] * 2
+
+
+@pytest.mark.parametrize("policy", ["take_over", "block"])
+def test_a_new_run_is_started_in_place_of_one_of_a_cancelled_backfill_if_it_may_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    lab = Backfilled(tmp_path, monkeypatch, on_failed_epoch=policy)
+    if policy == "take_over":
+        lab.cancelled()
+    else:
+        lab.produce("a")
+        assert lab.run("by_hand").state == "success"
+        lab.produce("b")
+        told("cancel", lab.backfilled(9, hours=2))
+    lab.retried()
+    assert lab.started().startswith("retry__")
+    assert lab.shown() == [["a", "b"]] * 2
+
+
+def test_no_backfill_is_named_that_would_only_make_another_run_which_may_not_have_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Backfilled(tmp_path, monkeypatch, schedule=PARTITIONS)
+    lab.cancelled()
+    remedy = lab.refused().remedy
+    assert "backfill create" not in remedy and 'Set `on_failed_epoch="take_over"` in the DAG' in remedy
+    lab.laid_out(on_failed_epoch="take_over", schedule=PARTITIONS)
+    lab.retried()
+    assert lab.started().startswith("retry__")
+    assert lab.shown() == [["a", "b"]] * 2
+
+
+class Intervals(Backfilled):
+    """A pipeline that reads data intervals. Its n-th record is of hour n."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR) -> None:
+        super().__init__(folder, monkeypatch, source=Hourly, schedule=schedule, on_failed_epoch=None)
+        monkeypatch.setattr(retrying, "source_in", lambda spec: self.source)
+        self.produce(*range(24))
+
+    def has_read(self) -> list[Any]:
+        return self.shown()[0]
+
+
+SCHEDULES = pytest.mark.parametrize(
+    "schedule", [EVERY_HOUR, AFTER_THE_HOUR, PARTITIONS, SWISS], ids=["interval", "after the hour", "UTC", "Zurich"]
+)
+
+
+@SCHEDULES
+def test_an_idle_pipeline_of_intervals_names_the_backfill_that_takes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch, schedule)
+    lab.backfilled(9)
+    lab.started()
+    (first,) = lab.has_read()
+    error = lab.refused()
+    assert error.code is codes.RETRY_NEEDS_BACKFILL and "has no data interval, so it would fail" in error.what
+    lab.harness.ended_backfills()
+    lab.typed(error.remedy)
+    lab.started()
+    assert lab.has_read() == [first, first + 1]
+
+
+@SCHEDULES
+def test_the_run_of_an_interval_whose_backfill_was_cancelled_is_finished_by_the_backfill_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch, schedule)
+    lab.cancelled()
+    lab.typed(lab.refused().remedy)
+    lab.started()
+    assert (lab.fresh.newest_complete(), len(lab.has_read())) == (1, 1)
+
+
+def test_the_runs_that_a_cancelled_backfill_left_are_not_cleared_and_the_next_interval_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch)
+    number = lab.backfilled(9, hours=3)
+    lab.started()
+    told("cancel", number)
+    error = lab.refused()
+    assert "which was cancelled" in error.what and "has no data interval" in error.what
+    lab.typed(error.remedy)
+    lab.started()
+    assert lab.has_read() == [9, 10]
+
+
+def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_no_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, browser = Intervals(tmp_path, monkeypatch), Browser("USER")
+    with browser.client:
+        lab.backfilled(9)
+        lab.started()
+        idle = browser.page(ORDERS)
+        assert "actions/retry" not in idle and codes.RETRY_NEEDS_BACKFILL.name not in idle
+        assert lab.run("by_hand").state == "failed"
+        assert lab.condition()[0] == "failed"
+        error = lab.refused()
+        assert error.code is codes.RETRY_NEEDS_BACKFILL
+        failed = unescape(browser.page(ORDERS))
+        assert "actions/retry" not in failed and error.remedy in failed
+        lab.harness.ended_backfills()
+        lab.backfilled(10)
+        lab.spark.failures = 1
+        lab.started(ends=False)
+        assert "Retry now" in browser.page(ORDERS)
+        lab.retried()
+        lab.started()
+    assert lab.has_read() == [9, 10]
+
+
+def test_an_interval_that_is_not_over_is_left_to_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Intervals(tmp_path, monkeypatch)
+    lab.backfilled(9)
+    lab.started()
+    now = datetime.now(timezone.utc)
+    monkeypatch.setattr(backfills, "next_interval", lambda *of: Interval(now - HOUR, now + HOUR))
+    assert lab.refused().remedy.startswith("Wait: the next data interval")
+
+
+def test_a_remedy_says_so_if_the_dag_is_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Backfilled(tmp_path, monkeypatch)
+    lab.cancelled()
+    lab.pause_dag(paused=True)
+    assert f"`airflow dags unpause {lab.harness.dag.dag_id}`" in lab.refused().remedy
+
+
+def test_a_backfill_runs_a_green_run_of_the_next_interval_again_after_a_rewind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch)
+    lab.backfilled(9)
+    lab.started()
+    move = Move(
+        position=Position(ranges={"orders": (OffsetRange(0, 9, 9),)}, state={}),
+        again={"orders": (OffsetRange(0, 9, 10),)},
+        ahead={"orders": (OffsetRange(0, 9, 10),)},
+        back_to=at(9).isoformat(),
+    )
+    orders.put(lab.fresh, orders.standing(lab.fresh, "orders"), "rewind", ME, move)
+    lab.harness.ended_backfills()
+    lab.typed(lab.refused().remedy)
+    lab.started()
+    assert lab.has_read() == [9, 9]
+
+
+@pytest.mark.parametrize("bounds", ["available", "data_interval"])
+def test_what_the_dag_says_today_tells_whether_runs_need_an_interval(tmp_path: Path, bounds: str) -> None:
+    (tmp_path / "orders.py").write_text("def orders(batch, epoch): ...\n")
+    with DAG(f"today_{bounds}", schedule=EVERY_HOUR, start_date=MIDNIGHT, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders",
+            source=KafkaSource(["orders"], bounds=bounds),
+            transform=f"{tmp_path / 'orders.py'}:orders",
+            sinks=[DeltaSink("lake", str(tmp_path / "lake"))],
+            spark=SparkConnect(),
+        )
+    Harness(dag)
+    retry = Retry("orders", 1, dag.dag_id, "", "")
+    assert retry._by_interval(Ledger(LocalStore(tmp_path), "orders")) == (bounds == "data_interval")

@@ -1,0 +1,40 @@
+"""A source of data intervals in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from airflow_epochs.contracts import Environment, Interval, Limits, Past, PlannedEpoch, Position
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges, ends_of
+from airflow_epochs.sources.kafka import interval as by_interval
+from airflow_epochs.testing import MemorySource
+
+MIDNIGHT, HOUR = datetime(2026, 1, 31, tzinfo=timezone.utc), timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hourly(MemorySource):
+    """One partition, whose n-th record is of hour n. Plans as KafkaSource does."""
+
+    def by_interval(self) -> bool:
+        return True
+
+    def is_of(self, state: JsonDict, interval: Interval) -> bool:
+        return by_interval.is_of(state, interval)
+
+    def read_until(self, state: JsonDict) -> datetime | None:
+        covered = by_interval.coverage_of(state)
+        return covered.end if covered else None
+
+    def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
+        at = by_interval.require_interval(past.interval)
+        covered = by_interval.coverage_of(position.state) if position else None
+        by_interval.require_unread(at, covered, past.epochs())
+        start = ends_of(position.ranges)["orders", 0] if position else self.hour_of(at.start)
+        ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
+        return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})
+
+    @staticmethod
+    def hour_of(time: datetime) -> int:
+        return int((time - MIDNIGHT).total_seconds()) // 3600
