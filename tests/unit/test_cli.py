@@ -107,28 +107,31 @@ def test_list_prints_as_many_complete_epochs_as_the_limit_says(
     assert [row["epoch"] for row in json.loads(capsys.readouterr().out)] == [3, 2]
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1.5", "x"])
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "x", str(10**18 + 1), "9" * 30])
 @pytest.mark.parametrize(
     "command",
     ["list p --limit", "history p --limit", "verify p --epochs", "export p f --epochs", "preview p --records"],
 )
-def test_less_than_one_epoch_or_record_is_refused_with_what_is_allowed(
+def test_a_number_of_epochs_or_records_that_there_cannot_be_is_refused_with_what_is_allowed(
     command: str, number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         _parsed(*command.split(), number)
     option = command.split()[-1]
     assert ended.value.code == 2
-    assert f"argument {option}: '{number}' is no whole number of at least 1" in capsys.readouterr().err
-    assert vars(_parsed(*command.split(), "1"))[option.strip("-")] == 1
+    told = f"argument {option}: '{number}' is no whole number from 1 to 1000000000000000000"
+    assert told in capsys.readouterr().err
+    for taken in (1, 10**18):
+        assert vars(_parsed(*command.split(), str(taken)))[option.strip("-")] == taken
 
 
 @pytest.mark.parametrize("command", ["dry-run p --epoch 1", "preview p"])
 def test_a_sample_may_have_no_row_but_not_fewer(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _parsed(*command.split(), "--sample", "0").sample == 0
-    with pytest.raises(SystemExit):
-        _parsed(*command.split(), "--sample", "-1")
-    assert "'-1' is no whole number of at least 0" in capsys.readouterr().err
+    for number in ("-1", "9" * 20, "9" * 5000):
+        with pytest.raises(SystemExit):
+            _parsed(*command.split(), "--sample", number)
+        assert f"'{number[:40]}' is no whole number from 0 to 1" in capsys.readouterr().err
 
 
 def _parsed(name: str, *words: str) -> Namespace:

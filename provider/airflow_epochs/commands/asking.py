@@ -51,6 +51,8 @@ _OF_LEDGER = (codes.LEDGER_ROOT_MISSING, codes.LEDGER_ROOT_UNUSABLE, codes.LEDGE
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _QUIET = {**dict.fromkeys(CHATTER, logging.WARNING), "kafka.net.selector": logging.ERROR}
 """Logger -> what it may log. kafka-python's selector warns of every step that takes 0.1 s, such as to connect."""
+_MOST = 10**18
+"""As good as all. Python's ``islice`` and SQLite, which shows samples of rows, take no number beyond 64 bits."""
 Command = Callable[[Namespace], None]
 T = TypeVar("T")
 
@@ -205,8 +207,8 @@ def confirm(args: Namespace, *change: str) -> None:
 
 def count(text: str, least: int = 0) -> int:
     """A number of things, for an option. Raises ArgumentTypeError for any other text."""
-    if not text.isdecimal() or int(text) < least:
-        raise ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+    if not text.isdecimal() or len(text) > len(str(_MOST)) or not least <= int(text) <= _MOST:
+        raise ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {_MOST}")
     return int(text)
 
 
