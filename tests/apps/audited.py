@@ -16,3 +16,11 @@ def clicks(batch: DataFrame, epoch: Any) -> DataFrame:
 def doubled(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:
     rows = clicks(batch, epoch)
     return {"clicks": rows, "newest": rows.groupBy("page").agg(F.max("n").alias("n"))}
+
+
+def keyed(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:
+    return {"keyed": clicks(batch, epoch)}
+
+
+def digested(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:
+    return {"keyed": clicks(batch, epoch).withColumn("page", F.sha2("page", 256))}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import shutil
+import string
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -528,3 +531,26 @@ def test_a_row_is_judged_by_what_its_destination_takes(session: Any) -> None:
         flaw = first_flaw(frame, fit)
         (row,) = frame.select(flaw.alias("flaw")).collect() if flaw is not None else [[None]]
         assert (row[0] is None) == (expected is None) and (expected or "") in (row[0] or ""), (fit, column, row)
+
+
+@pytest.mark.long
+def test_keys_that_are_too_long_for_an_index_are_kept_out_by_an_expectation_or_by_a_digest(lab: Lab, db: Db) -> None:
+    long = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=6_000))
+    lab.produce((0, "a", 1, 1), (1, long, 2, 1))
+    db.run(f"CREATE TABLE {db.table('keyed')} (page text PRIMARY KEY, n bigint)")
+    keyed = SqlSink("keyed", "db", db.table("keyed"), mode="upsert", keys=["page"], staging=str(lab.folder / "s"))
+
+    def upserting(function: str, **options: Any) -> Coordinator:
+        app = APPS / "audited.py"
+        return lab.task("keyed", function, (keyed, *lab.outputs("rejected")), None, app=app, **options)
+
+    with pytest.raises(Refused, match="EPOCHS-SQL-LIMIT"):
+        lab.run(upserting("keyed", dead_letters="rejected"))
+    short = expect("octet_length(page) <= 2600", otherwise="quarantine")
+    lab.run_all(lambda: upserting("keyed", dead_letters="rejected", expectations={"keyed": [short]}))
+    assert db.run(f"SELECT page, n FROM {db.table('keyed')}") == [("a", 1)]
+    assert [json.loads(row)["page"] for (row,) in lab.rows("rejected", "row")] == [long]
+    lab.produce((1, long, 3, 2))
+    lab.run_all(lambda: upserting("digested", dead_letters="rejected"))
+    digest = hashlib.sha256(long.encode()).hexdigest()
+    assert db.run(f"SELECT page, n FROM {db.table('keyed')} ORDER BY n") == [("a", 1), (digest, 3)]
