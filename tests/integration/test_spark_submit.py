@@ -275,14 +275,29 @@ SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
 
 
 @pytest.mark.long
-def test_a_batch_that_the_optimizer_drops_does_not_hold_the_driver(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_neither_a_batch_that_the_optimizer_drops_nor_a_thread_of_the_transform_holds_the_driver(
+    topic: Topic,
+    settings: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "app.py"
-    path.write_text("def f(batch, epoch): return batch.select('offset').limit(0)\n")
-    report = runner_on("local[1]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+    path.write_text(
+        "import threading\n"
+        "def f(batch, epoch):\n"
+        "    threading.Thread(target=threading.Event().wait, name='endless').start()\n"
+        "    return batch.select('offset').limit(0)\n"
+    )
+    monkeypatch.setattr(SparkSubmitHook, "_log", logging.getLogger("hook"))
+    with caplog.at_level(logging.INFO):
+        report = runner_on("local[1]", monkeypatch, settings).run(
+            stage_job(topic, f"{path}:f", {"one": tmp_path / "t"})
+        )
     assert report["metrics"] == dict.fromkeys(("rows_in", "max_timestamp", "rows_late"))
     assert report["sinks"]["one"]["problem"] is None
+    assert "Threads that still run end with it, unfinished: endless\n" in caplog.text
+    assert list(tmp_path.glob("spark/*")) == []
 
 
 @pytest.mark.long
