@@ -234,6 +234,7 @@ def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
         ("def f(batch, epoch): return batch.select('nothing')", "nothing"),
         ("def f(batch, epoch): return batch.where('no such syntax')", "syntax"),
         ("def f(batch, epoch):\n    factor = 1 / 0\n", "factor = 1 / 0"),
+        ("def f(batch, epoch): raise SystemExit(0)", "SystemExit: 0"),
         (
             "def f(batch, epoch): return batch.sparkSession.readStream.format('rate').load()",
             "a streaming DataFrame",
