@@ -269,6 +269,23 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
     assert "hunter2" not in "".join(capfd.readouterr())
 
 
+def test_the_cause_that_connect_does_not_tell_stands_where_the_error_says(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    body = """
+        import os
+        @F.udf("int")
+        def tax(n): os._exit(7)
+        def f(batch, epoch): return batch.select(tax("offset").alias("t"))
+    """
+    with pytest.raises(NotApplied, match="failed, and Spark Connect does not tell the cause") as failed:
+        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}))
+    told = connect.processes[0].log.read_text(errors="replace")
+    *_, lost = (line for line in told.splitlines() if line.startswith("WARN ") and "Lost task" in line)
+    assert "Look for 'Lost task' in the log" in failed.value.remedy
+    assert all("Python worker exited unexpectedly" in text for text in (lost, failed.value.remedy))
+
+
 def test_no_credential_gets_into_the_servers_log_or_event_log(
     connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
 ) -> None:

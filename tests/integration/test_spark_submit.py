@@ -19,6 +19,7 @@ import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
@@ -182,6 +183,26 @@ def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
         runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
     assert "factor = 1 / 0" in refused.value.what
     assert "clear the failed task" in refused.value.remedy
+
+
+@pytest.mark.long
+def test_native_code_that_crashes_in_a_worker_is_told_with_the_lines_of_python_once_the_remedy_was_followed(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(
+        "import ctypes\n"
+        "from pyspark.sql import functions as F\n"
+        "@F.udf('int')\n"
+        "def tax(n):\n"
+        "    return ctypes.string_at(0)\n"
+        "def f(batch, epoch): return batch.select(tax('offset').alias('t'))\n"
+    )
+    conf = {**settings, "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true"}
+    with pytest.raises(NotApplied) as failed:
+        runner_on("local[2]", monkeypatch, conf).run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+    assert failed.value.code is codes.SPARK_WORKER_DIED
+    assert "Segmentation fault" in failed.value.what and "line 5 in tax" in failed.value.what
 
 
 def on_both_workers(
