@@ -1567,7 +1567,7 @@ SPARK_LOGIN = SPARK.code(
 SPARK_UNREACHABLE = SPARK.code(
     "EPOCHS-SPARK-UNREACHABLE",
     NotApplied,
-    "The Spark Connect server does not answer.",
+    "The Spark Connect server, or the Spark master of SparkSubmit, does not answer.",
     "Check that the server runs, and that host and port of the connection are right. Then clear the failed task.",
 )
 SPARK_SETTING = SPARK.code(

@@ -20,7 +20,7 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
@@ -183,6 +183,21 @@ def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
         runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
     assert "factor = 1 / 0" in refused.value.what
     assert "clear the failed task" in refused.value.remedy
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("master", "says"), [("lcoal[2]", "Master must either be yarn or"), ("local[x]", "Could not parse Master URL")]
+)
+def test_a_master_that_spark_does_not_know_is_refused_by_the_name_of_the_connection(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str, says: str
+) -> None:
+    job = SparkJob(kind="delta_describe", args={"target": str(tmp_path)})
+    with pytest.raises(Refused) as refused:
+        runner_on(master, monkeypatch, settings).run(job)
+    assert refused.value.code is codes.SPARK_CONNECTION
+    told = f"Spark does not take the master of connection spark, whose host is {master!r}: {says}"
+    assert refused.value.what.startswith(told)
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ def run(*_):
     {left}
     return {{"rows": 7}}
 
-SparkSession.builder = SimpleNamespace(getOrCreate=lambda: SimpleNamespace(stop=stopped))
+SparkSession.builder = SimpleNamespace(getOrCreate=lambda: {starts})
 SparkFiles.get = str
 jobs.run = run
 folder = Path(sys.argv.pop(1))
@@ -38,14 +38,16 @@ POOL = "from concurrent.futures import ThreadPoolExecutor as Pool; Pool(1).submi
 TEMPORARY = "globals()['kept'] = tempfile.TemporaryDirectory(dir=folder); atexit.register((folder / 'tidied').touch)"
 
 
-def ended(folder: Path, left: str, stopped: str = "pass") -> subprocess.CompletedProcess[str]:
+def ended(
+    folder: Path, left: str, stopped: str = "pass", starts: str = "SimpleNamespace(stop=stopped)"
+) -> subprocess.CompletedProcess[str]:
     """What the program of spark-submit left, whose job leaves something running; Spark itself is none."""
     plan, report = folder / "plan.json", folder / "report.json"
     plan.write_text(json.dumps({"kind": "stage", "args": {}}))
     digest = hashlib.sha256(plan.read_bytes()).hexdigest()
     given = ["--plan", str(plan), "--digest", digest, "--report", str(report), "--session", "x"]
     (folder / "temporary").mkdir()
-    program = LEAVES.format(left=left, stopped=stopped).replace("sys.argv[0]", repr(main.__file__))
+    program = LEAVES.format(left=left, stopped=stopped, starts=starts).replace("sys.argv[0]", repr(main.__file__))
     command = [sys.executable, "-c", program, str(folder / "temporary"), *given]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
@@ -81,6 +83,13 @@ def test_a_driver_whose_streams_are_closed_ends_with_the_exit_code_of_its_job(
 def test_a_driver_that_fails_behind_its_report_tells_why_and_ends(tmp_path: Path) -> None:
     done = ended(tmp_path, THREAD, stopped="raise OSError('no Spark to stop')")
     assert done.returncode == 1 and "OSError: no Spark to stop\n" in done.stderr
+
+
+def test_a_spark_that_does_not_start_leaves_a_report_that_says_why(tmp_path: Path) -> None:
+    done = ended(tmp_path, "pass", starts="(_ for _ in ()).throw(ValueError('no master'))")
+    error = json.loads((tmp_path / "report.json").read_text())["error"]
+    assert (error["type"], error["what"]) == ("NotApplied", "The start of Spark failed: ValueError: no master")
+    assert done.returncode == 1 and "ValueError: no master\n" in done.stderr
 
 
 NEVER_TIDY = """

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import failures, jobs
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ JsonDict = dict[str, Any]
 
 log = secrecy.logger("airflow_epochs.spark.driver")
 
+STARTING = "The start of Spark"
+"""Begins the error of a driver that has got no Spark."""
 _TIDYING_S = 10.0
 """How long handlers of the process's end may take, among them those of the user's libraries."""
 
@@ -47,7 +49,11 @@ def main(argv: Sequence[str]) -> int:
     failures.quiet_pyspark()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("airflow_epochs").setLevel(logging.INFO)
-    spark = SparkSession.builder.getOrCreate()
+    try:
+        spark = SparkSession.builder.getOrCreate()
+    except Exception as failure:
+        _leave_without_spark(given.report, failures.of_spark(failure, STARTING))
+        raise
     try:
         report = _report(spark, given)
         _leave(spark, given.report, report)
@@ -123,14 +129,24 @@ def _settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
 
 
+def _leave_without_spark(where: str, error: EpochError) -> None:
+    """Write the report of a Spark that did not start. At a URL only Spark could write it."""
+    if "://" not in where:
+        _write(where, json.dumps({"error": failures.error_as_json(error)}))
+
+
 def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
     """Write the report into a local file, or as text into a folder at a URL that the whole cluster reaches."""
     text = json.dumps(report)
     if "://" not in where:
-        Path(where).parent.mkdir(parents=True, exist_ok=True)
-        Path(where).write_text(text, encoding="utf-8")
+        _write(where, text)
         return
     spark.createDataFrame([(text,)], "report string").coalesce(1).write.mode("overwrite").text(where)
+
+
+def _write(where: str, text: str) -> None:
+    Path(where).parent.mkdir(parents=True, exist_ok=True)
+    Path(where).write_text(text, encoding="utf-8")
 
 
 def to_the_end(argv: Sequence[str]) -> NoReturn:
