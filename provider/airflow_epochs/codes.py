@@ -1588,7 +1588,7 @@ SPARK_LOGIN = SPARK.code(
 SPARK_UNREACHABLE = SPARK.code(
     "EPOCHS-SPARK-UNREACHABLE",
     NotApplied,
-    "The Spark Connect server does not answer.",
+    "The Spark Connect server, or the Spark master of SparkSubmit, does not answer.",
     "Check that the server runs, and that host and port of the connection are right. Then clear the failed task.",
 )
 SPARK_SETTING = SPARK.code(
@@ -1623,6 +1623,19 @@ SPARK_JOB_FAILED = SPARK.code(
     NotApplied,
     "A Spark job failed.",
     "Look at Spark's message and at the driver's log, and correct the cause. Then clear the failed task.",
+)
+SPARK_WORKER_DIED = SPARK.code(
+    "EPOCHS-SPARK-WORKER-DIED",
+    NotApplied,
+    "A Python worker of Spark ended in the middle of its work: it was killed, for example because memory ran out, or "
+    "native code crashed in it, or a function of the transform ended it (`os._exit`). Nothing was written.",
+    "Find out how the worker ended: the logs of the executor and of its machine or container say if it was killed. If "
+    "memory ran out, give the container more (`spark.executor.memoryOverhead` on YARN and Kubernetes), let fewer "
+    "workers run beside each other (`spark.executor.cores`), or let a function of pandas or Arrow get fewer rows at "
+    "once (`spark.sql.execution.arrow.maxRecordsPerBatch`). If native code crashed, set "
+    "`spark.sql.execution.pyspark.udf.faulthandler.enabled` to true, in `session_conf` of SparkConnect or `conf` of "
+    "SparkSubmit: then Spark's message has the lines of Python. With Connect it stands in the server's log only. Then "
+    "clear the failed task.",
 )
 YARN_UNREACHABLE = SPARK.code(
     "EPOCHS-YARN-UNREACHABLE",

@@ -26,6 +26,11 @@ from airflow_epochs import secrecy
 
 log = secrecy.logger(__name__)
 
+RAISED_BY_USERS = Exception, SystemExit
+"""What code of the user's may raise. ``sys.exit`` there is a failure like any other: Airflow would retry the task, and
+say nothing of the cause. KeyboardInterrupt and Airflow's timeout are from outside: they end the task.
+"""
+
 _REMEDY = "What to do: "
 """Begins an error's last line. Version 0.1 put it into the middle of one line."""
 
@@ -201,7 +206,7 @@ def tolerated(what: str) -> Iterator[None]:
     """For work that is never needed for correctness: a failure is logged, and a later epoch tries again."""
     try:
         yield
-    except Exception:
+    except RAISED_BY_USERS:
         log.warning("%s failed; it will be tried again with a later epoch", what, exc_info=True)
 
 

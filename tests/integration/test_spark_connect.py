@@ -234,6 +234,7 @@ def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
         ("def f(batch, epoch): return batch.select('nothing')", "nothing"),
         ("def f(batch, epoch): return batch.where('no such syntax')", "syntax"),
         ("def f(batch, epoch):\n    factor = 1 / 0\n", "factor = 1 / 0"),
+        ("def f(batch, epoch): raise SystemExit(0)", "SystemExit: 0"),
         (
             "def f(batch, epoch): return batch.sparkSession.readStream.format('rate').load()",
             "a streaming DataFrame",
@@ -266,6 +267,23 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
     assert "hunter2" not in str(failed.value)
     assert failed.value.__cause__ is None
     assert "hunter2" not in "".join(capfd.readouterr())
+
+
+def test_the_cause_that_connect_does_not_tell_stands_where_the_error_says(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    body = """
+        import os
+        @F.udf("int")
+        def tax(n): os._exit(7)
+        def f(batch, epoch): return batch.select(tax("offset").alias("t"))
+    """
+    with pytest.raises(NotApplied, match="failed, and Spark Connect does not tell the cause") as failed:
+        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}))
+    told = connect.processes[0].log.read_text(errors="replace")
+    *_, lost = (line for line in told.splitlines() if line.startswith("WARN ") and "Lost task" in line)
+    assert "Look for 'Lost task' in the log" in failed.value.remedy
+    assert all("Python worker exited unexpectedly" in text for text in (lost, failed.value.remedy))
 
 
 def test_no_credential_gets_into_the_servers_log_or_event_log(

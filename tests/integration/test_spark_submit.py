@@ -19,7 +19,8 @@ import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from airflow_epochs.contracts import Connection
+from airflow_epochs import codes
+from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
@@ -184,6 +185,41 @@ def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
     assert "clear the failed task" in refused.value.remedy
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("master", "says"), [("lcoal[2]", "Master must either be yarn or"), ("local[x]", "Could not parse Master URL")]
+)
+def test_a_master_that_spark_does_not_know_is_refused_by_the_name_of_the_connection(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str, says: str
+) -> None:
+    job = SparkJob(kind="delta_describe", args={"target": str(tmp_path)})
+    with pytest.raises(Refused) as refused:
+        runner_on(master, monkeypatch, settings).run(job)
+    assert refused.value.code is codes.SPARK_CONNECTION
+    told = f"Spark does not take the master of connection spark, whose host is {master!r}: {says}"
+    assert refused.value.what.startswith(told)
+
+
+@pytest.mark.long
+def test_native_code_that_crashes_in_a_worker_is_told_with_the_lines_of_python_once_the_remedy_was_followed(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(
+        "import ctypes\n"
+        "from pyspark.sql import functions as F\n"
+        "@F.udf('int')\n"
+        "def tax(n):\n"
+        "    return ctypes.string_at(0)\n"
+        "def f(batch, epoch): return batch.select(tax('offset').alias('t'))\n"
+    )
+    conf = {**settings, "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true"}
+    with pytest.raises(NotApplied) as failed:
+        runner_on("local[2]", monkeypatch, conf).run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+    assert failed.value.code is codes.SPARK_WORKER_DIED
+    assert "Segmentation fault" in failed.value.what and "line 5 in tax" in failed.value.what
+
+
 def on_both_workers(
     settings: dict[str, str], standalone: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
@@ -275,14 +311,29 @@ SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
 
 
 @pytest.mark.long
-def test_a_batch_that_the_optimizer_drops_does_not_hold_the_driver(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_neither_a_batch_that_the_optimizer_drops_nor_a_thread_of_the_transform_holds_the_driver(
+    topic: Topic,
+    settings: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "app.py"
-    path.write_text("def f(batch, epoch): return batch.select('offset').limit(0)\n")
-    report = runner_on("local[1]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+    path.write_text(
+        "import threading\n"
+        "def f(batch, epoch):\n"
+        "    threading.Thread(target=threading.Event().wait, name='endless').start()\n"
+        "    return batch.select('offset').limit(0)\n"
+    )
+    monkeypatch.setattr(SparkSubmitHook, "_log", logging.getLogger("hook"))
+    with caplog.at_level(logging.INFO):
+        report = runner_on("local[1]", monkeypatch, settings).run(
+            stage_job(topic, f"{path}:f", {"one": tmp_path / "t"})
+        )
     assert report["metrics"] == dict.fromkeys(("rows_in", "max_timestamp", "rows_late"))
     assert report["sinks"]["one"]["problem"] is None
+    assert "Threads that still run end with it, unfinished: endless\n" in caplog.text
+    assert list(tmp_path.glob("spark/*")) == []
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,10 @@ def raises(ballot: Ballot) -> None:
     raise ConnectionError("the catalog does not answer")
 
 
+def exits(ballot: Ballot) -> None:
+    sys.exit("the catalog does not answer")
+
+
 def counts(ballot: Ballot) -> int:
     return len(ballot.rows)
 
@@ -96,6 +101,7 @@ def counts(ballot: Ballot) -> int:
     ("function", "says"),
     [
         (raises, "The function raises raised ConnectionError: the catalog does not answer"),
+        (exits, "The function exits raised SystemExit: the catalog does not answer"),
         (counts, "The function counts returned 2: not None, not a text"),
         (lambda ballot: "x" * 9_000, "xxx…"),
         (lambda ballot: "", "The function <lambda> is against the epoch"),

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from airflow_epochs import codes
+from airflow_epochs.coordinator import recorded_places
 from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.looks import Result, made
+from airflow_epochs.coordinator.looks import Look, Result, made
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Receipt, Run, StagedClaim, Vote, VoteKind
 from airflow_epochs.operators.causes import cause_of
+from airflow_epochs.sinks import names_its_class
 from airflow_epochs.testing import MemorySink, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 
 RUN, NEXT = Run("dag", "run 1"), Run("dag", "run 2")
@@ -62,7 +64,7 @@ def shown(world: MemoryWorld) -> list[Any]:
     return sorted(world.table("archive").values())
 
 
-def failing(error: Exception) -> Callable[..., Any]:
+def failing(error: BaseException) -> Callable[..., Any]:
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
@@ -86,6 +88,8 @@ ASKED = [
     ("plan_stage", lambda *_: {"place": "x"}, "`plan_stage` of sink archive (class Own) returned a plan whose `place`"),
     ("vote", lambda *_: None, "`vote` of sink archive (class Own) returned None. It must return a Vote"),
     ("vote", failing(OSError("disk on fire")), "`vote` of sink archive (class Own) raised OSError: disk on fire"),
+    ("vote", failing(SystemExit(0)), "`vote` of sink archive (class Own) raised SystemExit: 0"),
+    ("spec", failing(SystemExit(0)), "`spec` of sink archive (class Own) raised SystemExit: 0"),
     ("vote", aborts_without_a_reason, "`vote` of sink archive (class Own) raised ValueError: VOTE_ABORT without a"),
     (
         "vote",
@@ -110,6 +114,7 @@ ASKED = [
         "`from_spec` of sink archive (class Own) makes a",
     ),
     ("from_spec", lambda spec: spec["folder"], "`from_spec` of sink archive (class Own) raised KeyError: 'folder'"),
+    ("from_spec", failing(SystemExit(0)), "`from_spec` of sink archive (class Own) raised SystemExit: 0"),
 ]
 
 
@@ -146,6 +151,7 @@ COMMITTED = [
     (of_another_transaction, "returned Receipt("),
     (of_another_sink, "returned Receipt("),
     (failing(RuntimeError("marker differs")), "raised RuntimeError: marker differs"),
+    (failing(SystemExit(0)), "raised SystemExit: 0"),
 ]
 
 
@@ -176,6 +182,53 @@ def test_a_sink_that_fails_while_an_epoch_is_rolled_forward_does_not_keep_the_ot
     with pytest.raises(OutcomeUnknown, match="disk on fire"):
         coordinator(world, *sinks).open(NEXT)
     assert (world.table("orders").values(), shown(world)) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize("method", ["vote", "commit", "from_spec"])
+def test_what_ends_the_task_goes_through_a_sink(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(Own, method, failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        run_epoch(coordinator(world), RUN)
+
+
+@pytest.mark.parametrize("method", ["discard", "maintain"])
+def test_a_sink_that_exits_while_it_is_tidied_keeps_no_epoch_from_its_end(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(Own, method, failing(SystemExit(0)), raising=False)
+    run_epoch(coordinator(world), RUN)
+    assert shown(world) == ["a", "b"]
+    assert coordinator(world).task.ledger.newest_complete() == 1
+
+
+def test_a_sink_on_record_that_exits_is_one_that_cannot_be_made(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator(world).open(RUN)
+    monkeypatch.setattr(Own, "from_spec", failing(SystemExit(0)))
+    with pytest.raises(Corrupt, match=r"SystemExit\(0\)"):
+        coordinator(world).stage(RUN)
+    assert recorded_places.is_at(own(world), own(world).spec(), [own(world)]) is False
+
+
+def test_a_check_whose_sink_exits_has_failed_and_the_next_one_is_made() -> None:
+    asks: dict[str, Callable[[], str]] = {"a": failing(SystemExit(0)), "b": str}
+    looks = [Look(about="sink archive", check=check, where="", ask=ask) for check, ask in asks.items()]
+    assert [(told.result, told.details) for told in made("orders", looks)] == [
+        (Result.FAILED, "SystemExit: 0"),
+        (Result.OK, ""),
+    ]
+
+
+def test_a_class_in_a_package_that_exits_is_found_by_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exiting_sinks").mkdir()
+    (tmp_path / "exiting_sinks" / "__init__.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert names_its_class("exiting_sinks.own:Own", Own) is False
 
 
 def test_what_a_sink_says_itself_of_an_error_stays_as_it_is(

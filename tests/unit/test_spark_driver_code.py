@@ -299,11 +299,28 @@ def test_two_versions_of_python_are_not_retried() -> None:
     assert error.what == "It failed: Python in worker has different version: 3.11 than that in driver: 3.9."
 
 
-def test_an_error_of_spark_itself_may_pass() -> None:
-    text = (
-        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).\nCaused by: java.io.EOFException"
-    )
-    assert type(failures.of_spark(ValueError(text), "It")) is NotApplied
+SEGFAULT = ": Fatal Python error: Segmentation fault\n\n  File x.py, line 3 in tax"
+
+
+@pytest.mark.parametrize("end", ["", SEGFAULT], ids=["killed", "crashed"])
+def test_a_python_worker_that_died_is_the_cause_wherever_it_stands_in_the_chain_and_may_not_die_again(end: str) -> None:
+    died = f"o.a.s.SparkException: Python worker exited unexpectedly (crashed){end}"
+    text = "[TASK_WRITE_FAILED] Task failed while writing rows to s3://lake.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\n"
+    text += f"Caused by: {died}\n\tat e.F(G:2)\nCaused by: java.io.EOFException\n\tat h.I(J:3)"
+    error = failures.of_spark(ValueError(text), "It")
+    assert type(error) is NotApplied and error.code is codes.SPARK_WORKER_DIED
+    assert error.what.startswith("It failed: a Python worker ended in the middle of its work. [TASK_WRITE_FAILED]")
+    assert error.what.endswith(f"Caused by: {died}")
+
+
+@pytest.mark.parametrize("trace", [None, "o.a.s.SparkException\n\tat a.B.c(D:1)"], ids=["no details", "details"])
+def test_an_error_of_connect_without_its_causes_says_where_they_stand(trace: str | None) -> None:
+    from pyspark.errors.exceptions.connect import SparkException
+
+    error = failures.of_spark(SparkException("Job aborted.", server_stacktrace=trace), "It")
+    assert type(error) is NotApplied and error.code is codes.SPARK_JOB_FAILED
+    assert ("and Spark Connect does not tell the cause. SparkException: Job aborted." in error.what) == (trace is None)
+    assert ("EPOCHS-SPARK-WORKER-DIED" in error.remedy) == (trace is None)
 
 
 def test_a_message_keeps_the_cause_and_drops_the_jvms_frames() -> None:

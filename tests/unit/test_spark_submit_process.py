@@ -54,15 +54,19 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("SPARK_CONF_DIR", "SPARK_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", "")
     return tmp_path / "seen"
 
 
-def submit(seen: Path, ends: str, job: SparkJob = JOB, binary: str = "spark-submit", **arguments: Any) -> object:
+def submit(
+    seen: Path, ends: str, job: SparkJob = JOB, binary: str = "spark-submit", host: str = "local[1]", **arguments: Any
+) -> object:
     script = seen.parent / "bin" / binary
     script.write_text(SCRIPT % ends)
     script.chmod(0o755)
-    env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]", extra={"spark-binary": binary}))
+    env = connected(Connection(conn_id="spark", conn_type="spark", host=host, extra={"spark-binary": binary}))
+    connection = {"conn_type": "spark", "host": host, "extra": {"spark-binary": binary}}
+    os.environ["AIRFLOW_CONN_SPARK"] = json.dumps(connection)  # taken back by ``seen``
     return SparkSubmit("spark", **arguments).runner(env).run(job)
 
 
@@ -144,13 +148,10 @@ def test_what_the_site_hides_stays_hidden_beside_the_credentials(
 
 @pytest.mark.parametrize("binary", ["spark-submit", "spark3-submit"])
 def test_of_a_program_outside_sparks_folder_it_is_told_once_that_what_the_site_hides_is_not_known(
-    seen: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, binary: str
+    seen: Path, caplog: pytest.LogCaptureFixture, binary: str
 ) -> None:
     """A distribution's own script leads to Spark, or find_spark_home.py beside pip's finds no Spark."""
     if binary == "spark3-submit":
-        extra = {"spark-binary": binary}
-        connection = {"conn_type": "spark", "host": "local[1]", "extra": extra}
-        monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(connection))
         (seen.parent / "bin" / "find_spark_home.py").write_text("raise SystemExit(255)")
     for _ in range(2):
         submit_to_cluster(seen, secrets_conf="spark.kafka.orders.", binary=binary)
@@ -200,8 +201,90 @@ def test_a_driver_that_fails_without_a_report_is_told_of_without_its_secrets(see
 def test_a_submit_that_fails_does_not_tell_the_key_of_an_azure_account(seen: Path) -> None:
     conf = {"spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "hunter2=="}
     with pytest.raises(NotApplied, match="spark-submit") as failed:
-        submit(seen, "exit 3", conf=conf)
+        submit(seen, """grep 'account.key' "$SEEN/arguments"; exit 3""", conf=conf)
     assert "account.key.lake" in str(failed.value) and "hunter2" not in str(failed.value)
+
+
+PRINTED = """echo 'WARN Utils: your hostname resolves to a loopback address'
+echo 'Exception in thread "main" org.apache.spark.SparkException: %s'
+printf '\\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)\\n%%.0s' $(seq 200)
+exit 1"""
+
+
+def test_a_submit_that_fails_is_told_of_by_what_it_has_printed_and_not_by_its_command(seen: Path) -> None:
+    with pytest.raises(NotApplied) as failed:
+        submit(seen, PRINTED % "Cannot load main class")
+    assert failed.value.what == (
+        "The Spark job 'delta_describe' through spark failed: spark-submit ended with exit code 1.\n"
+        'Exception in thread "main" org.apache.spark.SparkException: Cannot load main class'
+    )
+
+
+def test_a_submit_that_gives_no_reason_is_told_of_by_its_last_lines(seen: Path) -> None:
+    with pytest.raises(NotApplied, match="exit code 137") as failed:
+        submit(seen, "seq 1000 1019; exit 137")
+    assert failed.value.what.endswith("exit code 137.\n1015\n1016\n1017\n1018\n1019")
+
+
+MASTERS = """case "$(sed -n '/^--master$/{n;p;q}' "$SEEN/arguments")" in
+local[[]1]) %s;;
+*) %s;;
+esac"""
+UNKNOWN = PRINTED % "Master must either be yarn or start with spark, k8s, or local"
+REPORTED = """echo '{"error": {"type": "NotApplied", "code": null, "what": "%s", "remedy": "x"}}' > "$report"; exit 1"""
+UNREAD = REPORTED % "The start of Spark failed: Py4JJavaError: o.a.s.SparkException: Could not parse Master URL: lcoal"
+
+
+@pytest.mark.parametrize("fails", [UNKNOWN, UNREAD], ids=["spark-submit", "the driver"])
+def test_a_master_that_spark_does_not_take_is_refused_until_the_host_of_the_connection_is_right(
+    seen: Path, fails: str
+) -> None:
+    ends = MASTERS % (RESULT, fails)
+    with pytest.raises(
+        Refused, match="Spark does not take the master of connection spark, whose host is 'lcoal'"
+    ) as no:
+        submit(seen, ends, host="lcoal")
+    assert no.value.code is codes.SPARK_CONNECTION and "Correct the host of the connection: local[2]" in no.value.remedy
+    assert "--conf" not in no.value.what and "Master" in no.value.what
+    assert submit(seen, ends) == {"ok": True}, "the remedy"
+
+
+HADOOP = "When running with master 'yarn' either HADOOP_CONF_DIR or YARN_CONF_DIR must be set in the environment."
+
+
+def test_a_worker_without_hadoops_configuration_is_refused_until_it_has_one(
+    seen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    ends = f"""if [ -n "$HADOOP_CONF_DIR" ]; then {RESULT}; else {(PRINTED % HADOOP).replace("'yarn'", "yarn")}; fi"""
+    with pytest.raises(Refused, match="whose host is 'yarn': When running with master") as no:
+        submit(seen, ends, host="yarn")
+    assert no.value.code is codes.SPARK_INCOMPLETE and "Set HADOOP_CONF_DIR or YARN_CONF_DIR" in no.value.remedy
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert submit(seen, ends, host="yarn") == {"ok": True}, "the remedy"
+
+
+def test_a_master_that_does_not_answer_is_asked_again_by_a_retry(seen: Path) -> None:
+    stopped = "The start of Spark failed: j.l.IllegalStateException: Cannot call methods on a stopped SparkContext. X"
+    with pytest.raises(NotApplied, match="nobody answers as the master of connection spark, whose host is") as failed:
+        submit(seen, REPORTED % stopped, host="spark://nobody:7077")
+    assert type(failed.value) is NotApplied and failed.value.code is codes.SPARK_UNREACHABLE
+
+
+@pytest.mark.parametrize("said", ["Invalid master URL", "Cannot call methods on a stopped SparkContext"])
+def test_an_error_of_a_job_is_not_taken_for_one_of_the_start(seen: Path, said: str) -> None:
+    what = f"The Spark job failed: ValueError: {said}"
+    with pytest.raises(NotApplied) as failed:
+        submit(seen, REPORTED % what)
+    assert type(failed.value) is NotApplied and failed.value.what == what
+
+
+def test_the_cause_behind_a_traceback_of_a_driver_without_a_report_is_quoted(seen: Path) -> None:
+    printed = ("Traceback (most recent call last):", "py4j.protocol.Py4JJavaError: An error occurred.", ": o.Odd: x")
+    ends = "\n".join(f"echo '{line}'" for line in (*printed, ": java.io.IOException: no folder")) + "\nexit 1"
+    with pytest.raises(NotApplied) as failed:
+        submit(seen, ends)
+    assert failed.value.what.endswith("Py4JJavaError: An error occurred.\n: java.io.IOException: no folder")
 
 
 def test_a_report_that_was_cut_off_is_as_good_as_none(seen: Path) -> None:

@@ -279,3 +279,36 @@ def test_a_sink_staged_again_needs_its_own_frame_and_no_other(
         assert users(result, epoch, sinks, ["orders"]) == {"orders": Frame()}
         with pytest.raises(Refused, match="no DataFrame for sink 'lost'"):
             users({"orders": Frame()}, epoch, ["orders"], ["lost"])
+
+
+@pytest.mark.parametrize("status", ["", "0", "3", "'no rows today'"])
+@pytest.mark.parametrize("where", ["app", "helper"])
+def test_a_transform_that_exits_is_refused_with_its_line_as_one_that_raises(
+    tmp_path: Path, status: str, where: str
+) -> None:
+    write(tmp_path, app="import helper, sys\ndef f(batch, epoch): helper.give_up()", helper="def give_up(): pass")
+    write(tmp_path, **{where: f"import sys\ndef f(*_): sys.exit({status})\ngive_up = f"})
+    epoch = transform.EpochContext.of(PLAN)
+    with transform.loaded(app(tmp_path)) as users, pytest.raises(Refused) as refused:
+        users("rows", epoch, ["orders"])
+    assert refused.value.code is codes.TRANSFORM_RAISED
+    assert "The transform f raised SystemExit. Nothing was written.\n" in refused.value.what
+    assert f"sys.exit({status})" in refused.value.what
+
+
+@pytest.mark.parametrize("where", ["app", "exiting"])
+def test_a_file_that_exits_while_it_is_loaded_is_refused_with_its_line(tmp_path: Path, where: str) -> None:
+    write(tmp_path, app="import exiting\ndef f(batch, epoch): return batch")
+    write(tmp_path, **{where: "import sys\nsys.exit(0)"})
+    with pytest.raises(Refused) as refused, transform.loaded(app(tmp_path)):
+        pass
+    assert refused.value.code is codes.TRANSFORM_BROKEN
+    assert "sys.exit(0)" in refused.value.what and refused.value.what.endswith("SystemExit: 0")
+
+
+@pytest.mark.parametrize("body", ["def f(batch, epoch): raise KeyboardInterrupt", "raise KeyboardInterrupt"])
+def test_what_ends_the_task_goes_through_the_transform(tmp_path: Path, body: str) -> None:
+    write(tmp_path, app=body)
+    epoch = transform.EpochContext.of(PLAN)
+    with pytest.raises(KeyboardInterrupt), transform.loaded(app(tmp_path)) as users:
+        users("rows", epoch, ["orders"])

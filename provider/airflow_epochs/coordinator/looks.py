@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_epochs import secrecy
-from airflow_epochs.errors import EpochError, Fenced, located
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Fenced, located
 
 
 class Result(Enum):
@@ -92,7 +92,7 @@ def _made(pipeline: str, look: Look) -> Checked:
         return _checked(look, Result.NOT_CHECKED, f"The pipeline went on meanwhile. {moved.what}")
     except EpochError as error:
         return replace(_checked(look, Result.FAILED, ""), error=error)
-    except Exception as error:  # of a library, or of a sink of the user's own: a run would show it as it is
+    except RAISED_BY_USERS as error:  # of a library, or of a sink of the user's own: a run would show it as it is
         return _checked(look, Result.FAILED, f"{type(error).__name__}: {error}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Sink
+from airflow_epochs.errors import RAISED_BY_USERS
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import from_spec
 
@@ -16,6 +17,6 @@ def is_at(sink: Sink, spec: JsonDict, today: Collection[Sink]) -> bool:
     """Whether a recorded sink writes to the place of ``sink``. No, if its kind is not installed any more."""
     try:
         return from_spec(spec, today).destination() == sink.destination()
-    except Exception as error:  # a sink of the user's own, or a damaged record, may raise anything
+    except RAISED_BY_USERS as error:  # a sink of the user's own, or a damaged record, may raise anything
         log.warning("A sink on record cannot be compared with sink %s of today: %r", sink.name, error)
         return False

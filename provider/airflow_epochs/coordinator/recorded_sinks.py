@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt, Source
-from airflow_epochs.errors import Corrupt, EpochError, Refused
+from airflow_epochs.errors import RAISED_BY_USERS, Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord, attempt_fields
 from airflow_epochs.sinks import from_spec
@@ -43,7 +43,7 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
         error.pipeline, error.epoch, error.attempt = opened.txn.pipeline, opened.txn.epoch, opened.txn.attempt
         error.sink = name
         raise
-    except Exception as error:  # a sink of the user's own may raise anything
+    except RAISED_BY_USERS as error:  # a sink of the user's own may raise anything
         why = repr(error)
     raise untrusted(opened, attempt_key(opened.txn.epoch, opened.txn.attempt, "open"), name, why)
 

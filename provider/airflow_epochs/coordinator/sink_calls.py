@@ -12,7 +12,7 @@ from reprlib import Repr
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Joint, LastEpoch, Planning, Positioned, Sink, SinkAttempt
-from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown, Refused, first_line
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, NotApplied, OutcomeUnknown, Refused, first_line
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
 from airflow_epochs.sinks import is_own
 
@@ -102,7 +102,7 @@ def asked(sink: object, method: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         if not _is_mistake(sink, error):
             raise
         raise NotApplied(_raised(sink, method, error), code=codes.SINK_FAULTY, sink=_name(sink)) from error
@@ -113,13 +113,13 @@ def _committing(sink: Sink, method: str) -> Iterator[None]:
     """As ``asked``, for a method that may have shown the epoch before it failed."""
     try:
         yield
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         if not _is_mistake(sink, error):
             raise
         raise OutcomeUnknown(_raised(sink, method, error), code=codes.SINK_COMMIT_FAULTY, sink=sink.name) from error
 
 
-def _is_mistake(sink: object, error: Exception) -> bool:
+def _is_mistake(sink: object, error: BaseException) -> bool:
     """Whether a class of the user's own raised it unawares. By Airflow's own errors a sink ends its task on purpose."""
     is_of_airflow = type(error).__module__.partition(".")[0] == "airflow"
     return is_own(sink) and not isinstance(error, EpochError) and not is_of_airflow
@@ -159,7 +159,7 @@ def _receipt(sink: Sink, method: str, receipt: object, attempt: SinkAttempt) -> 
     )
 
 
-def _raised(sink: object, method: str, error: Exception) -> str:
+def _raised(sink: object, method: str, error: BaseException) -> str:
     return f"The method `{method}` of {_described(sink)} raised {type(error).__name__}: {first_line(error)}"
 
 

@@ -8,9 +8,12 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Sink
 from airflow_epochs.coordinator.sink_calls import asked, faulty
-from airflow_epochs.errors import EpochError, Refused, located, without_code
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused, located, without_code
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import GROUP, from_spec, is_built_in, is_own, names_its_class
+
+_MISTAKES_IN_CODE = KeyError, AttributeError, SystemExit
+"""Of a ``from_spec`` that reads what ``spec`` does not write, or ends the process. Others are about an argument."""
 
 log = secrecy.logger(__name__)
 
@@ -77,8 +80,8 @@ def _rebuilt(sink: Sink, spec: JsonDict, pipeline: Pipeline) -> Sink:
         return from_spec(_recorded(spec), pipeline.sinks)
     except EpochError:
         raise
-    except Exception as error:  # a sink of the user's own may raise anything
-        if is_own(sink) and isinstance(error, (KeyError, AttributeError)):  # it reads what `spec` does not write
+    except RAISED_BY_USERS as error:  # a sink of the user's own may raise anything
+        if is_own(sink) and isinstance(error, _MISTAKES_IN_CODE):
             raise _unlike(sink, f"raised {type(error).__name__}: {error}") from error
         why = without_code(error) if isinstance(error, ValueError) else str(error)
         raise Refused(

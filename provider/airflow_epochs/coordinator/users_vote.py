@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from airflow_epochs import codes, secrecy
 from airflow_epochs.ballot import FUNCTION, TEXT_LENGTH_MAX, Ballot, VoteFunction
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import RAISED_BY_USERS, Refused
 from airflow_epochs.model import OpenRecord, StageReport, Vote, reasons_against
 from airflow_epochs.sinks.participant import vote_against
 
@@ -30,7 +30,7 @@ def _against(function: VoteFunction, ballot: Ballot) -> Refused | None:
     name = getattr(function, "__name__", repr(function))
     try:
         said = function(ballot)
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         log.exception("the function %s of `vote=` raised", name)
         what = f"The function {name} raised {type(error).__name__}: {error}"
         return Refused(_short(what), code=codes.VOTE_FUNCTION_FAILED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import RAISED_BY_USERS, Refused
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink
@@ -78,7 +78,7 @@ def _file_of(module: str) -> str | None:
     package = module.rpartition(".")[0]
     try:
         path = import_module(package).__path__ if package else None
-    except Exception:  # a package of the user's may raise anything
+    except RAISED_BY_USERS:  # a package of the user's may raise anything
         return None
     finders = (finder for finder in sys.meta_path if module and hasattr(finder, "find_spec"))
     return next((spec.origin for finder in finders if (spec := finder.find_spec(module, path))), None)

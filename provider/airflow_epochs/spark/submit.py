@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from airflow_epochs.contracts import Connection, Environment, Following, SparkJo
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.names import CLEAR_RULE, flaw_of_file, unclear_as_spelt
-from airflow_epochs.spark import on_yarn, processes, reports, site_settings, yarn
+from airflow_epochs.spark import on_yarn, processes, reports, site_settings, submit_failures, yarn
 from airflow_epochs.spark.driver import failures, kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.plans import StagePlan
@@ -266,11 +266,15 @@ class SubmitRunner:
     def _outcome(self, submit: _Submit, job: SparkJob, failure: Exception | None) -> JsonDict:
         report = reports.take(submit.report, self._storage())
         if report is not None and "error" in report:
-            raise failures.error_from_json(report["error"])
+            error = failures.error_from_json(report["error"])
+            starting = error.what.startswith(main.STARTING)
+            raise (submit_failures.of_start(error.what, submit.connection) if starting else None) or error
         if report is None or failure is not None:
-            said = secrecy.scrubbed(str(failure or "the driver left no complete report"))
+            said = submit_failures.told(failure, submit.printed)
+            if of_start := submit_failures.of_start(said, submit.connection):
+                raise of_start
             raise NotApplied(
-                f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
+                f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said}",
                 code=codes.SPARK_JOB_FAILED,
                 remedy="Look at the driver's log above, and correct the cause. Then clear the failed task.",
             )
@@ -301,6 +305,8 @@ class _Submit:
         conf: Mapping[str, str] | None = None,
     ) -> None:
         self._config, self._mode, self._token = config, _deploy_mode(config, connection), session["session_id"]
+        self.connection = connection
+        self.printed: Sequence[str] = ()
         self._binary = connection.extra.get("spark-binary") or "spark-submit"
         self._conf = dict(conf or {})
         self.application = _write(folder / "airflow_epochs_main.py", (Path(main.__file__)).read_bytes())
@@ -319,7 +325,7 @@ class _Submit:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         config = self._config
-        return SparkSubmitHook(
+        hook = SparkSubmitHook(
             conn_id=config.conn_id,
             conf={
                 **_DEFAULT_CONF,
@@ -337,6 +343,8 @@ class _Submit:
             deploy_mode=self._mode,  # always, so that no spark-defaults.conf says otherwise
             application_args=self._arguments(),
         )
+        self.printed = submit_failures.kept(hook)
+        return hook
 
     def _arguments(self) -> list[str]:
         arguments = ["--plan", str(self._plan), "--digest", self._digest, "--report", self.report]

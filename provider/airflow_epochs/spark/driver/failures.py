@@ -36,8 +36,9 @@ _BROKEN_RULE = re.compile(
 )
 _TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
-_TELLING = ("Traceback (most recent call last)", _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
-"""What says most, wherever it stands in the chain of causes: a user's Python error, and errors of Spark's Kafka reader.
+_TELLING = ("Traceback (most recent call last)", python_workers.DIED, _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
+"""What says most, wherever it stands in the chain of causes: a user's Python error, a Python worker that died, and
+errors of Spark's Kafka reader.
 """
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
@@ -96,9 +97,33 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
         return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
     if of_a_row := _about_a_row(text, doing):
         return of_a_row
-    if final := python_workers.refused(whole, text, doing):
-        return final
+    if of_worker := python_workers.refused(whole, text, doing) or python_workers.died(whole, text, doing):
+        return of_worker
+    if _is_without_cause(error):
+        return _without_cause(f"{type(error).__name__}: {text}", doing)
     return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
+
+
+def _is_without_cause(error: BaseException) -> bool:
+    """Whether a Connect server told no cause. Spark 4.2 tells none if one in the chain has no text of its own.
+
+    The last one behind a Python worker that died is such: Java's EOFException.
+    """
+    try:
+        from pyspark.errors.exceptions.connect import SparkException
+    except ImportError:  # of grpc: there is no Connect
+        return False
+    return isinstance(error, SparkException) and error.getStackTrace() is None
+
+
+def _without_cause(text: str, doing: str) -> NotApplied:
+    return NotApplied(
+        f"{doing} failed, and Spark Connect does not tell the cause. {text}",
+        code=codes.SPARK_JOB_FAILED,
+        remedy="Look for 'Lost task' in the log of the Spark Connect server: the cause stands there. If it is "
+        f"{python_workers.DIED!r}, do what docs/failures.md says of {codes.SPARK_WORKER_DIED.name}. Else correct the "
+        "cause. Then clear the failed task.",
+    )
 
 
 def _about_a_row(text: str, doing: str) -> Refused | None:

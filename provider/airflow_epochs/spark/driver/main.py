@@ -11,22 +11,34 @@ settings of the submit, because Spark shows those in its UI and event log.
 from __future__ import annotations
 
 import argparse
+import atexit
 import hashlib
 import json
 import logging
+import os
 import sys
+import threading
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import failures, jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JsonDict = dict[str, Any]
+
+log = secrecy.logger("airflow_epochs.spark.driver")
+
+STARTING = "The start of Spark"
+"""Begins the error of a driver that has got no Spark."""
+_TIDYING_S = 10.0
+"""How long handlers of the process's end may take, among them those of the user's libraries."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,7 +49,11 @@ def main(argv: Sequence[str]) -> int:
     failures.quiet_pyspark()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("airflow_epochs").setLevel(logging.INFO)
-    spark = SparkSession.builder.getOrCreate()
+    try:
+        spark = SparkSession.builder.getOrCreate()
+    except Exception as failure:
+        _leave_without_spark(given.report, failures.of_spark(failure, STARTING))
+        raise
     try:
         report = _report(spark, given)
         _leave(spark, given.report, report)
@@ -113,15 +129,61 @@ def _settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
 
 
+def _leave_without_spark(where: str, error: EpochError) -> None:
+    """Write the report of a Spark that did not start. At a URL only Spark could write it."""
+    if "://" not in where:
+        _write(where, json.dumps({"error": failures.error_as_json(error)}))
+
+
 def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
     """Write the report into a local file, or as text into a folder at a URL that the whole cluster reaches."""
     text = json.dumps(report)
     if "://" not in where:
-        Path(where).parent.mkdir(parents=True, exist_ok=True)
-        Path(where).write_text(text, encoding="utf-8")
+        _write(where, text)
         return
     spark.createDataFrame([(text,)], "report string").coalesce(1).write.mode("overwrite").text(where)
 
 
+def _write(where: str, text: str) -> None:
+    Path(where).parent.mkdir(parents=True, exist_ok=True)
+    Path(where).write_text(text, encoding="utf-8")
+
+
+def to_the_end(argv: Sequence[str]) -> NoReturn:
+    """Run the job, and end this process, whatever the user's code left running: the task waits for the process."""
+    code = 1
+    try:
+        code = main(argv)
+    except BaseException:  # a wrong argument, or a report that cannot be written
+        with suppress(ValueError):  # the user may have closed standard error
+            traceback.print_exc()
+    with suppress(ValueError):
+        _tell_of_threads()
+    _end(code)
+
+
+def _tell_of_threads() -> None:
+    running = [each.name for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    if running:
+        log.warning("The job is done. Threads that still run end with it, unfinished: %s", ", ".join(running))
+
+
+def _end(code: int) -> NoReturn:
+    """End this process as Python does, but wait for no thread, and for no child process longer than ``_TIDYING_S``."""
+    deadline = threading.Timer(_TIDYING_S, os._exit, [code])
+    deadline.daemon = True
+    deadline.start()
+    _flush()
+    atexit._run_exitfuncs()  # temporary files, profiles, and what libraries still have to send
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the user may have closed it
+            stream.flush()
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    to_the_end(sys.argv[1:])

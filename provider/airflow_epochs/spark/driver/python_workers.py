@@ -1,12 +1,13 @@
-"""Tells which errors of Spark's Python workers a retry cannot cure: a user's function that raises, two Pythons."""
+"""Tells what went wrong in Spark's Python workers: a user's function that raises, two Pythons, a worker that died."""
 
 from __future__ import annotations
 
 import re
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import NotApplied, Refused
 
+DIED = "Python worker exited unexpectedly"
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.M)
 _VERSIONS = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (.*?)(?:, PySpark cannot|$)", re.M)
@@ -26,6 +27,15 @@ def refused(whole: str, shown: str, doing: str) -> Refused | None:
         return None
     return Refused(
         f"{doing} failed: a Python function of the transform raised {raised}. {shown}", code=codes.UDF_RAISED
+    )
+
+
+def died(whole: str, shown: str, doing: str) -> NotApplied | None:
+    """The error if a Python worker ended without a word; else None. A kill for want of memory may not come again."""
+    if DIED not in whole:
+        return None
+    return NotApplied(
+        f"{doing} failed: a Python worker ended in the middle of its work. {shown}", code=codes.SPARK_WORKER_DIED
     )
 
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused
 from airflow_epochs.spark.driver import event_times
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
@@ -167,7 +167,7 @@ def _module(path: str, source: str) -> ModuleType:
     sys.modules[MODULE_NAME] = module  # dataclasses and typing look the module up while it is executed
     try:
         exec(compile(source, path, "exec"), module.__dict__)
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         raise Refused(
             f"The transform file {path} raises an error when it is loaded. Nothing was read or written.\n"
             f"{users_traceback(error, path)}",
@@ -239,7 +239,7 @@ class LoadedTransform:
                 return self.function(batch, epoch, state) if state else self.function(batch, epoch)
         except EpochError:
             raise
-        except Exception as error:
+        except RAISED_BY_USERS as error:
             raise self._raised(error) from error
 
     def frames_of(
@@ -257,7 +257,7 @@ class LoadedTransform:
             found |= self._per_sink(result, [letters], [letters], None)
         return found
 
-    def _raised(self, error: Exception) -> Refused:
+    def _raised(self, error: BaseException) -> Refused:
         return Refused(
             f"The transform {self.name} raised {type(error).__name__}. Nothing was written.\n"
             f"{users_traceback(error, self.path)}",
