@@ -66,7 +66,7 @@ def test_a_waiver_says_who_and_why_and_the_epoch_waits_for_the_other_sink_alone(
     ("epoch", "sink", "told"),
     [
         (1, "audit", "(?s)The epoch is complete.*epoch 1, sink audit"),
-        (3, "audit", "(?s)The epoch is new.*epoch 3, sink audit"),
+        (3, "audit", "(?s)The pipeline has no epoch 3.*epoch 3, sink audit"),
         (2, "gone", "waits for: audit, orders"),
     ],
 )

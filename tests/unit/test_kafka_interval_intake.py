@@ -21,7 +21,7 @@ from airflow_epochs.sources.kafka.interval import KEY, Coverage, recorded
 from airflow_epochs.sources.kafka.interval_intake import find_interval
 from airflow_epochs.sources.kafka.logs import ClusterLog, Log, Partition, TopicLog
 from airflow_epochs.sources.kafka.moves import to_offsets, to_time
-from airflow_epochs.sources.kafka.starting import ms_of
+from airflow_epochs.sources.kafka.starting import AtTime, ms_of
 from airflow_epochs.sources.kafka.waiting import Waiting
 from tests.support.records import complete
 
@@ -260,3 +260,10 @@ def test_whatever_runs_after_whatever_rewinds_each_hour_is_read_again_at_most_on
         else:
             assert was is None or first == was.ranges["orders"][0].end, "epochs have no gap"
             assert last == max(first, history.first_at(number + 1)), "and end with their hour"
+
+
+def test_a_pipeline_that_begins_after_the_calendar_refuses_an_interval_of_today() -> None:
+    late = replace(config("orders"), starting=AtTime(2**63 - 1))
+    with pytest.raises(Refused) as refused:
+        find_interval(Logs(orders=[9]), late, None, past(9))
+    assert refused.value.code is codes.INTERVAL_BEFORE

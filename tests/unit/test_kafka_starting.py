@@ -38,7 +38,8 @@ ACCEPTED: list[tuple[object, Starting]] = [
     ({"timestamp": "2026-01-01T00:00:00Z"}, AtTime(NEW_YEAR_MS)),
     ({"timestamp": NEW_YEAR}, AtTime(NEW_YEAR_MS)),
     ("9999-12-31T23:59:59.999Z", AtTime(LAST_MS)),
-    ({"timestamp": LAST_MS}, AtTime(LAST_MS)),
+    ("9999-12-31T23:59:59.999-01:00", AtTime(LAST_MS + 3_600_000)),  # as milliseconds may be: the end of the log
+    ({"timestamp": 2**63 - 1}, AtTime(2**63 - 1)),
     ({"orders": {"0": 5, 1: "7"}}, AtOffsets({"orders": {0: 5, 1: 7}})),
     ({"timestamp": {"0": 5}}, AtOffsets({"timestamp": {0: 5}})),  # a topic of that name
     ('{"orders": {"0": 5}}', AtOffsets({"orders": {0: 5}})),  # a DAG param
@@ -67,11 +68,6 @@ def test_every_form_means_the_same_after_a_round_trip_through_json(written: obje
         (datetime(2026, 1, 1), "must have a time zone"),
         ("1969-12-31T23:59:59Z", "before 1970"),
         ("0001-01-01T00:00+14:00", "before 1970"),
-        ("9999-12-31T23:59:59-12:00", "9999-12-31T23:59:59-12:00. It must not be after the year 9999, in UTC"),
-        ("9999-12-31T23:59:59.9999Z", "after the year 9999"),  # milliseconds are rounded up
-        (datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=1))), "after the year 9999"),
-        ({"timestamp": LAST_MS + 1}, "after the year 9999"),
-        ({"timestamp": "9999-12-31T23:59:59-12:00"}, "after the year 9999"),
         ({"timestamp": -1}, "whole number, 0 or larger"),
         ({"timestamp": True}, "whole number, 0 or larger"),
         ({"orders": 5}, r"`starting\['orders'\]` is 5. It must map partitions to offsets"),
@@ -89,7 +85,7 @@ def test_what_cannot_be_meant_is_named(written: object, complaint: str) -> None:
     "written",
     [
         *("yesterday", "earliest", "", "2026-01-01", "2026-01-01T00:00", "1969-12-31T23:59Z", "9" * 5000),
-        *("9999-12-31T23:59:59-12:00", "0001-01-01T00:00+14:00"),
+        *("9999-12-31T23:59:59-12:00", "9999-12-31T23:59:59.9999Z", "0001-01-01T00:00+14:00"),
         *('{"orders": {"0": 5}}', f'{{"timestamp": {"9" * 5000}}}'),
     ],
 )

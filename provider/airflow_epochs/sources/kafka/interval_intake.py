@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Interval, NotYet, Past, Position
@@ -99,8 +99,7 @@ def _is_within_a_row(brokers: Brokers, config: KafkaConfig, at: Interval, past: 
 def _from(starting: Starting) -> interval.Coverage | None:
     if not isinstance(starting, AtTime):
         return None
-    begins = datetime.fromtimestamp(starting.ms / 1000, timezone.utc)
-    return interval.Coverage(begins, begins)
+    return interval.Coverage(starting.at, starting.at)
 
 
 def _wait_until_over(at: Interval, config: KafkaConfig, past: Past, defers: bool) -> None:

@@ -13,7 +13,7 @@ from airflow_epochs.errors import BadArgument
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST_MS = 253_402_300_799_999
-"""Of the year 9999: no datetime tells a later one, and records of the ledger have times as text."""
+"""Of the year 9999: no datetime tells a later one."""
 _FORMS = (
     '"earliest", "latest", a time with its zone such as "2026-01-31T00:00:00Z" (or {"timestamp": ...} with a time or '
     'milliseconds since 1970), or offsets per partition such as {"orders": {"0": 4711}}'
@@ -36,6 +36,11 @@ class AtTime:
 
     ms: int
 
+    @property
+    def at(self) -> datetime:
+        """The time; the end of the year 9999, which no datetime passes, for a later one."""
+        return time_of(min(self.ms, _LAST_MS))
+
 
 @dataclass(frozen=True)
 class AtOffsets:
@@ -50,7 +55,7 @@ Starting = Earliest | Latest | AtTime | AtOffsets
 def parse_starting(value: object) -> Starting:
     """Parse the user's value. Raises BadArgument; the text names the accepted forms."""
     if isinstance(value, datetime):
-        return _at(_ms(value), value.isoformat())
+        return AtTime(_ms(value))
     if isinstance(value, Mapping):
         return _parse_mapping(value)
     if isinstance(value, str):
@@ -64,7 +69,7 @@ def parse_time(text: str) -> int:
         parsed = parse_starting(text)
     except ValueError:  # also a number with more digits than Python reads
         parsed = None
-    if not isinstance(parsed, AtTime):
+    if not isinstance(parsed, AtTime) or parsed.ms > _LAST_MS:
         raise bad(
             f"The time is {text!r}. It must be a time with its zone, such as 2026-01-31T00:00:00Z, from 1970 to the "
             "year 9999 in UTC."
@@ -109,14 +114,14 @@ def _parse_text(text: str) -> Starting:
                 f"`starting` begins with '{{' and is not valid JSON: {error}. If it is a template of a mapping, use "
                 "the filter tojson."
             ) from error
-    return _at(_ms_of_text(text), text)
+    return AtTime(_ms_of_text(text))
 
 
 def _parse_mapping(value: Mapping[Any, Any]) -> Starting:
     if not value:
         raise _no_form("an empty mapping")
     if set(value) == {"timestamp"} and not isinstance(value["timestamp"], Mapping):
-        return _at(_ms_of(value["timestamp"]), value["timestamp"])
+        return AtTime(_ms_of(value["timestamp"]))
     return AtOffsets({str(topic): _partitions(str(topic), offsets) for topic, offsets in value.items()})
 
 
@@ -129,12 +134,6 @@ def _partitions(topic: str, offsets: object) -> dict[int, int]:
         )
         for partition, offset in offsets.items()
     }
-
-
-def _at(ms: int, given: object) -> AtTime:
-    if ms > _LAST_MS:
-        raise bad(f"`starting` is {given}. It must not be after the year 9999, in UTC.")
-    return AtTime(ms)
 
 
 def _count(what: str, value: object) -> int:
