@@ -282,3 +282,10 @@ def test_a_key_that_is_too_long_for_its_index_is_a_vote_against_that_names_its_r
     assert "The row with the longest key: the record at topic 't', partition 3, offset 2." in reason
     pg.epoch(sink, transaction(1), None, rows(*good))
     assert pg.db.run("SELECT id FROM orders ORDER BY length(id)") == [(key,) for key in good]
+
+
+def test_a_value_that_is_too_long_for_an_index_beside_the_key_blames_no_key(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id text PRIMARY KEY, note bytea)", "CREATE INDEX ON orders (note)")
+    rows = pa.table({"id": ["a", "b"], "note": [b"n", bytes_key(2_800)]})
+    reason = pg.reason_against(pg.sink(mode="upsert", keys=["id"]), rows)
+    assert reason.startswith("EPOCHS-SQL-LIMIT") and "longest key" not in reason

@@ -17,7 +17,7 @@ from airflow_epochs.sinks.row_flaws import Check, require_sound, row_named
 from airflow_epochs.sinks.sql.database import RowRefused, Session
 from airflow_epochs.sinks.sql.table import SqlTable
 from airflow_epochs.sinks.sql.upsert import By, Upsert
-from airflow_epochs.sinks.sql.values import longest, row_at_line
+from airflow_epochs.sinks.sql.values import longest_key, row_at_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ class Load:
         except RowRefused as refused:
             if found := refused.row or (row_at_line(read(), self.fields, refused.line) if refused.line else None):
                 refused.what += f" The refused row: {row_named(*found, self._key_fields())}."
-            elif refused.code is codes.SQL_LIMIT and (found := longest(read(), self._key_fields())):
+            elif refused.code is codes.SQL_LIMIT and (found := longest_key(read(), self._key_fields())):
                 refused.what += f" The row with the longest key: {row_named(*found, self._key_fields())}."
             raise
         self._require_all(sent.rows, rows)

@@ -84,9 +84,13 @@ def row_at_line(
     return None
 
 
-def longest(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> tuple[pa.RecordBatch, int] | None:
-    """The row that has the most bytes in these columns: its batch, and its number there; None if there is none."""
-    most, found = -1, None
+_INDEXED = 2_600
+"""So many bytes of a row always fit into an index of PostgreSQL; a few more may, as it compresses them."""
+
+
+def longest_key(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> tuple[pa.RecordBatch, int] | None:
+    """The row with the most bytes in these columns: its batch, its number there; None if all fit into an index."""
+    most, found = _INDEXED, None
     for batch in batches if names else ():
         columns = [batch.column(name).to_pylist() for name in names]
         sizes = [sum(map(_size, values)) for values in zip(*columns, strict=True)]
