@@ -22,7 +22,7 @@ from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Sink, St
 from airflow_epochs.coordinator import renamed_sink, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, cause_and_remedy, with_remedy
-from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, Vote, VoteKind, records_upper_bound
+from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, Vote, VoteKind, records_upper_bound, starts_of
 
 log = secrecy.logger(__name__)
 
@@ -232,18 +232,37 @@ def replayed(task: TaskTry, first: int, epoch: int) -> list[OpenRecord]:
     Those that only brought earlier versions of tables back are left out: their sinks got no rows.
 
     Raises:
-        Corrupt: The record of one of them was pruned.
+        Corrupt: The record of one of them is gone, or reads less than a backfill of its epoch has to.
     """
-    attempts = [_completed(task, number) for number in range(first, epoch)]
+    attempts = [_whole(task, number) for number in range(first, epoch)]
     return [opened for opened in attempts if not opened.restored_to]
 
 
-def _completed(task: TaskTry, number: int) -> OpenRecord:
+def _whole(task: TaskTry, number: int) -> OpenRecord:
+    opened, complete = completed_by(task, number), task.ledger.complete_record(number)
+    if complete and not begins_as(opened, complete.ranges):
+        raise _gone(task, number, "was rebuilt `--without` a sink, and its open record lacks rows that this sink lacks")
+    return opened
+
+
+def completed_by(task: TaskTry, number: int) -> OpenRecord:
+    """The attempt that completed the epoch.
+
+    Raises:
+        Corrupt: Its record is gone.
+    """
     complete = task.ledger.complete_record(number)
     opened = task.ledger.open_record(number, complete.txn.attempt) if complete else None
     if opened is None:
         raise _gone(task, number, "has no open record any more: it was pruned (`keep_epochs`)")
+    if complete and opened.txn != complete.txn:
+        raise _gone(task, number, "was rebuilt, and its open record is that of another transaction")
     return opened
+
+
+def begins_as(opened: OpenRecord, ranges: Ranges) -> bool:
+    """Whether the attempt begins where ``ranges`` do. A rebuilt epoch may begin where a sink left out had ended."""
+    return starts_of(opened.ranges) == starts_of(ranges)
 
 
 def _gone(task: TaskTry, number: int, what: str) -> Corrupt:
