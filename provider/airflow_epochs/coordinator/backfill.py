@@ -180,7 +180,7 @@ def _replaced(task: TaskTry, sink: str, first: int, epoch: int, planned: Planned
     try:
         earlier = [] if why else replayed(task, first, epoch)
         require_input(task, planned.ranges, planned, earlier)
-    except Corrupt as gone:
+    except (Corrupt, Refused) as gone:  # Refused: for example, the user may not read a topic that was taken out
         why = gone.what
     if why:
         log.warning("sink %s takes epochs %s to %s as one, in which no key may come twice. %s", sink, first, epoch, why)
@@ -205,8 +205,19 @@ def require_input(task: TaskTry, ranges: Ranges, planned: PlannedEpoch, earlier:
     if earlier and isinstance(source, Versioned):
         inputs = [PlannedEpoch(ranges=each.ranges, state=each.source_state) for each in earlier]
         source.check_each([*inputs, planned], task.env)
-    else:
-        source.check(ranges, planned.state, task.env)
+        return
+    for each in (PlannedEpoch(ranges=ranges, state=planned.state), *_taken_out(ranges, earlier)):
+        source.check(each.ranges, each.state, task.env)
+
+
+def _taken_out(ranges: Ranges, earlier: Sequence[OpenRecord]) -> Iterable[PlannedEpoch]:
+    """What the epochs together read of topics that ``ranges`` lacks: these were taken out of the source since."""
+    found = set(ranges)
+    for last in reversed(earlier):
+        gone = {topic: of for topic, of in last.ranges.items() if topic not in found}
+        if gone:
+            yield PlannedEpoch(ranges=widened(gone, [each.ranges for each in earlier]), state=last.source_state)
+        found |= gone.keys()
 
 
 def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
