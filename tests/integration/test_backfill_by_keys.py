@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,15 @@ import pytest
 from airflow_epochs import DeltaSink, SqlSink, codes
 from airflow_epochs.contracts import Sink
 from airflow_epochs.coordinator import backfill as backfills
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.dry_run import dry_run
+from airflow_epochs.coordinator.rebuilding import planning, recording, wording
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OpenRecord, Run
 from stack.postgres import Postgres
+from tests.support.environment import Action
+from tests.support.remedies import restored
 from tests.support.sql_pipeline import COLUMNS, Related
 from tests.support.sql_world import Db, new_postgres, new_sqlite
 from tests.support.state_clicks import EPOCH
@@ -93,7 +101,7 @@ def test_an_upsert_that_cannot_take_its_epochs_one_by_one_says_so_and_goes_on_as
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = newest_in(tmp_path)
-    monkeypatch.setattr(backfills, "REPLAYED_MAX", 1)
+    monkeypatch.setattr(backfills, "REPLAYED_WITHOUT_STATE_MAX", 1)
     error = world.run(3)
     assert isinstance(error, Refused) and error.code is codes.GLOBAL_ABORT
     assert "EPOCHS-SQL-ROWS-UNFIT" in str(error)
@@ -119,3 +127,81 @@ def test_an_upsert_in_a_pipeline_without_state_replays_the_epochs_that_it_begins
     assert isinstance(opened, OpenRecord) and opened.sinks["gold"].replayed_from == 1
     assert world.run(3) is None
     assert world.shown("gold") == world.shown("orders")
+
+
+# -- over a ledger that was rebuilt -----------------------------------------------------------------------------------
+
+BY = Account(who="ann", why="the disk is gone")
+
+
+def keyed_pair(folder: Path) -> Related:
+    keys = {"mode": "upsert", "keys": ["partition", "offset"]}
+    world = Related(folder, new_sqlite(folder), names=("orders", "audit"), options=keys)
+    for name in world.names:
+        world.db.run(f'CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (partition, "offset"))')
+    return world
+
+
+@pytest.fixture
+def old_copy(tmp_path: Path) -> Related:
+    """`audit` has epoch 1 of three. The copy of the ledger that is left has epoch 3 undecided."""
+    world = keyed_pair(tmp_path)
+    after(world, 1)
+    after(replace(world, names=("orders",)), 2)
+    ledger, backup = tmp_path / "ledger", tmp_path / "backup"
+    after(replace(world, names=("orders",)), 3, {"decision.put": lambda: shutil.copytree(ledger, backup)})
+    restored(ledger, backup)
+    return world
+
+
+def after(world: Related, number: int, at: Mapping[str, Action] | None = None) -> None:
+    world.source.produce(4)
+    assert world.run(number, at) is None
+
+
+def rebuilt_without_audit(world: Related) -> Related:
+    """The pipeline as the command says: `audit` has another name, and a backfill."""
+    plan = planning.plan(world.coordinator().task, ["audit"])
+    assert plan
+    recording.carry_out(world.coordinator().task, plan, by=BY)
+    (first,) = re.findall(r'backfill=\{"<the new name>": (\d+)\}', "".join(wording.announced(plan)))
+    return replace(world, names=("orders", "audit_2"), tables={"audit_2": "audit"}, backfill={"audit_2": int(first)})
+
+
+def test_an_upsert_left_out_by_a_rebuild_gets_all_that_it_lacks_though_the_open_record_that_is_left_has_less(
+    old_copy: Related, caplog: pytest.LogCaptureFixture
+) -> None:
+    after(rebuilt_without_audit(old_copy), 4)
+    old_copy.require_all_shown("orders", "audit")
+    assert "as one, in which no key may come twice. Epoch 3 was rebuilt `--without` a sink" in caplog.text
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Related:
+    """`audit` has epochs 1 and 2 of three. The ledger that is left opened another epoch 3, with less input."""
+    world = keyed_pair(tmp_path)
+    ledger, before, other = tmp_path / "ledger", tmp_path / "before", tmp_path / "other"
+    after(world, 1)
+    after(world, 2, {"complete.landed": lambda: shutil.copytree(ledger, before)})
+    orders = replace(world, names=("orders",))
+    orders.source.produce(4)
+    orders.coordinator().open(Run("dag", "run 3"))
+    ledger.rename(other)
+    restored(ledger, before)
+    after(orders, 3)
+    restored(ledger, other)
+    return world
+
+
+def test_the_open_record_of_another_transaction_is_not_replayed_for_an_upsert(
+    fork: Related, caplog: pytest.LogCaptureFixture
+) -> None:
+    after(rebuilt_without_audit(fork), 4)
+    fork.require_all_shown("orders", "audit")
+    assert "Epoch 3 was rebuilt, and its open record is that of another transaction" in caplog.text
+
+
+def test_a_rebuilt_epoch_is_played_again_with_the_input_that_its_sinks_got(old_copy: Related) -> None:
+    rebuilt_without_audit(old_copy)
+    played = dry_run(replace(old_copy, names=("orders",)).coordinator().task, 3, sample=0)
+    assert played.metrics["rows_in"] == 4

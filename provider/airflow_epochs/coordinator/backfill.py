@@ -22,12 +22,15 @@ from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Sink, St
 from airflow_epochs.coordinator import renamed_sink, state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, cause_and_remedy, with_remedy
-from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, Vote, VoteKind, records_upper_bound
+from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, Vote, VoteKind, records_upper_bound, starts_of
 
 log = secrecy.logger(__name__)
 
 REPLAYED_MAX = 100
 """How many earlier epochs a backfill may replay: Spark plans all of them as one job."""
+
+REPLAYED_WITHOUT_STATE_MAX = 20
+"""As ``REPLAYED_MAX``, without state and event time: the sink can take more as one, which Spark plans at once."""
 
 _WITHOUT_BACKFILL = (
     "If only rows of earlier epochs are the cause, you may let `backfill` name a later epoch, or remove the sink from "
@@ -180,7 +183,7 @@ def _replaced(task: TaskTry, sink: str, first: int, epoch: int, planned: Planned
     try:
         earlier = [] if why else replayed(task, first, epoch)
         require_input(task, planned.ranges, planned, earlier)
-    except Corrupt as gone:
+    except (Corrupt, Refused) as gone:  # Refused: for example, the user may not read a topic that was taken out
         why = gone.what
     if why:
         log.warning("sink %s takes epochs %s to %s as one, in which no key may come twice. %s", sink, first, epoch, why)
@@ -205,8 +208,19 @@ def require_input(task: TaskTry, ranges: Ranges, planned: PlannedEpoch, earlier:
     if earlier and isinstance(source, Versioned):
         inputs = [PlannedEpoch(ranges=each.ranges, state=each.source_state) for each in earlier]
         source.check_each([*inputs, planned], task.env)
-    else:
-        source.check(ranges, planned.state, task.env)
+        return
+    for each in (PlannedEpoch(ranges=ranges, state=planned.state), *_taken_out(ranges, earlier)):
+        source.check(each.ranges, each.state, task.env)
+
+
+def _taken_out(ranges: Ranges, earlier: Sequence[OpenRecord]) -> Iterable[PlannedEpoch]:
+    """What the epochs together read of topics that ``ranges`` lacks: these were taken out of the source since."""
+    found = set(ranges)
+    for last in reversed(earlier):
+        gone = {topic: of for topic, of in last.ranges.items() if topic not in found}
+        if gone:
+            yield PlannedEpoch(ranges=widened(gone, [each.ranges for each in earlier]), state=last.source_state)
+        found |= gone.keys()
 
 
 def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
@@ -221,8 +235,9 @@ def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
     found = task.pipeline.sink(sink)
     if isinstance(found, Replacing) and found.replaces_by() is None:
         return "A state table, or a sink of its mode, takes each epoch by itself."
-    if earlier > REPLAYED_MAX:
-        return f"These are {earlier} epochs, and one Spark job replays at most {REPLAYED_MAX}."
+    at_most = REPLAYED_MAX if depends_on_epochs(task) else REPLAYED_WITHOUT_STATE_MAX
+    if earlier > at_most:
+        return f"These are {earlier} epochs, and one Spark job replays at most {at_most}."
     return None
 
 
@@ -232,18 +247,37 @@ def replayed(task: TaskTry, first: int, epoch: int) -> list[OpenRecord]:
     Those that only brought earlier versions of tables back are left out: their sinks got no rows.
 
     Raises:
-        Corrupt: The record of one of them was pruned.
+        Corrupt: The record of one of them is gone, or reads less than a backfill of its epoch has to.
     """
-    attempts = [_completed(task, number) for number in range(first, epoch)]
+    attempts = [_whole(task, number) for number in range(first, epoch)]
     return [opened for opened in attempts if not opened.restored_to]
 
 
-def _completed(task: TaskTry, number: int) -> OpenRecord:
+def _whole(task: TaskTry, number: int) -> OpenRecord:
+    opened, complete = completed_by(task, number), task.ledger.complete_record(number)
+    if complete and not begins_as(opened, complete.ranges):
+        raise _gone(task, number, "was rebuilt `--without` a sink, and its open record lacks rows that this sink lacks")
+    return opened
+
+
+def completed_by(task: TaskTry, number: int) -> OpenRecord:
+    """The attempt that completed the epoch.
+
+    Raises:
+        Corrupt: Its record is gone.
+    """
     complete = task.ledger.complete_record(number)
     opened = task.ledger.open_record(number, complete.txn.attempt) if complete else None
     if opened is None:
         raise _gone(task, number, "has no open record any more: it was pruned (`keep_epochs`)")
+    if complete and opened.txn != complete.txn:
+        raise _gone(task, number, "was rebuilt, and its open record is that of another transaction")
     return opened
+
+
+def begins_as(opened: OpenRecord, ranges: Ranges) -> bool:
+    """Whether the attempt begins where ``ranges`` do. A rebuilt epoch may begin where a sink left out had ended."""
+    return starts_of(opened.ranges) == starts_of(ranges)
 
 
 def _gone(task: TaskTry, number: int, what: str) -> Corrupt:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
 from airflow_epochs.coordinator import schemas, state_tables, users_vote
-from airflow_epochs.coordinator.backfill import replayed, require_input_of
+from airflow_epochs.coordinator.backfill import completed_by, require_input_of
 from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
 from airflow_epochs.coordinator.sink_specs import readable_spec
 from airflow_epochs.coordinator.task import TaskTry
@@ -128,12 +128,12 @@ def _complete(ledger: Ledger, pipeline: str, epoch: int) -> CompleteRecord:
 def _recorded(task: TaskTry, epoch: int) -> OpenRecord:
     """The attempt that completed the epoch."""
     try:
-        found = replayed(task, epoch, epoch + 1)
+        found = completed_by(task, epoch)
     except Corrupt as gone:
         raise _gone(task, epoch, gone) from gone
-    if not found:
+    if found.restored_to:
         raise _unsuitable(task, epoch, "It read no input: it only brought earlier versions of tables back")
-    return found[0]
+    return found
 
 
 def _played(task: TaskTry, recorded: OpenRecord) -> OpenRecord:

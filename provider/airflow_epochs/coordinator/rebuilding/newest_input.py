@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Ends
-from airflow_epochs.coordinator.backfill import depends_on_epochs
+from airflow_epochs.coordinator.backfill import begins_as, depends_on_epochs
 from airflow_epochs.coordinator.rebuilding.evidence import LastEpochs, listed
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
@@ -19,7 +19,6 @@ from airflow_epochs.model import (
     TransactionId,
     moved_in,
     starting_at_ends,
-    starts_of,
 )
 
 
@@ -59,11 +58,11 @@ def newest_input(
 
 
 def _can_be_replayed(task: TaskTry, txn: TransactionId, ranges: Ranges) -> bool:
-    """Whether a backfill can have the newest epoch. With state or event time, its open record alone is replayed."""
+    """Whether a backfill can have the newest epoch. With state or event time, only its open record can give it that."""
     if not depends_on_epochs(task):
         return True
     opened = task.ledger.open_record(txn.epoch, txn.attempt)
-    return opened is not None and opened.txn == txn and starts_of(opened.ranges) == starts_of(ranges)
+    return opened is not None and opened.txn == txn and begins_as(opened, ranges)
 
 
 # -- by the sinks that are left out -----------------------------------------------------------------------------------
