@@ -101,7 +101,7 @@ def test_an_upsert_that_cannot_take_its_epochs_one_by_one_says_so_and_goes_on_as
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = newest_in(tmp_path)
-    monkeypatch.setattr(backfills, "REPLAYED_WITHOUT_STATE_MAX", 1)
+    monkeypatch.setattr(backfills, "REPLAYED_MAX", 1)
     error = world.run(3)
     assert isinstance(error, Refused) and error.code is codes.GLOBAL_ABORT
     assert "EPOCHS-SQL-ROWS-UNFIT" in str(error)

@@ -29,9 +29,6 @@ log = secrecy.logger(__name__)
 REPLAYED_MAX = 100
 """How many earlier epochs a backfill may replay: Spark plans all of them as one job."""
 
-REPLAYED_WITHOUT_STATE_MAX = 20
-"""As ``REPLAYED_MAX``, without state and event time: the sink can take more as one, which Spark plans at once."""
-
 _WITHOUT_BACKFILL = (
     "If only rows of earlier epochs are the cause, you may let `backfill` name a later epoch, or remove the sink from "
     "it: the sink then begins with this epoch, and lacks the rows of those before. Then clear the failed tasks."
@@ -235,9 +232,8 @@ def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
     found = task.pipeline.sink(sink)
     if isinstance(found, Replacing) and found.replaces_by() is None:
         return "A state table, or a sink of its mode, takes each epoch by itself."
-    at_most = REPLAYED_MAX if depends_on_epochs(task) else REPLAYED_WITHOUT_STATE_MAX
-    if earlier > at_most:
-        return f"These are {earlier} epochs, and one Spark job replays at most {at_most}."
+    if earlier > REPLAYED_MAX:
+        return f"These are {earlier} epochs, and one Spark job replays at most {REPLAYED_MAX}."
     return None
 
 

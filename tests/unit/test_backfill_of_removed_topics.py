@@ -1,4 +1,4 @@
-"""Which backfills replay each of their epochs: by the topics that these read, and by how many they are."""
+"""A backfill whose epochs read a topic that was taken out of the source since."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Deleting(MemorySource):
 
 
 class Lab:
-    """Three epochs, unless told otherwise: `a` is in all of them, `b` in the first two. Then `gold` begins."""
+    """Three epochs: `a` is in all of them, `b` in the first two. Then `gold` begins with the first."""
 
-    def __init__(self, *epochs: tuple[str, ...]) -> None:
+    def __init__(self) -> None:
         self.world = MemoryWorld()
-        for number, topics in enumerate(epochs or (("a", "b"), ("a", "b"), ("a",)), start=1):
+        for number, topics in enumerate((("a", "b"), ("a", "b"), ("a",)), start=1):
             for topic in topics:
                 self.world.produce(topic, 0, [f"{topic}{number}"])
             run_epoch(self.coordinator(("orders",), topics), Run("dag", f"r{number}"))
@@ -89,18 +89,3 @@ def test_with_event_time_a_backfill_of_a_topic_that_is_gone_opens_nothing_and_it
     assert error.value.code is codes.BACKFILL_GONE and "Let `backfill` name a later epoch" in error.value.remedy
     run_epoch(lab.with_gold({"b": Corrupt}, event_time=timed, backfill={"gold": 3}), Run("dag", "r4"))
     assert lab.world.table("gold").values() == ["a3", "a4"]
-
-
-def replayed_from(lab: Lab, first: int, event_time: EventTime | None = None) -> int | None:
-    opened = lab.with_gold({}, backfill={"gold": first}, event_time=event_time).open(Run("dag", "next"))
-    assert isinstance(opened, OpenRecord)
-    return opened.sinks["gold"].replayed_from
-
-
-@pytest.mark.parametrize(("first", "event_time", "replays"), [(1, None, False), (2, None, True), (1, "10 s", True)])
-def test_an_upsert_takes_more_than_20_epochs_as_one_and_with_event_time_each_by_itself(
-    first: int, event_time: str | None, replays: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    lab = Lab(*[("a",)] * 21)
-    assert replayed_from(lab, first, EventTime(event_time) if event_time else None) == (first if replays else None)
-    assert ("These are 21 epochs, and one Spark job replays at most 20." in caplog.text) is not replays
