@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -355,8 +355,9 @@ def test_a_remedy_says_so_if_the_dag_is_paused(tmp_path: Path, monkeypatch: pyte
     assert f"`airflow dags unpause {lab.harness.dag.dag_id}`" in lab.refused().remedy
 
 
-def test_a_backfill_runs_a_green_run_of_the_next_interval_again_after_a_rewind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("minutes", [0, 30])
+def test_a_backfill_runs_a_green_run_of_the_interval_again_into_which_a_rewind_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
     lab = Intervals(tmp_path, monkeypatch)
     lab.backfilled(9)
@@ -365,7 +366,7 @@ def test_a_backfill_runs_a_green_run_of_the_next_interval_again_after_a_rewind(
         position=Position(ranges={"orders": (OffsetRange(0, 9, 9),)}, state={}),
         again={"orders": (OffsetRange(0, 9, 10),)},
         ahead={"orders": (OffsetRange(0, 9, 10),)},
-        back_to=at(9).isoformat(),
+        back_to=(at(9) + timedelta(minutes=minutes)).isoformat(),
     )
     orders.put(lab.fresh, orders.standing(lab.fresh, "orders"), "rewind", ME, move)
     lab.harness.ended_backfills()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Interval
@@ -17,9 +16,10 @@ if TYPE_CHECKING:
     from airflow.timetables.base import DagRunInfo
 
 COMMAND = "airflow backfill create"
-_DAY = timedelta(days=1)
-_LOOKED_AT = 10_000
-"""So many intervals of a day and a bit: they may be short, and the timetable's local time up to a day ahead."""
+_BACK = [timedelta(0), *(timedelta(minutes=2**n) for n in range(23))]
+"""So far back may begin what is not over at a time. Twice as far each time: few short intervals lie in between."""
+_FAR = timedelta(days=8 * 366)
+"""A leap day may be so far away."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,40 @@ def of_interval(dag_id: str, interval: Interval) -> str:
 
 
 def next_interval(dag_id: str, time: datetime) -> Interval | None:
-    """The first interval that begins then or later, by the DAG's timetable; None if that does not tell."""
+    """The first interval that is not over at that time, by the DAG's timetable; None if that does not tell."""
     dag = _dag(dag_id)
     if dag is None or not dag.timetable.periodic:
         return None
-    infos = islice(dag.iter_dagrun_infos_between(time - _DAY, datetime.now(timezone.utc) + _DAY), _LOOKED_AT)
-    intervals = filter(None, (_interval(dag, info) for info in infos))
-    return next((each for each in intervals if each.start >= time and each.end > each.start), None)
+    found = next((each for each in _near(dag, time) if each.end > time), None)
+    return found if found and found.start < found.end else None
+
+
+def _near(dag: SerializedDAG, time: datetime) -> Iterator[Interval]:
+    """Intervals from one that begins at that time, or is over by then."""
+    for back in _BACK:
+        first = next(_intervals(dag, time - back, time), None)
+        if first and (first.start == time or first.end <= time):
+            return _intervals(dag, time - back, time)
+    return _intervals(dag, time, time)
+
+
+def _intervals(dag: SerializedDAG, since: datetime, time: datetime) -> Iterator[Interval]:
+    """The intervals that the timetable has from ``since`` until long after ``time``, as far as all have one."""
+    infos = dag.iter_dagrun_infos_between(_as_date(dag, since), _as_date(dag, time + _FAR))
+    for interval in (_interval(dag, info) for info in infos):
+        if interval is None:
+            return
+        yield interval
+
+
+def _as_date(dag: SerializedDAG, time: datetime) -> datetime:
+    """The date by which Airflow means this time: of partitions, what clocks in the timetable's zone show then."""
+    date = datetime.fromtimestamp(time.timestamp(), timezone.utc)  # a sum with Pendulum's times may lose its zone
+    if dag.timetable.partitioned:
+        for _ in range(2):  # the first time, the clocks may have changed between the time and the date
+            meant = dag.timetable.localize_partition_datetime(date)
+            date += timedelta(seconds=time.timestamp() - meant.timestamp())
+    return date
 
 
 def _dag(dag_id: str) -> SerializedDAG | None:
@@ -114,14 +141,10 @@ def _date(dag: SerializedDAG, interval: Interval) -> datetime | None:
 
 
 def _dates(dag: SerializedDAG, interval: Interval) -> Iterator[datetime]:
-    """Dates that may be the one: a timetable takes the interval's start, its end, or the start in its local time."""
-    start = interval.start.astimezone(timezone.utc)
-    yield start
+    """Dates that may be the one: a timetable takes the interval's start, or its end."""
+    yield _as_date(dag, interval.start)
     if not dag.timetable.partitioned:
-        yield interval.end.astimezone(timezone.utc)
-        return
-    for info in islice(dag.iter_dagrun_infos_between(start, start + _DAY), 1):
-        yield start + (start - _begin(info).astimezone(timezone.utc))
+        yield _as_date(dag, interval.end)
 
 
 def _begin(info: DagRunInfo) -> datetime:
