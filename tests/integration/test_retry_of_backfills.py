@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, CronTriggerTimetable
@@ -337,6 +338,22 @@ def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_n
         lab.retried()
         lab.started()
     assert lab.has_read() == [9, 10]
+
+
+def test_the_page_looks_for_the_next_interval_only_where_it_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, browser = Intervals(tmp_path, monkeypatch), Browser("USER")
+    looks = Mock(wraps=backfills.next_interval)
+    monkeypatch.setattr(backfills, "next_interval", looks)
+    with browser.client:
+        lab.backfilled(9)
+        lab.started()
+        assert "actions/retry" not in browser.page(ORDERS)
+        assert looks.call_count == 0
+        assert lab.run("by_hand").state == "failed"
+        assert backfills.COMMAND in browser.page(ORDERS)
+        assert looks.call_count == 1
 
 
 def test_an_interval_that_is_not_over_is_left_to_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
