@@ -44,7 +44,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Any:
         with DAG("daily", schedule=schedule, start_date=utc("2026-01-01T00:00")) as dag:
             pass
         found = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-        monkeypatch.setattr(backfills, "_dag", lambda dag_id: found)
+        monkeypatch.setattr(backfills, "stored_dag", lambda dag_id: found)
         monkeypatch.setattr(backfills, "_is_green", lambda dag_id, interval: False)
         return found
 

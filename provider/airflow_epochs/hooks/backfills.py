@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Interval
 from airflow_epochs.hooks.intervals import interval_of
+from airflow_epochs.hooks.known_runs import stored_dag
 from airflow_epochs.model import Run
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ def halted(run: Run) -> Halted | None:
 
 def is_by_partition(dag_id: str) -> bool:
     """Whether a backfill makes new runs of the DAG, for partitions, and does not clear those that are there."""
-    dag = _dag(dag_id)
+    dag = stored_dag(dag_id)
     return dag is not None and dag.timetable.partitioned
 
 
 def of_interval(dag_id: str, interval: Interval) -> str:
     """The command for a backfill of this interval; empty if the DAG's timetable has no such one."""
-    dag = _dag(dag_id)
+    dag = stored_dag(dag_id)
     date = _date(dag, interval) if dag else None
     if date is None:
         return ""
@@ -83,7 +84,7 @@ def of_interval(dag_id: str, interval: Interval) -> str:
 
 def next_interval(dag_id: str, time: datetime) -> Interval | None:
     """The first interval that is not over at that time, by the DAG's timetable; None if that does not tell."""
-    dag = _dag(dag_id)
+    dag = stored_dag(dag_id)
     if dag is None or not dag.timetable.periodic:
         return None
     found = next((each for each in _near(dag, time) if each.end > time), None)
@@ -116,14 +117,6 @@ def _as_date(dag: SerializedDAG, time: datetime) -> datetime:
             meant = dag.timetable.localize_partition_datetime(date)
             date += timedelta(seconds=time.timestamp() - meant.timestamp())
     return date
-
-
-def _dag(dag_id: str) -> SerializedDAG | None:
-    from airflow.models.dagbag import DBDagBag
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
 
 
 def _interval(dag: SerializedDAG, info: DagRunInfo) -> Interval | None:

@@ -27,7 +27,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED, RUNNING, newest_run, state_of
+from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED, RUNNING, newest_run, state_of, stored_dag
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
@@ -399,14 +399,13 @@ def _known_run_of(ledger: Ledger, view: EpochView | None, dag_id: str) -> tuple[
 
 def _interval(run: Run) -> Interval | None:
     """The data interval of a run, as its tasks know it; None if it has none, or Airflow has forgotten it."""
-    from airflow.models.dagbag import DBDagBag
     from airflow.models.dagrun import DagRun
     from airflow.sdk.timezone import coerce_datetime
     from airflow.utils.session import create_session
 
+    dag = stored_dag(run.dag_id)
     with create_session() as session:
         found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
-        dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
         if found is None or dag is None:
             return None
         times = ("data_interval_start", "data_interval_end", "partition_date")
@@ -501,14 +500,13 @@ def _clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     retries follow a correction of the code.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
-    from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
     tasks = [*_not_green(run), *_marked_green(ledger, pipeline, run)]
+    dag = stored_dag(run.dag_id)
+    if dag is None:
+        raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
     with create_session() as session:
-        dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
-        if dag is None:
-            raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
         newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
         dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
 
