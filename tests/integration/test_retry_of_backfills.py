@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, CronTriggerTimetable
@@ -339,6 +340,22 @@ def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_n
     assert lab.has_read() == [9, 10]
 
 
+def test_the_page_looks_for_the_next_interval_only_where_it_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, browser = Intervals(tmp_path, monkeypatch), Browser("USER")
+    looks = Mock(wraps=backfills.next_interval)
+    monkeypatch.setattr(backfills, "next_interval", looks)
+    with browser.client:
+        lab.backfilled(9)
+        lab.started()
+        assert "actions/retry" not in browser.page(ORDERS)
+        assert looks.call_count == 0
+        assert lab.run("by_hand").state == "failed"
+        assert backfills.COMMAND in browser.page(ORDERS)
+        assert looks.call_count == 1
+
+
 def test_an_interval_that_is_not_over_is_left_to_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Intervals(tmp_path, monkeypatch)
     lab.backfilled(9)
@@ -355,8 +372,9 @@ def test_a_remedy_says_so_if_the_dag_is_paused(tmp_path: Path, monkeypatch: pyte
     assert f"`airflow dags unpause {lab.harness.dag.dag_id}`" in lab.refused().remedy
 
 
-def test_a_backfill_runs_a_green_run_of_the_next_interval_again_after_a_rewind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("minutes", [0, 30])
+def test_a_backfill_runs_a_green_run_of_the_interval_again_into_which_a_rewind_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
     lab = Intervals(tmp_path, monkeypatch)
     lab.backfilled(9)
@@ -365,7 +383,7 @@ def test_a_backfill_runs_a_green_run_of_the_next_interval_again_after_a_rewind(
         position=Position(ranges={"orders": (OffsetRange(0, 9, 9),)}, state={}),
         again={"orders": (OffsetRange(0, 9, 10),)},
         ahead={"orders": (OffsetRange(0, 9, 10),)},
-        back_to=at(9).isoformat(),
+        back_to=(at(9) + timedelta(minutes=minutes)).isoformat(),
     )
     orders.put(lab.fresh, orders.standing(lab.fresh, "orders"), "rewind", ME, move)
     lab.harness.ended_backfills()

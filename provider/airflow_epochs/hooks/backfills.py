@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Interval
 from airflow_epochs.hooks.intervals import interval_of
+from airflow_epochs.hooks.known_runs import stored_dag
 from airflow_epochs.model import Run
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from airflow.timetables.base import DagRunInfo
 
 COMMAND = "airflow backfill create"
-_DAY = timedelta(days=1)
-_LOOKED_AT = 10_000
-"""So many intervals of a day and a bit: they may be short, and the timetable's local time up to a day ahead."""
+_BACK = [timedelta(0), *(timedelta(minutes=2**n) for n in range(23))]
+"""So far back may begin what is not over at a time. Twice as far each time: few short intervals lie in between."""
+_FAR = timedelta(days=8 * 366)
+"""A leap day may be so far away."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ def halted(run: Run) -> Halted | None:
 
 def is_by_partition(dag_id: str) -> bool:
     """Whether a backfill makes new runs of the DAG, for partitions, and does not clear those that are there."""
-    dag = _dag(dag_id)
+    dag = stored_dag(dag_id)
     return dag is not None and dag.timetable.partitioned
 
 
 def of_interval(dag_id: str, interval: Interval) -> str:
     """The command for a backfill of this interval; empty if the DAG's timetable has no such one."""
-    dag = _dag(dag_id)
+    dag = stored_dag(dag_id)
     date = _date(dag, interval) if dag else None
     if date is None:
         return ""
@@ -82,21 +83,40 @@ def of_interval(dag_id: str, interval: Interval) -> str:
 
 
 def next_interval(dag_id: str, time: datetime) -> Interval | None:
-    """The first interval that begins then or later, by the DAG's timetable; None if that does not tell."""
-    dag = _dag(dag_id)
+    """The first interval that is not over at that time, by the DAG's timetable; None if that does not tell."""
+    dag = stored_dag(dag_id)
     if dag is None or not dag.timetable.periodic:
         return None
-    infos = islice(dag.iter_dagrun_infos_between(time - _DAY, datetime.now(timezone.utc) + _DAY), _LOOKED_AT)
-    intervals = filter(None, (_interval(dag, info) for info in infos))
-    return next((each for each in intervals if each.start >= time and each.end > each.start), None)
+    found = next((each for each in _near(dag, time) if each.end > time), None)
+    return found if found and found.start < found.end else None
 
 
-def _dag(dag_id: str) -> SerializedDAG | None:
-    from airflow.models.dagbag import DBDagBag
-    from airflow.utils.session import create_session
+def _near(dag: SerializedDAG, time: datetime) -> Iterator[Interval]:
+    """Intervals from one that begins at that time, or is over by then."""
+    for back in _BACK:
+        first = next(_intervals(dag, time - back, time), None)
+        if first and (first.start == time or first.end <= time):
+            return _intervals(dag, time - back, time)
+    return _intervals(dag, time, time)
 
-    with create_session() as session:
-        return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+
+def _intervals(dag: SerializedDAG, since: datetime, time: datetime) -> Iterator[Interval]:
+    """The intervals that the timetable has from ``since`` until long after ``time``, as far as all have one."""
+    infos = dag.iter_dagrun_infos_between(_as_date(dag, since), _as_date(dag, time + _FAR))
+    for interval in (_interval(dag, info) for info in infos):
+        if interval is None:
+            return
+        yield interval
+
+
+def _as_date(dag: SerializedDAG, time: datetime) -> datetime:
+    """The date by which Airflow means this time: of partitions, what clocks in the timetable's zone show then."""
+    date = datetime.fromtimestamp(time.timestamp(), timezone.utc)  # a sum with Pendulum's times may lose its zone
+    if dag.timetable.partitioned:
+        for _ in range(2):  # the first time, the clocks may have changed between the time and the date
+            meant = dag.timetable.localize_partition_datetime(date)
+            date += timedelta(seconds=time.timestamp() - meant.timestamp())
+    return date
 
 
 def _interval(dag: SerializedDAG, info: DagRunInfo) -> Interval | None:
@@ -114,14 +134,10 @@ def _date(dag: SerializedDAG, interval: Interval) -> datetime | None:
 
 
 def _dates(dag: SerializedDAG, interval: Interval) -> Iterator[datetime]:
-    """Dates that may be the one: a timetable takes the interval's start, its end, or the start in its local time."""
-    start = interval.start.astimezone(timezone.utc)
-    yield start
+    """Dates that may be the one: a timetable takes the interval's start, or its end."""
+    yield _as_date(dag, interval.start)
     if not dag.timetable.partitioned:
-        yield interval.end.astimezone(timezone.utc)
-        return
-    for info in islice(dag.iter_dagrun_infos_between(start, start + _DAY), 1):
-        yield start + (start - _begin(info).astimezone(timezone.utc))
+        yield _as_date(dag, interval.end)
 
 
 def _begin(info: DagRunInfo) -> datetime:

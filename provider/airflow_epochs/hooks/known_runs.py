@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_epochs.hooks.own_tasks import own_tasks
 from airflow_epochs.model import Run
+
+if TYPE_CHECKING:
+    from airflow.serialization.definitions.dag import SerializedDAG
 
 RUNNING = "running"
 QUEUED = "queued"
@@ -44,6 +49,15 @@ def knows_dag(dag_id: str) -> bool:
     with create_session() as session:
         found = session.get(DagModel, dag_id)
         return found is not None and not found.is_stale
+
+
+def stored_dag(dag_id: str) -> SerializedDAG | None:
+    """The newest version of the DAG that Airflow has stored; None if it has none."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return DBDagBag().get_latest_version_of_dag(dag_id, session=session)
 
 
 def is_at_work(pipeline: str, run: Run, ledger_conn_id: str = "") -> bool:

@@ -10,9 +10,10 @@ run of a cancelled backfill again: where only such runs are left, the refusal na
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
@@ -26,7 +27,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED, RUNNING, newest_run, state_of
+from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED, RUNNING, newest_run, state_of, stored_dag
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_own_tasks
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
@@ -79,6 +80,14 @@ class Retry:
 
         Raises Refused if a run is at work, if Airflow cannot run the DAG, or if only a backfill goes on.
         """
+        action, refusal = cls._found(ledger, pipeline, ledger_conn_id)
+        if refusal:
+            raise refusal()
+        return action
+
+    @classmethod
+    def _found(cls, ledger: Ledger, pipeline: str, ledger_conn_id: str) -> tuple[Retry, Callable[[], Refused] | None]:
+        """The action, and what makes the refusal if only a backfill goes on. Raises for the other reasons of ``of``."""
         dag_id, view = admin.owner_of(ledger, pipeline), unfinished(ledger)
         _dag(pipeline, dag_id)
         run = _known_run_of(ledger, view, dag_id)
@@ -91,22 +100,38 @@ class Retry:
             view.opened.txn_id if view else "",
             ledger_conn_id,
         )
-        cleared = action._to_clear(ledger, view, run[0] if run else None)
-        return replace(action, run_id=cleared.run_id if cleared else "")
+        cleared, refusal = action._to_clear(ledger, view, run[0] if run else None)
+        return replace(action, run_id=cleared.run_id if cleared else ""), refusal
 
-    def _to_clear(self, ledger: Ledger, view: EpochView | None, in_charge: Run | None) -> Run | None:
-        """The run to clear; None: a new one is started. Raises Refused if neither would go on."""
+    def _to_clear(
+        self, ledger: Ledger, view: EpochView | None, in_charge: Run | None
+    ) -> tuple[Run | None, Callable[[], Refused] | None]:
+        """The run to clear; None: a new one is started. And what makes the refusal, if neither would go on.
+
+        To make it takes time, since it names dates by the timetable. The page often needs to know only that it is so.
+        """
         by_interval = self._by_interval(ledger)
         needs_interval = by_interval and _plans(view)
         run = in_charge or _newest_failed(ledger, view, self.dag_id, needs_interval)
         halted = backfills.halted(run) if run else None
         if run and not (halted and halted.ended):
-            return run
+            return run, None
         if in_charge and halted and self._blocks(by_interval):
-            raise _needs_backfill(self.pipeline, self.dag_id, *_back_in_charge(in_charge, halted, by_interval))
+            return None, lambda: self._needs_backfill(*_back_in_charge(in_charge, halted, by_interval))
         if needs_interval:
-            raise _needs_backfill(self.pipeline, self.dag_id, *_by_next_interval(ledger, self.dag_id, run, halted))
-        return None
+            return None, lambda: self._needs_backfill(*_by_next_interval(ledger, self.dag_id, run, halted))
+        return None, None
+
+    def _needs_backfill(self, what: str, remedy: str | None) -> Refused:
+        remedies = [remedy or codes.RETRY_NEEDS_BACKFILL.remedy]
+        if _dag(self.pipeline, self.dag_id).is_paused:
+            remedies.append(_paused_dag(self.dag_id))
+        return Refused(
+            f"{what} Nothing was changed.",
+            code=codes.RETRY_NEEDS_BACKFILL,
+            remedy=" ".join(remedies),
+            pipeline=self.pipeline,
+        )
 
     def _by_interval(self, ledger: Ledger) -> bool:
         """Whether epochs belong to data intervals: as the DAG says today; else as the newest epoch was planned."""
@@ -297,25 +322,18 @@ def _starts_no_more(halted: Halted) -> str:
     )
 
 
-def needed_backfill(ledger: Ledger, pipeline: str, ledger_conn_id: str) -> str:
-    """Why only a backfill goes on, and its command, for the page; empty if a retry does, or waits for something."""
+def needed_backfill(ledger: Ledger, pipeline: str, ledger_conn_id: str) -> Callable[[], str] | None:
+    """What tells why only a backfill goes on, and its command; None if a retry does, or waits for something."""
     try:
-        Retry.of(ledger, pipeline, ledger_conn_id)
-    except Refused as error:
-        return f"{error.cause} {error.remedy}" if error.code is codes.RETRY_NEEDS_BACKFILL else ""
-    return ""
+        _, refusal = Retry._found(ledger, pipeline, ledger_conn_id)
+    except Refused:
+        return None
+    return partial(_cause_and_remedy, refusal) if refusal else None
 
 
-def _needs_backfill(pipeline: str, dag_id: str, what: str, remedy: str | None) -> Refused:
-    remedies = [remedy or codes.RETRY_NEEDS_BACKFILL.remedy]
-    if _dag(pipeline, dag_id).is_paused:
-        remedies.append(_paused_dag(dag_id))
-    return Refused(
-        f"{what} Nothing was changed.",
-        code=codes.RETRY_NEEDS_BACKFILL,
-        remedy=" ".join(remedies),
-        pipeline=pipeline,
-    )
+def _cause_and_remedy(refusal: Callable[[], Refused]) -> str:
+    error = refusal()
+    return f"{error.cause} {error.remedy}"
 
 
 def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, str | None]:
@@ -381,14 +399,13 @@ def _known_run_of(ledger: Ledger, view: EpochView | None, dag_id: str) -> tuple[
 
 def _interval(run: Run) -> Interval | None:
     """The data interval of a run, as its tasks know it; None if it has none, or Airflow has forgotten it."""
-    from airflow.models.dagbag import DBDagBag
     from airflow.models.dagrun import DagRun
     from airflow.sdk.timezone import coerce_datetime
     from airflow.utils.session import create_session
 
+    dag = stored_dag(run.dag_id)
     with create_session() as session:
         found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
-        dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
         if found is None or dag is None:
             return None
         times = ("data_interval_start", "data_interval_end", "partition_date")
@@ -483,14 +500,13 @@ def _clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     retries follow a correction of the code.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
-    from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
     tasks = [*_not_green(run), *_marked_green(ledger, pipeline, run)]
+    dag = stored_dag(run.dag_id)
+    if dag is None:
+        raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
     with create_session() as session:
-        dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
-        if dag is None:
-            raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
         newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
         dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
 

@@ -95,7 +95,7 @@ def one_pipeline(
         charts=charts(newest_epochs(ledger, CHARTED)),
         acts=may_edit(user, row.dag_id),
         runs=(runs := may_run(user, row.dag_id)),
-        only_backfill=needed_backfill(ledger, pipeline, conn_id) if runs and row.dag_id else "",
+        only_backfill=needed_backfill(ledger, pipeline, conn_id) if runs and row.dag_id else None,
         at_work=row.run is not None and is_at_work(pipeline, row.run, conn_id),
     )
 
