@@ -19,7 +19,7 @@ from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import admin, orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.hooks import retrying
+from airflow_epochs.hooks.passed_on import interval_of_run
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger
@@ -359,9 +359,9 @@ def test_a_retry_knows_the_interval_of_a_run_as_its_tasks_do(schedule: Any) -> N
     with DAG(f"hourly_{schedule.__class__.__name__}", schedule=schedule, start_date=NINE, catchup=False) as dag:
         EmptyOperator(task_id="nothing")
     for hour, run_id in enumerate(Harness(dag).backfill(NINE, NINE + HOUR)):
-        at = retrying._interval(Run(dag.dag_id, run_id))
+        at = interval_of_run(Run(dag.dag_id, run_id))
         assert at == Interval(NINE + hour * HOUR, NINE + (hour + 1) * HOUR)
-    assert retrying._interval(Run(dag.dag_id, "forgotten")) is None
+    assert interval_of_run(Run(dag.dag_id, "forgotten")) is None
 
 
 def test_an_aborted_epoch_takes_the_same_input_again(lab: Lab) -> None:

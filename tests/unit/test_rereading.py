@@ -15,7 +15,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Fenced, NoNewData, Refused
-from airflow_epochs.hooks import retrying
+from airflow_epochs.hooks import passed_on
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import OffsetRange, Ranges, Run, ends_of
@@ -122,15 +122,15 @@ def test_retry_lets_such_a_run_read_again_once_and_then_leaves_its_green_tasks_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, run = Hours(), Run("dag", "11")
-    monkeypatch.setattr(retrying, "_is_all_in_one", lambda run: False)
-    monkeypatch.setattr(retrying, "source_in", lambda spec: world.source)
+    monkeypatch.setattr(passed_on, "_is_all_in_one", lambda run: False)
+    monkeypatch.setattr(passed_on, "source_in", lambda spec: world.source)
     for hour in (9, 10, 11):
         world.run(str(hour), hours(hour))
-    assert retrying._epoch_passed_on(world.ledger, run) == 3
+    assert passed_on.epoch_passed_on(world.ledger, run) == 3
     world.rewind(11)
-    assert retrying._epoch_passed_on(world.ledger, run) is None
+    assert passed_on.epoch_passed_on(world.ledger, run) is None
     world.run("11", hours(11))
-    assert retrying._epoch_passed_on(world.ledger, run) == 4
+    assert passed_on.epoch_passed_on(world.ledger, run) == 4
 
 
 def test_retry_leaves_the_green_tasks_of_a_run_alone_whose_interval_no_command_reads_again(
@@ -138,31 +138,31 @@ def test_retry_leaves_the_green_tasks_of_a_run_alone_whose_interval_no_command_r
 ) -> None:
     """Its last task would repeat the asset events, and its first one reads nothing."""
     world = Hours()
-    monkeypatch.setattr(retrying, "_is_all_in_one", lambda run: False)
-    monkeypatch.setattr(retrying, "source_in", lambda spec: world.source)
+    monkeypatch.setattr(passed_on, "_is_all_in_one", lambda run: False)
+    monkeypatch.setattr(passed_on, "source_in", lambda spec: world.source)
     for hour in (9, 10, 11):
         world.run(str(hour), hours(hour))
     world.rewind(11)
-    assert [retrying._epoch_passed_on(world.ledger, Run("dag", hour)) for hour in ("9", "10", "11")] == [1, 2, None]
+    assert [passed_on.epoch_passed_on(world.ledger, Run("dag", hour)) for hour in ("9", "10", "11")] == [1, 2, None]
     world.run("11", hours(11))
-    assert [retrying._epoch_passed_on(world.ledger, Run("dag", hour)) for hour in ("9", "10", "11")] == [1, 2, 4]
+    assert [passed_on.epoch_passed_on(world.ledger, Run("dag", hour)) for hour in ("9", "10", "11")] == [1, 2, 4]
 
 
-@pytest.mark.parametrize(("of_other", "passed_on"), [(hours(8), None), (hours(9, 11), 2)])
+@pytest.mark.parametrize(("of_other", "passed"), [(hours(8), None), (hours(9, 11), 2)])
 def test_retry_clears_the_tasks_of_a_run_whose_failed_epoch_went_to_another_one_if_its_hour_is_not_in_it(
-    monkeypatch: pytest.MonkeyPatch, of_other: Interval, passed_on: int | None
+    monkeypatch: pytest.MonkeyPatch, of_other: Interval, passed: int | None
 ) -> None:
     world = Hours()
-    monkeypatch.setattr(retrying, "_is_all_in_one", lambda run: False)
-    monkeypatch.setattr(retrying, "source_in", lambda spec: world.source)
-    monkeypatch.setattr(retrying, "_interval", lambda run: hours(9), raising=False)
+    monkeypatch.setattr(passed_on, "_is_all_in_one", lambda run: False)
+    monkeypatch.setattr(passed_on, "source_in", lambda spec: world.source)
+    monkeypatch.setattr(passed_on, "interval_of_run", lambda run: hours(9), raising=False)
     world.run("8", hours(8))
     world.fail("9", hours(9))
     world.rewind(8)
     world.run("8 again", of_other)
-    assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == passed_on
-    assert world.run("9", hours(9)) == (("9~2", 3, range(9, 10)) if passed_on is None else ("9", 2, range(8, 11)))
-    assert retrying._epoch_passed_on(world.ledger, Run("dag", "9")) == (passed_on or 3)
+    assert passed_on.epoch_passed_on(world.ledger, Run("dag", "9")) == passed
+    assert world.run("9", hours(9)) == (("9~2", 3, range(9, 10)) if passed is None else ("9", 2, range(8, 11)))
+    assert passed_on.epoch_passed_on(world.ledger, Run("dag", "9")) == (passed or 3)
 
 
 def test_of_runs_at_work_at_once_one_takes_earlier_intervals_and_the_others_fail_until_its_epoch_is_complete(

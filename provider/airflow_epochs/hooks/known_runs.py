@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.own_tasks import own_tasks
 from airflow_epochs.model import Run
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
 RUNNING = "running"
 QUEUED = "queued"
+FAILED = "failed"
 ACTIVE = (RUNNING, QUEUED)
 
 
@@ -76,3 +79,8 @@ def is_at_work(pipeline: str, run: Run, ledger_conn_id: str = "") -> bool:
         tasks = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).all()
     ours = own_tasks(pipeline, run.dag_id, tasks, ledger_conn_id)
     return not ours or any(task.state not in State.finished for task in ours)
+
+
+def no_dag(pipeline: str, dag_id: str) -> Refused:
+    """The error for a DAG that Airflow does not have."""
+    return Refused(f"Airflow has no DAG {dag_id!r}.", code=codes.RETRY_REFUSED, pipeline=pipeline)

@@ -18,20 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
-from airflow_epochs.contracts import ByInterval, Interval
-from airflow_epochs.coordinator import admin, pausing, rereading, series
+from airflow_epochs.contracts import ByInterval
+from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
-from airflow_epochs.hooks.intervals import interval_of
-from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED, RUNNING, newest_run, state_of, stored_dag
-from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks, stored_own_tasks
+from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green
+from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, newest_run, no_dag, state_of
+from airflow_epochs.hooks.own_tasks import stored_own_tasks
+from airflow_epochs.hooks.passed_on import epoch_passed_on, interval_of_run, may_read_again, source_by_interval
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
-from airflow_epochs.ledger.run_ids import airflow_run, nth, read_again
+from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import RetriedRecord, Run
 from airflow_epochs.protocol import State
@@ -39,8 +40,6 @@ from airflow_epochs.protocol import State
 if TYPE_CHECKING:
     from airflow.models.dag import DagModel
 
-FAILED = "failed"
-NOT_GREEN = ("failed", "upstream_failed", "skipped")
 _MARKED = "that somebody marked as success though they are not done"
 _TAKE_OVER = 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green.'
 _ANOTHER_RUN = "Start another run for the same data interval, such as a backfill: it finishes the epoch."
@@ -173,18 +172,18 @@ class Retry:
         return f"{self._which(ledger, run)} are cleared, and Airflow goes on with the run."
 
     def _which(self, ledger: Ledger, run: Run) -> str:
-        marked = _marked_green(ledger, self.pipeline, run)
-        if not marked and not _not_green(run):
+        marked = marked_green(ledger, self.pipeline, run)
+        if not marked and not not_green(run):
             return f"All tasks of {run}"
         names = ", ".join(sorted({task_id for task_id, _ in marked}))
-        why = "that read its data interval again, as a command lets them" if _may_read_again(ledger, run) else _MARKED
+        why = "that read its data interval again, as a command lets them" if may_read_again(ledger, run) else _MARKED
         too = f", and those {why} ({names})," if marked else ""
         return f"Of {run}, the tasks that failed or were skipped{too}"
 
     def _becomes(self, ledger: Ledger, view: EpochView | None) -> str:
         """What becomes of the unfinished epoch, or of new data."""
         run = Run(self.dag_id, self.run_id)
-        if view is None and self.run_id and (epoch := _epoch_passed_on(ledger, run)):
+        if view is None and self.run_id and (epoch := epoch_passed_on(ledger, run)):
             new = "A run of another data interval does" if self._by_interval(ledger) else "For that, trigger the DAG"
             return f"Epoch {epoch} of {run} is complete: the run takes no new data. {new}."
         if view is not None and (why := self._left_alone(ledger, view)):
@@ -209,7 +208,7 @@ class Retry:
         run = Run(self.dag_id, self.run_id or f"retry__{by.at}")
         self._record(ledger, run, by)
         if self.run_id:
-            _clear(ledger, self.pipeline, run)
+            clear(ledger, self.pipeline, run)
             return " ".join([f"Airflow runs the tasks of run {run.run_id} again.", *self._paused_backfill()])
         _start(self.pipeline, run, by)
         return f"Run {run.run_id} of DAG {self.dag_id} is queued."
@@ -242,46 +241,13 @@ class Retry:
         )
 
 
-def _epoch_passed_on(ledger: Ledger, run: Run) -> int | None:
-    """The epoch that a run passes on if it is cleared; None if it may take new data. No epoch is unfinished."""
-    known = _known(ledger, run)
-    number = series.newest(ledger, known)
-    epoch = ledger.epoch_of(nth(known, number))
-    if epoch is None or not ledger.complete_record(epoch):
-        return None
-    return epoch if series.has_ended(ledger, known, number) or not _is_all_in_one(run) else None
-
-
-def _may_read_again(ledger: Ledger, run: Run) -> bool:
-    """Whether a command lets the run read its data interval once more, which it has not done yet."""
-    known = _known(ledger, run)
-    return known != run and ledger.epoch_of(known) is None
-
-
-def _known(ledger: Ledger, run: Run) -> Run:
-    """The run, as its tasks will know it if they run again."""
-    if source := _source_by_interval(ledger, run):
-        return rereading.known_by(ledger, source, run, lambda: _interval(run), begins=True)
-    return next((each for each in read_again(ledger, run) if ledger.has_index(each)), run)
-
-
-def _source_by_interval(ledger: Ledger, run: Run) -> ByInterval | None:
-    """The source, if the run's epoch was planned for its data interval, or brought tables back before that."""
-    epoch, opened = ledger.epoch_of(run), newest_opened(ledger)
-    record, source = ledger.complete_record(epoch) if epoch else None, source_in(opened.source) if opened else None
-    if record is None or not isinstance(source, ByInterval):
-        return None
-    by_interval = source.by_interval() if record.only_restored else source.read_until(record.source_state) is not None
-    return source if by_interval else None
-
-
 def _ignores(ledger: Ledger, view: EpochView | None, run: Run) -> bool:
     """Whether a command waits, and the run, if it is cleared, passes its complete epoch on and does not obey.
 
     Never of a run with an interval: a new one would have none, and fail.
     """
-    waits = view is not None and view.opened.command is not None and _source_by_interval(ledger, run) is None
-    return waits and _epoch_passed_on(ledger, run) is not None
+    waits = view is not None and view.opened.command is not None and source_by_interval(ledger, run) is None
+    return waits and epoch_passed_on(ledger, run) is not None
 
 
 def _unfinished_in_words(view: EpochView | None) -> str:
@@ -341,7 +307,7 @@ def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, s
     what, anew = f"{run} is of {halted}: Airflow does not start it again.", backfills.is_by_partition(run.dag_id)
     if anew and not by_interval:
         return what, f"A backfill would make another run. {_TAKE_OVER}"
-    at = _interval(run)
+    at = interval_of_run(run)
     command = backfills.of_interval(run.dag_id, at) if at else ""
     goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
     return what, f"Type `{command}`: {goes_on}. {_ONE_BACKFILL}" if command else None
@@ -397,21 +363,6 @@ def _known_run_of(ledger: Ledger, view: EpochView | None, dag_id: str) -> tuple[
     return (run, state) if state else None
 
 
-def _interval(run: Run) -> Interval | None:
-    """The data interval of a run, as its tasks know it; None if it has none, or Airflow has forgotten it."""
-    from airflow.models.dagrun import DagRun
-    from airflow.sdk.timezone import coerce_datetime
-    from airflow.utils.session import create_session
-
-    dag = stored_dag(run.dag_id)
-    with create_session() as session:
-        found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one_or_none()
-        if found is None or dag is None:
-            return None
-        times = ("data_interval_start", "data_interval_end", "partition_date")
-        return interval_of({"dag": dag, **{name: coerce_datetime(getattr(found, name)) for name in times}})
-
-
 def _dag(pipeline: str, dag_id: str) -> DagModel:
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
@@ -419,96 +370,9 @@ def _dag(pipeline: str, dag_id: str) -> DagModel:
     with create_session() as session:
         found = session.get(DagModel, dag_id)
         if found is None or found.is_stale:
-            raise _refused(pipeline, f"Airflow has no DAG {dag_id!r}")
+            raise no_dag(pipeline, dag_id)
         session.expunge(found)
     return found
-
-
-def _not_green(run: Run) -> list[tuple[str, int]]:
-    """The tasks of a failed run that failed or were skipped: id and map index. None of a run that did not fail.
-
-    If somebody marks a run as failed, or it has lasted longer than ``dagrun_timeout``, Airflow skips what has not
-    finished. Tasks that a green run skips too, such as ``abort``, are among them: cleared, they are skipped again by
-    their trigger rules, or run if the tasks before them now fail.
-    """
-    from airflow.models.taskinstance import TaskInstance as Task
-    from airflow.utils.session import create_session
-
-    if state_of(run) != FAILED:
-        return []
-    with create_session() as session:
-        rows = session.query(Task.task_id, Task.map_index).filter_by(dag_id=run.dag_id, run_id=run.run_id)
-        return [(task_id, index) for task_id, index in rows.filter(Task.state.in_(NOT_GREEN))]
-
-
-def _marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:
-    """The pipeline's green tasks of a failed run that the ledger says are not done: somebody marked them as success.
-
-    Without them, the run would fail again in the same place for ever.
-    """
-    from airflow.models.taskinstance import TaskInstance as Task
-    from airflow.utils.session import create_session
-
-    if state_of(run) != FAILED:
-        return []
-    view = unfinished(ledger)
-    if view is None or airflow_run(ledger, view.opened.run) != run:
-        if _epoch_passed_on(ledger, run) is not None:
-            return []
-        view = None
-    with create_session() as session:
-        rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
-        ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
-    undone = _undone(view)
-    # Perhaps also those of a pipeline of this name with another ledger: what is done does nothing.
-    return [
-        (task_id, index)
-        for task_id, index, operator, state in own_tasks(pipeline, run.dag_id, ours)
-        if state == "success" and _is_undone(f".{task_id}", undone.get(operator or "", ()))
-    ]
-
-
-def _is_undone(task_id: str, ends: tuple[str, ...]) -> bool:
-    """Whether the id ends so. An id of the user's own does not tell the sink: it may be any."""
-    return task_id.endswith(ends) or (bool(ends) and ".commit." not in task_id)
-
-
-def _undone(view: EpochView | None) -> dict[str, tuple[str, ...]]:
-    """Operator -> how the ids of its tasks end that have yet to do something for the epoch; None: it is not opened."""
-    if view is not None and view.state is State.IN_DOUBT:
-        waits = tuple(f".commit.{sink}" for sink in view.epoch.unacknowledged)
-        return {"CommitSinkOperator": waits, "CompleteEpochOperator": ("",), ALL_IN_ONE: ("",)}
-    undecided = dict.fromkeys(("VoteEpochOperator", "CommitSinkOperator", "CompleteEpochOperator"), ("",))
-    unopened = {"OpenEpochOperator": ("",), "StageEpochOperator": ("",)} if view is None else {}
-    return {**unopened, **undecided, ALL_IN_ONE: ("",)}
-
-
-def _is_all_in_one(run: Run) -> bool:
-    """Whether a task of the run runs all phases of a pipeline."""
-    from airflow.models.taskinstance import TaskInstance as Task
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        rows = session.query(Task.task_id).filter_by(dag_id=run.dag_id, run_id=run.run_id, operator=ALL_IN_ONE)
-        return rows.first() is not None
-
-
-def _clear(ledger: Ledger, pipeline: str, run: Run) -> None:
-    """Clear the tasks of a run that failed, were skipped or are green but not done; all, if none is or it did not fail.
-
-    They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: most
-    retries follow a correction of the code.
-    """
-    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
-    from airflow.utils.session import create_session
-
-    tasks = [*_not_green(run), *_marked_green(ledger, pipeline, run)]
-    dag = stored_dag(run.dag_id)
-    if dag is None:
-        raise _refused(pipeline, f"Airflow has no DAG {run.dag_id!r}")
-    with create_session() as session:
-        newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
-        dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
 
 
 def _start(pipeline: str, run: Run, by: Account) -> None:
@@ -525,8 +389,5 @@ def _start(pipeline: str, run: Run, by: Account) -> None:
             note=by.why,
         )
     except (AirflowException, ValueError) as error:
-        raise _refused(pipeline, f"Airflow does not start a run of DAG {run.dag_id!r}: {error}") from error
-
-
-def _refused(pipeline: str, what: str) -> Refused:
-    return Refused(f"{what}.", code=codes.RETRY_REFUSED, pipeline=pipeline)
+        what = f"Airflow does not start a run of DAG {run.dag_id!r}: {error}."
+        raise Refused(what, code=codes.RETRY_REFUSED, pipeline=pipeline) from error

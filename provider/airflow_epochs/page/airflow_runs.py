@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from airflow_epochs.hooks.backfills import Halted, halted
-from airflow_epochs.hooks.known_runs import ACTIVE, QUEUED
-from airflow_epochs.hooks.retrying import FAILED
+from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED
 from airflow_epochs.ledger.overview import Condition, PipelineRow
 from airflow_epochs.model import Run
 
