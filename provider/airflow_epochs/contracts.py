@@ -1066,6 +1066,11 @@ class Replacing(Protocol):
         ...
 
 
+def replaces_by(sink: object) -> tuple[str, ...] | None:
+    """As ``Replacing``. In a sink that is none, all rows stay."""
+    return sink.replaces_by() if isinstance(sink, Replacing) else ()
+
+
 @runtime_checkable
 class Noting(Protocol):
     """A sink whose commit notes something before its transaction. It stays if the transaction never comes."""

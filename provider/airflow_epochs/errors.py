@@ -128,6 +128,13 @@ def cause_and_remedy(reason: str) -> tuple[str, str]:
     return cause, remedy[0] if remedy else ""
 
 
+def with_more(reason: str, cause: str, remedy: str = "") -> str:
+    """A VOTE_ABORT's reason with further sentences at the end of its cause, and of its remedy."""
+    told, does = cause_and_remedy(reason)
+    told, does = f"{told} {cause}", f"{does} {remedy}".strip()
+    return with_remedy(told, does) if does else told
+
+
 class NotApplied(EpochError):
     """The effect did not happen. Retrying and cleaning up are both safe."""
 

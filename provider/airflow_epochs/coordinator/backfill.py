@@ -18,11 +18,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import PlannedEpoch, Position, Replacing, Sink, Stateful, Versioned
+from airflow_epochs.contracts import PlannedEpoch, Position, Stateful, Versioned, replaces_by
 from airflow_epochs.coordinator import renamed_sink, state_tables
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Corrupt, Refused, cause_and_remedy, with_remedy
-from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, Vote, VoteKind, records_upper_bound, starts_of
+from airflow_epochs.errors import Corrupt, Refused, with_more
+from airflow_epochs.model import (
+    CompleteRecord,
+    OpenRecord,
+    Ranges,
+    SinkPlan,
+    Vote,
+    VoteKind,
+    records_upper_bound,
+    starts_of,
+)
 
 log = secrecy.logger(__name__)
 
@@ -139,10 +148,9 @@ def explained(opened: OpenRecord, votes: Mapping[str, Vote]) -> dict[str, Vote]:
 def _explained(plan: SinkPlan, vote: Vote) -> Vote:
     if plan.ranges is None or vote.vote is not VoteKind.VOTE_ABORT:
         return vote
-    cause, remedy = cause_and_remedy(vote.reason or "")
     as_one = " as those of one epoch" if plan.replayed_from is None else ""
-    told = f"{cause} `backfill` gives the sink the rows of earlier epochs together with this one's{as_one}."
-    return replace(vote, reason=with_remedy(told, f"{remedy} {_WITHOUT_BACKFILL}".lstrip()))
+    cause = f"`backfill` gives the sink the rows of earlier epochs together with this one's{as_one}."
+    return replace(vote, reason=with_more(vote.reason or "", cause, _WITHOUT_BACKFILL))
 
 
 # -- epochs that are replayed ----------------------------------------------------------------------------------------
@@ -174,22 +182,19 @@ def _replayable(task: TaskTry, sink: str, first: int, epoch: int) -> list[OpenRe
 
 def _replaced(task: TaskTry, sink: str, first: int, epoch: int, planned: PlannedEpoch) -> list[OpenRecord]:
     """As ``replayed``, for a sink whose later rows replace earlier ones; empty if the sink takes all epochs as one."""
-    if not replaces_by_keys(task.pipeline.sink(sink)):
+    if not replaces_by(task.pipeline.sink(sink)):
         return []
     why = _not_together(task, sink, epoch - first)
-    try:
-        earlier = [] if why else replayed(task, first, epoch)
-        require_input(task, planned.ranges, planned, earlier)
-    except (Corrupt, Refused) as gone:  # Refused: for example, the user may not read a topic that was taken out
-        why = gone.what
-    if why:
-        log.warning("sink %s takes epochs %s to %s as one, in which no key may come twice. %s", sink, first, epoch, why)
-    return [] if why else earlier
-
-
-def replaces_by_keys(sink: Sink) -> bool:
-    """Whether the sink's rows of a later epoch replace those of an earlier one that have the same keys."""
-    return isinstance(sink, Replacing) and bool(sink.replaces_by())
+    if why is None:
+        try:
+            earlier = replayed(task, first, epoch)
+            require_input(task, planned.ranges, planned, earlier)
+        except (Corrupt, Refused) as gone:  # Refused: for example, the user may not read a topic that was taken out
+            why = gone.what
+        else:
+            return earlier
+    log.warning("sink %s takes epochs %s to %s as one, in which no key may come twice. %s", sink, first, epoch, why)
+    return []
 
 
 def require_input(task: TaskTry, ranges: Ranges, planned: PlannedEpoch, earlier: Sequence[OpenRecord]) -> None:
@@ -229,8 +234,7 @@ def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
 
 
 def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
-    found = task.pipeline.sink(sink)
-    if isinstance(found, Replacing) and found.replaces_by() is None:
+    if replaces_by(task.pipeline.sink(sink)) is None:
         return "A state table, or a sink of its mode, takes each epoch by itself."
     if earlier > REPLAYED_MAX:
         return f"These are {earlier} epochs, and one Spark job replays at most {REPLAYED_MAX}."
@@ -250,8 +254,8 @@ def replayed(task: TaskTry, first: int, epoch: int) -> list[OpenRecord]:
 
 
 def _whole(task: TaskTry, number: int) -> OpenRecord:
-    opened, complete = completed_by(task, number), task.ledger.complete_record(number)
-    if complete and not begins_as(opened, complete.ranges):
+    opened, complete = _completed(task, number)
+    if not begins_as(opened, complete.ranges):
         raise _gone(task, number, "was rebuilt `--without` a sink, and its open record lacks rows that this sink lacks")
     return opened
 
@@ -262,13 +266,17 @@ def completed_by(task: TaskTry, number: int) -> OpenRecord:
     Raises:
         Corrupt: Its record is gone.
     """
+    return _completed(task, number)[0]
+
+
+def _completed(task: TaskTry, number: int) -> tuple[OpenRecord, CompleteRecord]:
     complete = task.ledger.complete_record(number)
     opened = task.ledger.open_record(number, complete.txn.attempt) if complete else None
-    if opened is None:
+    if complete is None or opened is None:
         raise _gone(task, number, "has no open record any more: it was pruned (`keep_epochs`)")
-    if complete and opened.txn != complete.txn:
+    if opened.txn != complete.txn:
         raise _gone(task, number, "was rebuilt, and its open record is that of another transaction")
-    return opened
+    return opened, complete
 
 
 def begins_as(opened: OpenRecord, ranges: Ranges) -> bool:

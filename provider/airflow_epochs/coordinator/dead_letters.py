@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import cause_and_remedy, with_remedy
+from airflow_epochs.errors import with_more
 from airflow_epochs.model import OpenRecord, Vote, VoteKind
 
 
@@ -21,15 +21,11 @@ def explained(task: TaskTry, opened: OpenRecord, votes: Mapping[str, Vote]) -> d
     letters = task.pipeline.dead_letters
     whys = {name: _why_none_of(opened, name, letters) if letters else "" for name in votes}
     return {
-        name: _with_cause(vote, whys[name]) if whys[name] and vote.vote is VoteKind.VOTE_ABORT else vote
+        name: replace(vote, reason=with_more(vote.reason or "", whys[name]))
+        if whys[name] and vote.vote is VoteKind.VOTE_ABORT
+        else vote
         for name, vote in votes.items()
     }
-
-
-def _with_cause(vote: Vote, why: str) -> Vote:
-    cause, remedy = cause_and_remedy(vote.reason or "")
-    told = f"{cause} {why}"
-    return replace(vote, reason=with_remedy(told, remedy) if remedy else told)
 
 
 def _why_none_of(opened: OpenRecord, name: str, letters: str) -> str:

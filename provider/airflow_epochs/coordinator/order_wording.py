@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs.contracts import Move, Replacing
+from airflow_epochs.contracts import Move, replaces_by
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.coordinator.read_before import never_read
@@ -142,9 +142,7 @@ def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str
 def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:
     """As in ``Replacing``. None: nobody can tell here, or not in general."""
     sink = orders.built(at.newest.sinks[name].spec)
-    if sink is None:
-        return None
-    return sink.replaces_by() if isinstance(sink, Replacing) else ()
+    return None if sink is None else replaces_by(sink)
 
 
 def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[str]:

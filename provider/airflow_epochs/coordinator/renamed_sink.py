@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Holding, Replacing, Sink
+from airflow_epochs.contracts import Holding, Sink, replaces_by
 from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
@@ -31,7 +31,7 @@ def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     """
     first = task.pipeline.backfill.get(sink.name, epoch)
     before = task.ledger.complete_record(epoch - 1) if first < epoch else None
-    if before is None or _replaces_by(sink):
+    if before is None or replaces_by(sink):
         return
     if found := _Place(task=task, sink=sink, before=before).newest_since(first):
         raise _twice(task, sink, *found, first, epoch)
@@ -100,11 +100,6 @@ class _Place:
         return is_at(self.sink, opened.sinks[other].spec, self.task.pipeline.sinks)
 
 
-def _replaces_by(sink: Sink) -> tuple[str, ...] | None:
-    """As ``Replacing``. In a sink that is none, all rows stay."""
-    return sink.replaces_by() if isinstance(sink, Replacing) else ()
-
-
 def _twice(task: TaskTry, sink: Sink, other: str, shown: int, first: int, epoch: int) -> Refused:
     return Refused(
         f"`backfill` lets sink {sink.name!r} begin with epoch {first}. But under the name {other!r} the pipeline has "
@@ -119,7 +114,7 @@ def _twice(task: TaskTry, sink: Sink, other: str, shown: int, first: int, epoch:
 
 
 def _what_happens(sink: Sink) -> str:
-    if _replaces_by(sink) is None:
+    if replaces_by(sink) is None:
         return (
             "The sink's mode would apply the rows of all these epochs together: an overwrite would bring back rows "
             "that a later epoch has replaced, and a merge would count rows again."
