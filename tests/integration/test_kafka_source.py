@@ -160,6 +160,22 @@ def test_a_partition_that_stands_still_for_an_open_transaction_is_told_while_the
     open_one.abort_transaction(20)
 
 
+def test_what_is_written_between_two_questions_waits_for_no_transaction(
+    topic: Topic, env: KafkaEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.create().produce(2)
+    listed = KafkaAdminClient.list_partition_offsets
+
+    def then_written(*asked: Any, **options: Any) -> Any:
+        answer = listed(*asked, **options)
+        topic.produce(1)
+        return answer
+
+    monkeypatch.setattr(KafkaAdminClient, "list_partition_offsets", then_written)
+    assert source(topic).why_nothing(env) is None
+    assert source(topic).waiting(env) == []
+
+
 def test_the_command_that_is_named_for_a_transaction_without_a_producer_ends_it(topic: Topic, env: KafkaEnv) -> None:
     gone = topic.create().begin_transaction(5)
     topic.produce(3)

@@ -99,12 +99,17 @@ class Brokers:
         return found
 
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
-        """The offsets behind the last stable offsets in ``stable``, and the open transactions that hold them back."""
+        """The offsets that wait now, and the open transactions that hold them back.
+
+        ``stable``: the partitions, with last stable offsets of a moment ago. A log that ends there has none that wait.
+        """
+        # The ends of the logs first: what producers write after this question then does not count as waiting.
         ends = self._list_offsets(dict.fromkeys(stable, _LATEST), stable=False)
-        behind = {at: ends[at].offset - end for at, end in stable.items() if ends[at].offset > end}
+        starts = self._stable_ends_of(at for at, end in stable.items() if ends[at].offset > end)
+        behind = {at: ends[at].offset - start for at, start in starts.items() if ends[at].offset > start}
         blocked_by = self._blocking(sorted(behind)[:DESCRIBED_MAX])
         return [
-            Waiting(topic=at[0], partition=at[1], start=stable[at], records=count, transaction=blocked_by.get(at))
+            Waiting(topic=at[0], partition=at[1], start=starts[at], records=count, transaction=blocked_by.get(at))
             for at, count in sorted(behind.items())
         ]
 
@@ -152,7 +157,7 @@ class Brokers:
         return self._client.ask("look up times", lambda admin: look(admin, ms, offsets, told, bytes_max))
 
     def _stable_ends_of(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where a search ends, even if producers go on to write old times."""
+        """The last stable offsets now. A search ends there, even if producers go on to write old times."""
         ends = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True)
         return {partition: at.offset for partition, at in ends.items()}
 

@@ -1,0 +1,184 @@
+"""Which records are told to wait for open transactions, while producers write on; no broker is needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import IsolationLevel
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Interval, Past, Position
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.model import OffsetRange
+from airflow_epochs.sources.kafka import brokers as brokers_module
+from airflow_epochs.sources.kafka import reader
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.config import read_config
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Partition
+from airflow_epochs.sources.kafka.reader import KafkaReader
+from tests.support.kafka_world import KafkaEnv
+
+NINE = datetime(2026, 1, 31, 9, tzinfo=timezone.utc)
+TOPIC = "plain"
+
+
+@dataclass
+class Log:
+    end: int = 0
+    open_at: int | None = None
+    """The first offset of an open transaction."""
+
+    @property
+    def stable(self) -> int:
+        return self.end if self.open_at is None else self.open_at
+
+
+@dataclass
+class Cluster:
+    """Brokers of one topic, and in place of their clients' hurry: what happens after each answer about offsets."""
+
+    logs: list[Log]
+    then: Callable[[], object] = lambda: None
+    asked: list[str] = field(default_factory=list)
+
+    def ask(self, doing: str, question: Callable[[Cluster], Any]) -> Any:
+        return question(self)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+        partitions = [{"partition_index": number} for number in range(len(self.logs))]
+        return [{"name": TOPIC, "error_code": 0, "topic_id": "id", "partitions": partitions}]
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"cluster_id": "c"}
+
+    def describe_producers(self, partitions: Sequence[object]) -> dict[Any, Any]:
+        return {}  # as brokers that do not tell
+
+    def find_hanging_transactions(self) -> list[dict[str, Any]]:
+        return []
+
+    def list_partition_offsets(self, specs: Mapping[Any, int], isolation_level: int) -> dict[Any, Any]:
+        if not specs:
+            return {}
+        stable = isolation_level == IsolationLevel.READ_COMMITTED
+        self.asked.append("first" if -2 in specs.values() else "stable" if stable else "end")
+        ends = {tp: self.logs[tp.partition].stable if stable else self.logs[tp.partition].end for tp in specs}
+        found = {tp: SimpleNamespace(offset=0 if specs[tp] == -2 else end, leader_epoch=0) for tp, end in ends.items()}
+        self.then()
+        return found
+
+
+class Timeless(Brokers):
+    """No record is as late as the end of the interval, and no batch is told."""
+
+    def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        return dict.fromkeys(begins)
+
+    def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
+        return {}
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaReader]:
+    def over(cluster: Cluster, **options: object) -> KafkaReader:
+        monkeypatch.setattr(brokers_module, "KafkaClient", lambda _: cluster)
+        monkeypatch.setattr(reader, "Brokers", Timeless)
+        config = read_config({"topics": [TOPIC], "conn_id": "kafka", "max_wait": 0, **options})
+        return KafkaReader(config, KafkaEnv(**{"bootstrap.servers": "127.0.0.1:1"}))
+
+    return over
+
+
+Reading = Callable[..., KafkaReader]
+
+
+def writing(*logs: Log) -> Cluster:
+    """A plain producer writes a record to the last partition after each answer about the end of its log."""
+    cluster = Cluster(list(logs))
+
+    def write() -> None:
+        logs[-1].end += cluster.asked[-1] != "first"
+
+    cluster.then = write
+    return cluster
+
+
+def past() -> Past:
+    interval = Interval(NINE, NINE + timedelta(hours=1))
+    return Past(epochs=lambda: iter(()), clock=lambda: NINE + timedelta(days=1), interval=interval)
+
+
+def at_end(cluster: Cluster) -> Position:
+    ranges = tuple(OffsetRange(number, 0, 0) for number in range(len(cluster.logs)))
+    return Position(ranges={TOPIC: ranges}, state={"cluster_id": "c", "topic_ids": {TOPIC: "id"}})
+
+
+def test_records_that_come_between_two_questions_are_not_told_to_wait_for_a_transaction(reading: Reading) -> None:
+    reads = reading(writing(Log(5)))
+    assert [reads.why_nothing() for _ in range(3)] == [None] * 3
+    assert [reads.waiting() for _ in range(3)] == [[]] * 3
+
+
+def test_an_epoch_says_of_records_that_come_while_it_is_planned_that_they_wait_for_nothing(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = writing(Log(5), Log())
+    with caplog.at_level(logging.WARNING):
+        planned = reading(cluster).plan(None, past())
+    assert planned and planned.ranges[TOPIC][0] == OffsetRange(0, 0, 5)
+    assert "not read in this epoch" not in caplog.text
+
+
+def test_an_interval_is_not_held_by_records_that_come_while_it_is_read(reading: Reading) -> None:
+    cluster = writing(Log(5))
+    planned = reading(cluster, bounds="data_interval").plan(at_end(cluster), past())
+    assert planned and planned.ranges[TOPIC][0].end >= 5
+
+
+def test_records_behind_an_open_transaction_are_told_though_others_come_behind_them(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = writing(Log(2), Log(9, open_at=0))
+    with caplog.at_level(logging.WARNING):
+        planned = reading(cluster).plan(None, past())
+    assert planned and planned.ranges[TOPIC] == (OffsetRange(0, 0, 2), OffsetRange(1, 0, 0))
+    assert "not read in this epoch: 10 records wait for an open transaction (plain[1] from offset 0 on)" in caplog.text
+    [told] = reading(cluster).waiting()
+    assert "wait for an open transaction (plain[1] from offset 0 on)" in told
+
+
+def test_what_is_told_begins_where_the_open_transaction_holds_the_readers_now(reading: Reading) -> None:
+    log = Log(5)
+    cluster = Cluster([log])
+
+    def begin_behind_three_more() -> None:
+        if cluster.asked[-1] == "stable":
+            log.end, log.open_at = 10, 8
+
+    cluster.then = begin_behind_three_more
+    assert reading(cluster).why_nothing() == "2 records wait for an open transaction (plain[0] from offset 8 on)"
+
+
+def test_an_interval_waits_for_a_transaction_that_was_open_when_its_log_was_looked_at(reading: Reading) -> None:
+    cluster = writing(Log(5, open_at=3))
+    with pytest.raises(NotApplied) as held:
+        reading(cluster, bounds="data_interval").plan(at_end(cluster), past())
+    assert held.value.code is codes.INTERVAL_HELD
+
+
+def test_of_logs_that_have_not_grown_the_stable_ends_are_not_asked_for_again(reading: Reading) -> None:
+    cluster = Cluster([Log(5), Log(7)])
+    assert reading(cluster).why_nothing() is None
+    assert cluster.asked == ["first", "stable", "end"]
