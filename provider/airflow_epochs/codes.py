@@ -373,9 +373,9 @@ TWO_LEDGERS = AGREEMENT.code(
 TABLE_GONE = AGREEMENT.code(
     "EPOCHS-TABLE-GONE",
     Corrupt,
-    "The table of the sink's last epoch is gone.",
-    "Restore the whole table from a backup, or correct the sink. If there is no backup, give the sink another name, "
-    "with `backfill`.",
+    "The table of the sink is gone.",
+    "Give the table its old name back, or restore the whole table from a backup, or correct the sink. If there is no "
+    "backup, give the sink another name, with `backfill`.",
 )
 TABLE_ELSEWHERE = AGREEMENT.code(
     "EPOCHS-TABLE-ELSEWHERE",

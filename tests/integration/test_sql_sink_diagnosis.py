@@ -190,6 +190,76 @@ def test_a_table_that_was_loaded_again_from_a_dump_gets_its_marker_back(world: R
     goes_on(world)
 
 
+# -- the table goes away with its marker, with an epoch in doubt ----------------------------------------------------
+
+
+@pytest.fixture
+def begun(db: Db, tmp_path: Path, request: pytest.FixtureRequest) -> Related:
+    """With so many epochs as the test says."""
+    db.run(PARENT)
+    made = Related(tmp_path, db, names=("orders",))
+    epochs(made, 1, request.param)
+    made.source.produce(3)
+    return made
+
+
+def hide(world: Related) -> None:
+    """The table and its marker under other names: in PostgreSQL, only the schema has another."""
+    if isinstance(world.db, PostgresDb):
+        world.db.run(f"ALTER SCHEMA {world.db.schema} RENAME TO {world.db.schema}_z")
+    else:
+        world.db.run("ALTER TABLE orders RENAME TO orders_z", "ALTER TABLE epoch_markers RENAME TO markers_z")
+
+
+def give_back_the_old_names(world: Related) -> None:
+    if isinstance(world.db, PostgresDb):
+        world.db.run(f"ALTER SCHEMA {world.db.schema}_z RENAME TO {world.db.schema}")
+    else:
+        world.db.run("ALTER TABLE orders_z RENAME TO orders", "ALTER TABLE markers_z RENAME TO epoch_markers")
+
+
+def hidden(world: Related, moment: str) -> Corrupt:
+    """The error of an epoch in doubt whose table and marker got other names at the moment."""
+    if moment == "decision.landed":
+        error = world.run(3, {moment: lambda: hide(world)})
+    else:
+        with pytest.raises(Crash):
+            world.run(3, {moment: crash})
+        hide(world)
+        error = world.run(3)
+    assert isinstance(error, Corrupt) and error.code is codes.TABLE_GONE, error
+    assert f"Table {world.db.table()} and its marker do not exist in " in error.what
+    assert "INSERT INTO" not in error.remedy, "there is no place to put a marker back"
+    assert "'The table is gone'" in error.remedy
+    return error
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("begun", [0, 2], ids=["first epoch", "later epoch"], indirect=True)
+@pytest.mark.parametrize("moment", ["decision.landed", "sql.commit.after"], ids=["voted", "committed"])
+def test_a_table_that_is_renamed_with_its_marker_after_the_vote_has_every_row_once_it_has_its_name_again(
+    begun: Related, moment: str
+) -> None:
+    assert "their old names back" in hidden(begun, moment).remedy
+    give_back_the_old_names(begun)
+    assert begun.run(3) is None, "the commit task, cleared"
+    begun.require_all_shown("orders")
+    goes_on(begun)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_a_table_that_is_gone_after_the_vote_is_waived_by_the_command_and_filled_anew_under_another_name(
+    begun: Related,
+) -> None:
+    typed(begun.folder / "ledger", hidden(begun, "sql.commit.after"), "waive")
+    assert begun.run(3) is None, "the commit task, cleared"
+    if isinstance(begun.db, PostgresDb):
+        begun.db.run(f"CREATE SCHEMA {begun.db.schema}")
+    begun.db.run(PARENT)
+    goes_on(under_a_new_name(begun, 1))
+
+
 # -- the database is behind -----------------------------------------------------------------------------------------
 
 

@@ -151,6 +151,17 @@ def test_a_decided_epoch_is_shown_in_the_table_of_its_vote_alone(
     goes_on(world)
 
 
+def test_a_schema_that_is_renamed_after_the_vote_is_not_said_to_be_there(world: Related) -> None:
+    epoch(world, 1)
+    world.source.produce(3)
+    schema = along(world).schema
+    error = world.run(50, {"decision.landed": lambda: world.db.run(f"ALTER SCHEMA {schema} RENAME TO {schema}_z")})
+    assert isinstance(error, Corrupt) and error.code is codes.TABLE_GONE, error
+    world.db.run(f"ALTER SCHEMA {schema}_z RENAME TO {schema}")
+    assert world.run(50) is None, "the commit task, cleared"
+    world.require_all_shown("orders")
+
+
 def test_a_table_that_was_moved_to_another_schema_with_its_marker_goes_on(world: Related) -> None:
     epoch(world, 1)
     other = astray(world)

@@ -17,6 +17,7 @@ from airflow_epochs.contracts import (
     backfill_from,
     rebuild_remedy,
     rename_in_doubt,
+    waive_command,
 )
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt, Shown, TransactionId, compare
@@ -88,8 +89,9 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
 def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
     """The error for a search path that leads to another table than it did; None if it does not, or does not matter.
 
-    ``then``: which table the sink found, as ``place_of`` or a receipt says. In another database, the table may be in
-    another schema. The receipt may be of a sink of another kind: that of a Delta table has an id, and no schema.
+    It does not if the table is gone from there. ``then``: which table the sink found, as ``place_of`` or a receipt
+    says. In another database, the table may be in another schema. The receipt may be of a sink of another kind: that
+    of a Delta table has an id, and no schema.
     """
     schema, name = sink.table_name
     if schema is not None or not (then.get("table_id") and then.get("schema")) or _is_elsewhere(then, session):
@@ -97,6 +99,8 @@ def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
     table = session.table(None, name)
     here = table.schema if table else session.schema_of(None, name)
     if here == then["schema"] or (table and table.id == then["table_id"]):
+        return None
+    if table is None and name not in session.names(then["schema"], name):
         return None
     now = f"schema {here}, where the table has id {table.id}" if table else "no such table"
     return Corrupt(
@@ -224,12 +228,10 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
         return _changed_kind(sink, expected, place)
     if table is None:
         return Corrupt(
-            f"Table {sink.table} and its marker do not exist in {session.name}: somebody dropped them, or `table` or "
-            "the connection of the sink is wrong. Nothing was written.",
+            f"{_not_there(sink, session)} or `table` or the connection of the sink is wrong. Nothing was written.",
             code=codes.TABLE_GONE,
-            remedy="Restore the table and its marker, or correct the sink. To fill a new table, create it and give the "
-            f"sink another name in the DAG, with {backfill_from(FIRST_AGAIN)}. See "
-            "docs/sql.md, 'The table is gone'.",
+            remedy=f"{_OLD_NAMES}, or correct the sink. To fill a new table, create it and give the sink another name "
+            f"in the DAG, with {backfill_from(FIRST_AGAIN)}. See docs/sql.md, 'The table is gone'.",
         )
     has_moved = recorded.get("schema") not in (None, table.schema)
     if recorded.get("table_id") and recorded["table_id"] != table.id:
@@ -247,6 +249,20 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
         )
     moved_from = recorded["schema"] if has_moved and recorded.get("table_id") else None
     return _lost_marker(sink, expected, marker, table, put_back, moved_from)
+
+
+def _not_there(sink: SqlSink, session: Session) -> str:
+    """The beginning of a sentence, which ends with what else may be wrong."""
+    return (
+        f"Table {sink.table} and its marker do not exist in {session.name}: somebody dropped them, or renamed them or "
+        "their schema,"
+    )
+
+
+_OLD_NAMES = (
+    "Give table and marker table, or their schema, their old names back; or restore the table and its marker from one "
+    "backup"
+)
 
 
 def _is_renamed(sink: SqlSink, recorded: str | None) -> bool:
@@ -342,6 +358,8 @@ def unclaimed(
             "its sink another name, or a `marker_table` of its own. See also 'Two ledgers write under one name'."
         )
         return error
+    if _is_gone(sink, marker):
+        return _gone_since_vote(sink, attempt, marker.session)
     return _to_put_back(
         f"{marker.schema}.{marker.name} has neither the reservation nor the marker of this sink: somebody deleted the "
         f"row or the table after the vote. So the provider does not know whether {attempt.txn} was committed.",
@@ -363,6 +381,8 @@ def not_previous(
     decided: bool,
 ) -> Corrupt:
     """The marker is neither the previous epoch's nor this one's."""
+    if found is None and _is_gone(sink, marker):
+        return _gone_since_vote(sink, attempt, marker.session)
     if found is None and attempt.previous:
         return _to_put_back(
             f"The marker of this sink in {marker.schema}.{marker.name} is gone: somebody deleted the row or the table "
@@ -381,6 +401,23 @@ def not_previous(
     )
     error.remedy += seen.while_in_doubt(sink.name)
     return error
+
+
+def _is_gone(sink: SqlSink, marker: MarkerTable) -> bool:
+    return marker.session.table(*sink.table_name) is None
+
+
+def _gone_since_vote(sink: SqlSink, attempt: SinkAttempt, session: Session) -> Corrupt:
+    """No marker can be put back: without the table, perhaps without its schema, no statement would be right."""
+    return Corrupt(
+        f"{_not_there(sink, session)} after the vote, or the connection leads to another database. So the provider "
+        f"does not know whether {attempt.txn} was committed. Nothing was written.",
+        code=codes.TABLE_GONE,
+        remedy=f"{_OLD_NAMES}, or point the connection back. Then clear the commit task. If that is impossible, "
+        f"complete the epoch without this sink's rows: `{waive_command(attempt.txn, sink.name)}`. Clear the commit "
+        "task. Then create a new table, and give the sink another name in the DAG, with "
+        f"{backfill_from(FIRST_AGAIN)}. See docs/sql.md, 'The table is gone'.",
+    )
 
 
 def _to_put_back(
