@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.sinks.sql.postgres import Postgres as Database
+from airflow_epochs.sinks.sql.postgres import PostgresSession, _parameters
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
 from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres
+from tests.support.tcp_proxy import ANSWERS, Proxy
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.proof
@@ -431,6 +436,34 @@ def test_a_session_that_the_server_ended_because_it_was_idle_is_told_of_with_the
         wait_until(lambda: pg.db.run(there) == [(0,)], what="the server ends the session")
         with pytest.raises(NotApplied, match="idle_in_transaction_session_timeout=30min"):
             session.execute("SELECT 1")
+
+
+def test_a_session_that_ended_without_a_word_is_told_of_with_the_limits_of_which_the_servers_log_names_one(
+    pg: SqlWorld,
+) -> None:
+    """The server's last words are lost on their way, as they are if the client writes while the server hangs up."""
+    assert isinstance(pg.db, PostgresDb)
+    server, user = pg.db.server, f"u{pg.db.schema}"
+    pg.db.run(
+        "CREATE TABLE v (id bigint)",
+        f"CREATE USER {user} SUPERUSER PASSWORD 'x'",
+        f"ALTER ROLE {user} SET idle_in_transaction_session_timeout = '1ms'",
+    )
+    log = server.processes[-1].log
+    before = len(log.read_text())
+    with Proxy(server.port) as network:
+        there = pg.db.connection(login=user, password="x", port=network.port)
+        opened = psycopg.connect(**_parameters(there, "idle"))
+        network.lose(ANSWERS)
+        with pytest.raises(NotApplied) as ended:
+            PostgresSession("PostgreSQL", opened, ["idle"], 1.0).begin()
+    assert "server closed the connection unexpectedly" in ended.value.what
+    assert "its log" in ended.value.remedy
+    [limit] = re.findall(r"terminating connection due to (\S+) timeout", log.read_text()[before:])
+    [extra] = [each for each in re.findall(r"\{.*?\}", ended.value.remedy) if limit.replace("-", "_") in each]
+    pg.env.connections["db"] = pg.db.connection(login=user, password="x", extra=json.loads(extra))
+    pg.epoch(pg.sink("v"), transaction(1), None, rows(1))
+    assert pg.ids("v") == [1]
 
 
 def test_a_wait_for_a_lock_that_was_too_short_is_told_of_with_the_setting_that_helps(pg: SqlWorld) -> None:

@@ -45,3 +45,27 @@ def test_the_remedy_for_a_session_that_a_limit_ended_raises_this_limit(sqlstate:
     (extra,) = re.findall(r"\{.*?\}", ended.value.remedy)
     given = _parameters(Connection(conn_id="db", conn_type="postgres", extra=json.loads(extra)), "test")
     assert re.fullmatch(rf"-c {setting}=\w+", given["options"])
+
+
+@pytest.mark.parametrize("sqlstate", ["57P01", "53300", "40P01", "25006"])
+def test_the_remedy_for_a_session_that_something_else_ended_names_no_limit(sqlstate: str) -> None:
+    session = PostgresSession("PostgreSQL at db", cast("Any", Ended(sqlstate)), ["test"], 1.0)
+    with pytest.raises(NotApplied) as ended:
+        session.execute("SELECT 1")
+    assert "{" not in ended.value.remedy and "timeout" not in ended.value.remedy
+
+
+class Closed:
+    """A connection that ended without a word of the server's: then psycopg tells no SQLSTATE."""
+
+    def execute(self, *_: Any) -> Any:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+def test_the_remedy_for_a_connection_that_ended_without_a_word_names_only_the_limits_that_end_one() -> None:
+    session = PostgresSession("PostgreSQL at db", cast("Any", Closed()), ["test"], 1.0)
+    with pytest.raises(NotApplied, match="server closed the connection unexpectedly") as ended:
+        session.execute("SELECT 1")
+    named = re.findall(r"-c (\w+)=", ended.value.remedy)
+    assert named == ["idle_in_transaction_session_timeout", "transaction_timeout"]
+    assert "read in its log why it ended the connection" in ended.value.remedy

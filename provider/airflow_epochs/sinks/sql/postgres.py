@@ -88,11 +88,12 @@ _MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
 server that has become a standby."""
 _LONGER = {
     "55P03": "lock_timeout=5min",
+    "57014": "statement_timeout=3h",
     "25P03": "idle_in_transaction_session_timeout=30min",
     "25P04": "transaction_timeout=3h",
 }
-"""By SQLSTATE, the setting that gives more time: to wait for a lock, to be idle in a transaction, to end one (since
-PostgreSQL 17). For all others it is ``statement_timeout``."""
+"""By SQLSTATE, the setting that gives more time: to wait for a lock, for one statement, to be idle in a transaction, to
+end one (since PostgreSQL 17). The last two end the session, too."""
 _LIMIT = "54000"
 """As of a value that is too long for an index. PostgreSQL names the index, and no row."""
 _FOREIGN_KEY_BROKEN = "23503"
@@ -396,13 +397,10 @@ class PostgresSession(PostgresCatalog):
         state = error.sqlstate or ""
         session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
         if session_ended or state.startswith(_MAY_PASS):
-            longer = _LONGER.get(state, "statement_timeout=3h")
             return NotApplied(
                 f"{self.name} did not complete a statement: {_said(error)}",
                 code=codes.SQL_UNREACHABLE,
-                remedy="Check that the server is up, and which sessions hold locks for a long time (pg_stat_activity). "
-                "If the task needs more time than the timeout allows, set a longer one in the connection's extra: "
-                f'{{"options": "-c {longer}"}}. Then clear the failed task.',
+                remedy=_remedy(state),
             )
         what = f"{self.name} refused a row or a statement: {_said(error)}"
         too_long = state == _LIMIT
@@ -410,6 +408,30 @@ class PostgresSession(PostgresCatalog):
         refused.line, refused.table = _line(error), _place(error)
         refused.refers = state == _FOREIGN_KEY_BROKEN
         return refused
+
+
+def _remedy(state: str) -> str | None:
+    """What to do after an error that may pass; None if what the code says is all that is known.
+
+    ``state``: the SQLSTATE; empty if the connection ended before the server could say why.
+    """
+    if not state:
+        return (
+            "Check that the server is up, and read in its log why it ended the connection. If that was a timeout, set "
+            f"a longer one in the connection's extra: {_options('25P03')} if the log names idle-in-transaction "
+            f"timeout, {_options('25P04')} if it names transaction timeout. Then clear the failed task."
+        )
+    if state not in _LONGER:
+        return None
+    return (
+        "Check that the server is up, and which sessions hold locks for a long time (pg_stat_activity). If the task "
+        f"needs more time than the timeout allows, set a longer one in the connection's extra: {_options(state)}. Then "
+        "clear the failed task."
+    )
+
+
+def _options(state: str) -> str:
+    return f'{{"options": "-c {_LONGER[state]}"}}'
 
 
 def _driver() -> Any:
