@@ -299,8 +299,9 @@ RECORD_CONNECTION_FOREIGN = LEDGER.code(
     Refused,
     "A record of the ledger names a connection that the DAG does not use, or a connection of another type. The "
     "provider did not use the connection.",
-    "Undo the change of the DAG or of the connection until the epoch is complete. If you changed neither, find out who "
-    "wrote the record, and restore it from a backup of the ledger.",
+    "Undo the change of the DAG or of the connection until the epoch is complete. If it is complete, and the log only "
+    "warns, undo nothing: what the sink has staged stays. If you changed neither, find out who wrote the record, and "
+    "restore it from a backup of the ledger.",
 )
 RECORD_SINK_UNTRUSTED = LEDGER.code(
     "EPOCHS-RECORD-SINK-UNTRUSTED",

@@ -209,12 +209,18 @@ def located(
 
 
 @contextmanager
-def tolerated(what: str) -> Iterator[None]:
-    """For work that is never needed for correctness: a failure is logged, and a later epoch tries again."""
+def tolerated(what: str, then: str = "it will be tried again with a later epoch") -> Iterator[None]:
+    """For work that is never needed for correctness: a failure is logged, and a later epoch tries again.
+
+    ``then``: what becomes of it. An EpochError is one line without its remedy, which is for a task that has failed.
+    """
     try:
         yield
+    except EpochError as error:
+        log.warning("%s failed; %s: %s", what, then, " ".join(error.cause.split()))
+        log.debug("what led to it", exc_info=True)
     except RAISED_BY_USERS:
-        log.warning("%s failed; it will be tried again with a later epoch", what, exc_info=True)
+        log.warning("%s failed; %s", what, then, exc_info=True)
 
 
 def first_line(error: BaseException) -> str:

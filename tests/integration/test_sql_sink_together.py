@@ -596,3 +596,62 @@ def test_sinks_of_tables_without_ids_are_told_to_take_new_names_if_the_tables_we
     anew = replace(world, names=("l", "s"), tables={"l": "orders_v2", "s": "orders"})
     assert anew.run(3) is None
     world.require_all_shown("orders", "orders_v2")
+
+
+# -- a sink that is waived, and then taken out of the DAG --------------------------------------------------------------
+
+
+@pytest.fixture
+def waived(tmp_path: Path) -> Related:
+    """Epoch 2 waits for a sink with a connection of its own, and somebody has waived it. The records are unsigned."""
+    world = related(tmp_path, new_sqlite(tmp_path), connections={"lines": {}})
+    assert world.run(1) is None
+    world.source.produce(2)
+    with pytest.raises(Crash):
+        world.run(2, {"commit.lines": crash})
+    world.source.produce(2)
+    world.waive("lines", 2)
+    return world
+
+
+def staged_in(world: Related) -> list[Path]:
+    return [place for place in world.folder.glob("staging/*.lines/*") if place.is_dir()]
+
+
+def told_of_staging(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of places that cannot be deleted: a line each, without a remedy for an epoch that is over."""
+    assert "Traceback" not in caplog.text and "Undo the change" not in caplog.text
+    lines = [line for line in caplog.messages if line.startswith("deleting the staging place")]
+    assert not any("\n" in line for line in lines)
+    return lines
+
+
+def test_what_a_waived_sink_staged_is_said_to_stay_after_it_left_the_dag_and_is_deleted_when_it_is_back(
+    waived: Related, caplog: pytest.LogCaptureFixture
+) -> None:
+    [place] = staged_in(waived)
+    assert replace(waived, names=("orders",)).run(3) is None
+    stays = (
+        f"deleting the staging place {place} failed; what is left there stays, and later epochs try again, the last "
+        "one before it prunes epoch 2: EPOCHS-RECORD-CONNECTION-FOREIGN: "
+    )
+    assert any(line.startswith(stays) for line in told_of_staging(caplog)), caplog.text
+    assert staged_in(waived) == [place]
+    caplog.clear()
+    assert waived.run(4) is None
+    assert not told_of_staging(caplog) and not staged_in(waived)
+
+
+def test_of_what_a_sink_outside_the_dag_staged_the_log_says_when_no_epoch_will_try_to_delete_it_again(
+    waived: Related, caplog: pytest.LogCaptureFixture
+) -> None:
+    [place] = staged_in(waived)
+    without = replace(waived, names=("orders",), keep_epochs=1)
+    assert without.run(3) is None, "it completes epoch 2"
+    assert without.run(4) is None
+    last = [line for line in told_of_staging(caplog) if "since epoch 2 is pruned now, and no later epoch" in line]
+    assert len(last) == 1 and str(place) in last[0]
+    caplog.clear()
+    without.source.produce(2)
+    assert without.run(5) is None
+    assert not told_of_staging(caplog) and staged_in(waived) == [place]

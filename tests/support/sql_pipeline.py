@@ -42,6 +42,7 @@ class Related:
     starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     connections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     in_dag: frozenset[str] | None = None
+    keep_epochs: int = 1000
 
     @property
     def source(self) -> FileSource:
@@ -75,6 +76,7 @@ class Related:
                     transform=Transform(path="disk.py", function="keep_all"),
                     backfill=self.backfill,
                     in_dag=self.in_dag,
+                    keep_epochs=self.keep_epochs,
                 ),
                 ledger=self.ledger,
                 env=on_disk(at, self.known),

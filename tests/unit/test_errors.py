@@ -99,7 +99,36 @@ def gone() -> None:
 def test_what_is_tolerated_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), tolerated("sweeping"):
         gone()
-    assert "sweeping failed" in caplog.text and "Gone." in caplog.text
+    assert caplog.messages == ["sweeping failed; it will be tried again with a later epoch: Gone."]
+
+
+def broken() -> None:
+    code = Code("EPOCHS-BROKEN", Refused, "Something is broken.", "Clear the failed task.")
+    raise Refused("A is broken:\n  badly.", code=code, pipeline="orders")
+
+
+def fail_otherwise() -> None:
+    raise OSError("disk")
+
+
+def test_the_log_says_of_an_error_that_is_tolerated_neither_its_remedy_nor_a_traceback_unless_somebody_debugs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING), tolerated("sweeping", "what is left stays"):
+        broken()
+    assert caplog.messages == ["sweeping failed; what is left stays: EPOCHS-BROKEN: A is broken: badly."]
+    assert "Traceback" not in caplog.text
+    with caplog.at_level(logging.DEBUG), tolerated("sweeping"):
+        gone()
+    assert "Traceback" in caplog.text
+
+
+def test_an_error_of_somebody_elses_that_is_tolerated_is_logged_with_where_it_came_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING), tolerated("sweeping"):
+        fail_otherwise()
+    assert "Traceback" in caplog.text and "OSError: disk" in caplog.text
 
 
 def test_a_dying_process_is_not_tolerated() -> None:

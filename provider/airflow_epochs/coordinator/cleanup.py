@@ -7,8 +7,8 @@ What is deleted
     again. A waived sink may still commit late, so all its places of the decided attempt stay.
 
 When
-    Never before the decision has been read back, and never by a pattern over epochs. A failure is logged, and
-    ``complete`` of the next epoch sweeps again.
+    Never before the decision has been read back, and never by a pattern over epochs. A failure is logged.
+    ``complete`` of the next epoch sweeps again, and for the last time the epoch that prunes this one.
 
 A record alone never deletes a place, because the record may be in an old copy of the ledger, or in a copy that is used
 beside the original. Three more conditions must hold: the place is the one that its try would make; the attempt was
@@ -42,10 +42,17 @@ from airflow_epochs.model import (
 log = secrecy.logger(__name__)
 
 
-def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment) -> None:
+def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment, *, last: bool = False) -> None:
     """Delete what is left of a complete epoch's staging; does nothing for any other epoch. Idempotent.
 
-    ``today``: the sinks of the DAG. A place that cannot be deleted is logged and left.
+    A place that cannot be deleted is logged and left.
+
+    Args:
+        ledger: The ledger.
+        epoch: The epoch.
+        today: The sinks of the DAG.
+        env: The environment to work in.
+        last: Whether the epoch is pruned now.
     """
     complete = ledger.complete_record(epoch) if epoch >= 1 else None
     if not complete:
@@ -56,7 +63,9 @@ def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment)
     tries = ledger.tries(epoch)
     decided = [record for record in tries if record.txn_id == complete.txn_id]
     published = {place for sink in decision.votes for place in _published(ledger, complete, decision, decided, sink)}
-    clearing = _Clearing(ledger, today, env, published, lambda sink: _shows_what_is_known(ledger, complete, sink, env))
+    clearing = _Clearing(
+        ledger, today, env, published, lambda sink: _shows_what_is_known(ledger, complete, sink, env), last
+    )
     for record in tries:
         opened = ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
         if opened:
@@ -87,6 +96,7 @@ class _Clearing:
     Attributes:
         published: The places whose rows sinks show, or may show.
         confirms: Whether a sink shows what the ledger says. Called only if there is something to delete.
+        last: Whether no later epoch will know of the places.
     """
 
     ledger: Ledger
@@ -94,13 +104,20 @@ class _Clearing:
     env: Environment
     published: Collection[str]
     confirms: Callable[[Sink], bool]
+    last: bool = False
 
     def of_try(self, opened: OpenRecord, record: TryRecord) -> None:
         """Delete the places of one try of the attempt. A failure is logged."""
         for name, place in record.places.items():
             if name in opened.sinks:
-                with tolerated(f"deleting the staging place {place}"):
+                with tolerated(f"deleting the staging place {place}", self._if_it_fails(opened.txn.epoch)):
                     self._clear(sink_of(opened, name, self.today), opened, record.try_id, place)
+
+    def _if_it_fails(self, epoch: int) -> str:
+        stays = "what is left there stays"
+        if self.last:
+            return f"{stays}, since epoch {epoch} is pruned now, and no later epoch knows of it"
+        return f"{stays}, and later epochs try again, the last one before it prunes epoch {epoch}"
 
     def _clear(self, sink: Sink, opened: OpenRecord, try_id: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published

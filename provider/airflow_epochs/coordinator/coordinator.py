@@ -481,12 +481,12 @@ class Coordinator:
                     sink.maintain(self.task.pipeline.name, view.number, self.task.env)
         with tolerated("pruning"):  # ends at the first failure: a store that deletes nothing keeps every epoch
             for epoch in self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs):
-                self._sweep(epoch)  # its places are on record for the last time
+                self._sweep(epoch, last=True)  # its places are on record for the last time
                 self.task.ledger.prune(epoch)
 
-    def _sweep(self, epoch: int) -> None:
+    def _sweep(self, epoch: int, *, last: bool = False) -> None:
         with tolerated(f"sweeping epoch {epoch}"):
-            sweep(self.task.ledger, epoch, self.task.pipeline.sinks, self.task.env)
+            sweep(self.task.ledger, epoch, self.task.pipeline.sinks, self.task.env, last=last)
 
     # -- abort ------------------------------------------------------------------------------------------------
 
