@@ -18,8 +18,8 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, CronTriggerTimetable
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
-from airflow_epochs.contracts import Interval, Move, Position
-from airflow_epochs.coordinator import orders
+from airflow_epochs.contracts import Environment, Interval, Move, Position, SinkAttempt
+from airflow_epochs.coordinator import orders, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills, retrying
@@ -27,8 +27,10 @@ from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.model import JsonDict, OffsetRange, RestorePoint, Run
 from airflow_epochs.page.airflow_runs import AirflowRuns
+from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld
+from airflow_epochs.testing.world import Place
 from tests.support.airflow_harness import Harness
 from tests.support.hourly import HOUR, MIDNIGHT, Hourly
 from tests.support.layout_lab import Lab, broken_commit, short
@@ -390,6 +392,43 @@ def test_a_backfill_runs_a_green_run_of_the_interval_again_into_which_a_rewind_w
     lab.typed(lab.refused().remedy)
     lab.started()
     assert lab.has_read() == [9, 9]
+
+
+@pytest.fixture
+def restorable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks in memory stage nothing for an epoch that brings tables back. They keep their rows."""
+    plan_stage = MemorySink.plan_stage
+
+    def plan(sink: MemorySink, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
+        if attempt.restore:
+            place = sink.place(attempt, try_id, env)
+            MemoryWorld.named(sink.world).stage(place, Place(str(attempt.txn), ()))
+        return plan_stage(sink, attempt, try_id, env)
+
+    monkeypatch.setattr(MemorySink, "plan_stage", plan)
+
+
+def restored(lab: Intervals, epoch: int) -> None:
+    """As ``rewind --to-epoch N --restore-tables`` puts it. A run by hand obeys."""
+    at_rest = orders.standing(lab.fresh, "orders")
+    move = rewinding.to_epoch(lab.fresh, at_rest, lab.source, epoch, MemoryEnvironment())
+    points = {"orders": RestorePoint(epoch=epoch, version=epoch)}
+    orders.put(lab.fresh, at_rest, "rewind", ME, move, restoration=orders.Restoration(epoch=epoch, points=points))
+    assert lab.run(f"back_to_{epoch}").state == "success"
+
+
+def test_after_tables_came_back_the_backfill_of_the_first_interval_that_they_lack_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restorable: None
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch)
+    for run in lab.harness.backfill(at(9), at(10)):
+        assert lab.harness.drive(run).state == "success"
+    for epoch in (1, 3):  # the second time, to the epoch that has only brought tables back itself
+        restored(lab, epoch)
+        assert f"the next data interval, {Interval(at(10), at(11))}" in lab.refused().remedy
+    lab.typed(lab.refused().remedy)
+    lab.started()
+    assert lab.has_read() == [9, 10, 10]
 
 
 @pytest.mark.parametrize("bounds", ["available", "data_interval"])

@@ -22,7 +22,7 @@ from airflow_epochs.testing import Crash, run_epoch
 from tests.support.environment import Action
 from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
 from tests.support.faults_world import DiskWorld, crash
-from tests.support.hourly import HOUR, MIDNIGHT
+from tests.support.hourly import HOUR, MIDNIGHT, moved_back
 from tests.support.one_task import run_in_one_task
 
 ME = Account(who="me", why="a mistake in the transform", host="here")
@@ -37,11 +37,7 @@ class MovedFile(FileSource):
         return base
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
-        was = ends_of(position.ranges)
-        back: Ranges = {TOPIC: tuple(OffsetRange(p, to, was[TOPIC, p]) for p, to in offsets[TOPIC].items())}
-        there: Ranges = {TOPIC: tuple(OffsetRange(p, to, to) for p, to in offsets[TOPIC].items())}
-        state = by_interval.back_at(position.state, None)
-        return Move(position=Position(ranges=there, state=state), again=back, ahead=back)
+        return moved_back(position, offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,5 +218,3 @@ def test_a_run_that_has_had_an_epoch_is_green_though_the_next_one_belongs_to_ano
     assert plain.drive("run 4", None, {"complete.landed": next_run}) == 4
     run_epoch(plain.at(None), Run("dag", "run 5"))
     assert plain.hours() == [0, 1, 2, 3, 4]
-
-
