@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
@@ -32,7 +33,7 @@ from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld
 from airflow_epochs.testing.world import Place
 from tests.support.airflow_harness import Harness
-from tests.support.hourly import HOUR, MIDNIGHT, Hourly
+from tests.support.hourly import HOUR, MIDNIGHT, Hourly, moved_back
 from tests.support.layout_lab import Lab, broken_commit, short
 from tests.support.page_lab import ORDERS, Browser
 from tests.support.waiting import wait_until
@@ -43,6 +44,7 @@ ME = Account(who="ana", why="the disk has room again")
 EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
 PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
 SWISS = CronPartitionTimetable("@hourly", timezone="Europe/Zurich", run_offset=-1)
+SYDNEY = CronPartitionTimetable("@hourly", timezone="Australia/Sydney", run_offset=-1)
 AFTER_THE_HOUR = CronTriggerTimetable("@hourly", timezone="UTC", interval=HOUR)
 
 
@@ -262,8 +264,10 @@ def test_no_backfill_is_named_that_would_only_make_another_run_which_may_not_hav
 class Intervals(Backfilled):
     """A pipeline that reads data intervals. Its n-th record is of hour n."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR) -> None:
-        super().__init__(folder, monkeypatch, source=Hourly, schedule=schedule, on_failed_epoch=None)
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR, layout: str = "tasks"
+    ) -> None:
+        super().__init__(folder, monkeypatch, source=Hourly, schedule=schedule, on_failed_epoch=None, layout=layout)
         monkeypatch.setattr(retrying, "source_in", lambda spec: self.source)
         self.produce(*range(24))
 
@@ -420,7 +424,7 @@ def restored(lab: Intervals, epoch: int) -> None:
 def test_after_tables_came_back_the_backfill_of_the_first_interval_that_they_lack_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restorable: None
 ) -> None:
-    lab = Intervals(tmp_path, monkeypatch)
+    lab = Intervals(tmp_path, monkeypatch, layout="single")
     for run in lab.harness.backfill(at(9), at(10)):
         assert lab.harness.drive(run).state == "success"
     for epoch in (1, 3):  # the second time, to the epoch that has only brought tables back itself
@@ -429,6 +433,35 @@ def test_after_tables_came_back_the_backfill_of_the_first_interval_that_they_lac
     lab.typed(lab.refused().remedy)
     lab.started()
     assert lab.has_read() == [9, 10, 10]
+
+
+def test_the_first_of_two_hours_that_clocks_show_alike_is_read_by_the_backfill_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On April 5th, clocks in Sydney showed 02:00 twice: 15 and 16 hours after midnight of April 4th in UTC."""
+    lab = Intervals(tmp_path, monkeypatch, SYDNEY, layout="single")
+    first = (datetime(2026, 4, 4, 15, tzinfo=timezone.utc) - MIDNIGHT) // HOUR
+    lab.produce(*range(24, first + 3))
+    one_o_clock = (datetime(2026, 4, 5, 1, tzinfo=timezone.utc) - MIDNIGHT) // HOUR
+    lab.backfilled(one_o_clock)
+    lab.started()
+    lab.harness.ended_backfills()
+    lab.typed(lab.refused().remedy)
+    for hours in ([first - 1, first], [first - 1, first, first + 1]):
+        lab.started()
+        assert lab.has_read() == hours
+    assert lab.to_start() == []
+    at_rest = orders.standing(lab.fresh, "orders")
+    back = moved_back(at_rest.position(lab.source), {"orders": {0: first}})
+    orders.put(lab.fresh, at_rest, "rewind", ME, replace(back, back_to=at(first).isoformat()))
+    lab.harness.ended_backfills()
+    remedy = lab.refused().remedy
+    assert "--reprocess-behavior completed" in remedy
+    lab.typed(remedy)
+    for hours in ([first - 1, first, first, first + 1], [first - 1, first, first, first + 1, first + 1]):
+        lab.started()
+        assert lab.has_read() == hours
+    assert lab.to_start() == []
 
 
 @pytest.mark.parametrize("bounds", ["available", "data_interval"])

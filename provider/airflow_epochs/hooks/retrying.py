@@ -308,9 +308,9 @@ def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, s
     if anew and not by_interval:
         return what, f"A backfill would make another run. {_TAKE_OVER}"
     at = interval_of_run(run)
-    command = backfills.of_interval(run.dag_id, at) if at else ""
+    command, others = backfills.of_interval(run.dag_id, at) if at else ("", "")
     goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
-    return what, f"Type `{command}`: {goes_on}. {_ONE_BACKFILL}" if command else None
+    return what, _joined(f"Type `{command}`: {goes_on}.", others, _ONE_BACKFILL) if command else None
 
 
 def _by_next_interval(ledger: Ledger, dag_id: str, run: Run | None, halted: Halted | None) -> tuple[str, str | None]:
@@ -321,12 +321,14 @@ def _by_next_interval(ledger: Ledger, dag_id: str, run: Run | None, halted: Halt
     at = backfills.next_interval(dag_id, since) if since else None
     if at and at.end > datetime.now(timezone.utc):
         return what, f"Wait: the next data interval, {at}, is not over. The schedule starts its run then."
-    command = backfills.of_interval(dag_id, at) if at else ""
+    command, others = backfills.of_interval(dag_id, at) if at else ("", "")
+    takes = f"Type `{command}`: it takes the next data interval, {at}."
     later = "A later `--to-date` takes the intervals after it, too."
-    return (
-        what,
-        f"Type `{command}`: it takes the next data interval, {at}. {later} {_ONE_BACKFILL}" if command else None,
-    )
+    return what, _joined(takes, others, later, _ONE_BACKFILL) if command else None
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _reads_on_from(ledger: Ledger) -> datetime | None:
