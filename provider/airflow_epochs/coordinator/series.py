@@ -39,8 +39,8 @@ def has_ended(ledger: Ledger, run: Run, number: int) -> bool:
 def is_at_its_end(task: TaskTry, epoch: int) -> bool:
     """Whether a run takes no further epoch after this complete one, whatever the source has.
 
-    It does not if the epoch has brought tables back: the run after it reads on. Nor if epochs belong to data intervals,
-    and the run has read its own, or has none: it has then finished the epoch of another run.
+    It takes none after an epoch that brought tables back: the run after it reads on. Where epochs belong to data
+    intervals, it takes none once it has read its own, or if it has none and has finished the epoch of another run.
     """
     record = task.ledger.complete_record(epoch)
     assert record, "the run has just completed it, or found it complete"
@@ -54,9 +54,9 @@ def is_at_its_end(task: TaskTry, epoch: int) -> bool:
 
 
 def has_next_run(task: TaskTry, error: EpochError) -> bool:
-    """Whether a run that has had an epoch has ended, since the next one belongs to another run, as ``open`` says.
+    """Whether a run that has had an epoch has ended, because ``open`` refused the next one as that of another run.
 
-    Not if the run has a data interval: ``is_at_its_end`` would have told that it was read, so it was not.
+    It has not ended where epochs belong to data intervals: the run has not read its own, as ``is_at_its_end`` has told.
     """
     source = task.pipeline.source
     by_interval = isinstance(source, ByInterval) and source.by_interval()
