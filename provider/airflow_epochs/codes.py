@@ -1284,8 +1284,8 @@ INTERVAL_MISSED = INTERVALS.code(
     "is lost.",
     "Clear the runs of those intervals that failed or were skipped, as during a pause of the pipeline, with all tasks, "
     "the oldest first; or create them: `airflow backfill create --dag-id … --from-date … --to-date … "
-    '--max-active-runs 1`. Then clear the failed task with its downstream tasks. Or set `missed="read"`: this run then '
-    "reads those records, too.",
+    "--max-active-runs 1`. Which dates these are in a local time: docs/intervals.md#runs-that-were-missed. Then clear "
+    'the failed task with its downstream tasks. Or set `missed="read"`: this run then reads those records, too.',
 )
 INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
@@ -18,8 +19,8 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, CronTriggerTimetable
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
-from airflow_epochs.contracts import Interval, Move, Position
-from airflow_epochs.coordinator import orders
+from airflow_epochs.contracts import Environment, Interval, Move, Position, SinkAttempt
+from airflow_epochs.coordinator import orders, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills, retrying
@@ -27,10 +28,12 @@ from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.model import JsonDict, OffsetRange, RestorePoint, Run
 from airflow_epochs.page.airflow_runs import AirflowRuns
+from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld
+from airflow_epochs.testing.world import Place
 from tests.support.airflow_harness import Harness
-from tests.support.hourly import HOUR, MIDNIGHT, Hourly
+from tests.support.hourly import HOUR, MIDNIGHT, Hourly, moved_back
 from tests.support.layout_lab import Lab, broken_commit, short
 from tests.support.page_lab import ORDERS, Browser
 from tests.support.waiting import wait_until
@@ -41,6 +44,7 @@ ME = Account(who="ana", why="the disk has room again")
 EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
 PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
 SWISS = CronPartitionTimetable("@hourly", timezone="Europe/Zurich", run_offset=-1)
+SYDNEY = CronPartitionTimetable("@hourly", timezone="Australia/Sydney", run_offset=-1)
 AFTER_THE_HOUR = CronTriggerTimetable("@hourly", timezone="UTC", interval=HOUR)
 
 
@@ -260,8 +264,10 @@ def test_no_backfill_is_named_that_would_only_make_another_run_which_may_not_hav
 class Intervals(Backfilled):
     """A pipeline that reads data intervals. Its n-th record is of hour n."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR) -> None:
-        super().__init__(folder, monkeypatch, source=Hourly, schedule=schedule, on_failed_epoch=None)
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR, layout: str = "tasks"
+    ) -> None:
+        super().__init__(folder, monkeypatch, source=Hourly, schedule=schedule, on_failed_epoch=None, layout=layout)
         monkeypatch.setattr(retrying, "source_in", lambda spec: self.source)
         self.produce(*range(24))
 
@@ -390,6 +396,72 @@ def test_a_backfill_runs_a_green_run_of_the_interval_again_into_which_a_rewind_w
     lab.typed(lab.refused().remedy)
     lab.started()
     assert lab.has_read() == [9, 9]
+
+
+@pytest.fixture
+def restorable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks in memory stage nothing for an epoch that brings tables back. They keep their rows."""
+    plan_stage = MemorySink.plan_stage
+
+    def plan(sink: MemorySink, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
+        if attempt.restore:
+            place = sink.place(attempt, try_id, env)
+            MemoryWorld.named(sink.world).stage(place, Place(str(attempt.txn), ()))
+        return plan_stage(sink, attempt, try_id, env)
+
+    monkeypatch.setattr(MemorySink, "plan_stage", plan)
+
+
+def restored(lab: Intervals, epoch: int) -> None:
+    """As ``rewind --to-epoch N --restore-tables`` puts it. A run by hand obeys."""
+    at_rest = orders.standing(lab.fresh, "orders")
+    move = rewinding.to_epoch(lab.fresh, at_rest, lab.source, epoch, MemoryEnvironment())
+    points = {"orders": RestorePoint(epoch=epoch, version=epoch)}
+    orders.put(lab.fresh, at_rest, "rewind", ME, move, restoration=orders.Restoration(epoch=epoch, points=points))
+    assert lab.run(f"back_to_{epoch}").state == "success"
+
+
+def test_after_tables_came_back_the_backfill_of_the_first_interval_that_they_lack_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restorable: None
+) -> None:
+    lab = Intervals(tmp_path, monkeypatch, layout="single")
+    for run in lab.harness.backfill(at(9), at(10)):
+        assert lab.harness.drive(run).state == "success"
+    for epoch in (1, 3):  # the second time, to the epoch that has only brought tables back itself
+        restored(lab, epoch)
+        assert f"the next data interval, {Interval(at(10), at(11))}" in lab.refused().remedy
+    lab.typed(lab.refused().remedy)
+    lab.started()
+    assert lab.has_read() == [9, 10, 10]
+
+
+def test_the_first_of_two_hours_that_clocks_show_alike_is_read_by_the_backfill_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On April 5th, clocks in Sydney showed 02:00 twice: 15 and 16 hours after midnight of April 4th in UTC."""
+    lab = Intervals(tmp_path, monkeypatch, SYDNEY, layout="single")
+    first = (datetime(2026, 4, 4, 15, tzinfo=timezone.utc) - MIDNIGHT) // HOUR
+    lab.produce(*range(24, first + 3))
+    one_o_clock = (datetime(2026, 4, 5, 1, tzinfo=timezone.utc) - MIDNIGHT) // HOUR
+    lab.backfilled(one_o_clock)
+    lab.started()
+    lab.harness.ended_backfills()
+    lab.typed(lab.refused().remedy)
+    for hours in ([first - 1, first], [first - 1, first, first + 1]):
+        lab.started()
+        assert lab.has_read() == hours
+    assert lab.to_start() == []
+    at_rest = orders.standing(lab.fresh, "orders")
+    back = moved_back(at_rest.position(lab.source), {"orders": {0: first}})
+    orders.put(lab.fresh, at_rest, "rewind", ME, replace(back, back_to=at(first).isoformat()))
+    lab.harness.ended_backfills()
+    remedy = lab.refused().remedy
+    assert "--reprocess-behavior completed" in remedy
+    lab.typed(remedy)
+    for hours in ([first - 1, first, first, first + 1], [first - 1, first, first, first + 1, first + 1]):
+        lab.started()
+        assert lab.has_read() == hours
+    assert lab.to_start() == []
 
 
 @pytest.mark.parametrize("bounds", ["available", "data_interval"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from airflow_epochs.contracts import Environment, Interval, Limits, Past, PlannedEpoch, Position
+from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, ends_of
 from airflow_epochs.sources.kafka import interval as by_interval
 from airflow_epochs.testing import MemorySource
@@ -35,6 +36,20 @@ class Hourly(MemorySource):
         ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
         return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})
 
+    def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
+        return moved_back(position, offsets)
+
     @staticmethod
     def hour_of(time: datetime) -> int:
         return int((time - MIDNIGHT).total_seconds()) // 3600
+
+
+def moved_back(position: Position, offsets: Mapping[str, Mapping[int, int]]) -> Move:
+    """What a source says of a command that goes back to these offsets, as KafkaSource does."""
+    was = ends_of(position.ranges)
+    there: Ranges = {topic: tuple(OffsetRange(p, to, to) for p, to in of.items()) for topic, of in offsets.items()}
+    again: Ranges = {
+        topic: tuple(OffsetRange(p, to, was[topic, p]) for p, to in of.items()) for topic, of in offsets.items()
+    }
+    state = by_interval.back_at(position.state, None)
+    return Move(position=Position(ranges=there, state=state), again=again, ahead=again)

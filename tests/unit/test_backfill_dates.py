@@ -127,7 +127,52 @@ def test_the_command_has_the_date_by_which_airflow_takes_just_the_interval(
     dag = stored(schedule)
     interval = backfills.next_interval("daily", utc(start))
     assert interval and interval.start == utc(start)
-    command = backfills.of_interval("daily", interval)
-    assert re.findall(r"--(?:from|to)-date (\S+)", command) == [utc(date).isoformat()] * 2
+    command, others = backfills.of_interval("daily", interval)
+    assert (re.findall(r"--(?:from|to)-date (\S+)", command), others) == ([utc(date).isoformat()] * 2, "")
     (taken,) = _get_info_list(from_date=utc(date), to_date=utc(date), reverse=False, dag=dag)
     assert (taken.partition_date or taken.logical_date) == utc(start)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "start", "dates", "taken"),
+    [
+        (
+            partitions("@hourly", "Europe/Zurich"),
+            "2026-10-25T00:00",
+            ("2026-10-25T01:59", "2026-10-25T02:00"),
+            ["2026-10-25T00:00", "2026-10-25T01:00"],
+        ),
+        (
+            partitions("@hourly", "America/Havana"),
+            "2026-11-01T04:00",
+            ("2026-10-31T23:59", "2026-11-01T00:00"),
+            ["2026-11-01T04:00", "2026-11-01T05:00"],
+        ),
+        (
+            partitions("*/30 * * * *", "Europe/Zurich"),
+            "2026-10-25T00:30",
+            ("2026-10-25T01:59", "2026-10-25T02:00"),
+            ["2026-10-25T00:00", "2026-10-25T00:30", "2026-10-25T01:00"],
+        ),
+        (
+            partitions("30 * * * *", "Europe/Zurich"),
+            "2026-10-25T00:30",
+            ("2026-10-25T01:59", "2026-10-25T02:00"),
+            ["2026-10-25T00:30"],
+        ),
+    ],
+)
+def test_of_an_hour_that_clocks_show_twice_the_dates_take_the_first_one_and_few_intervals_around_it(
+    stored: Any, schedule: Any, start: str, dates: tuple[str, str], taken: list[str]
+) -> None:
+    from airflow.models.backfill import _get_info_list
+
+    dag = stored(schedule)
+    interval = backfills.next_interval("daily", utc(start))
+    assert interval and interval.start == utc(start)
+    command, others = backfills.of_interval("daily", interval)
+    assert re.findall(r"--(?:from|to)-date (\S+)", command) == [utc(date).isoformat() for date in dates]
+    first, last = map(utc, dates)
+    infos = _get_info_list(from_date=first, to_date=last, reverse=False, dag=dag)
+    assert [info.partition_date for info in infos] == list(map(utc, taken))
+    assert ("Those that were read already are skipped." in others) == (len(taken) > 1)

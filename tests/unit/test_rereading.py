@@ -18,7 +18,8 @@ from airflow_epochs.errors import Fenced, NoNewData, Refused
 from airflow_epochs.hooks import passed_on
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import OffsetRange, Ranges, Run, ends_of
+from airflow_epochs.ledger.queries import commands_obeyed, unfinished
+from airflow_epochs.model import Command, OffsetRange, Ranges, Run, ends_of
 from airflow_epochs.operators import phases
 from airflow_epochs.testing import (
     MemoryEnvironment,
@@ -27,7 +28,7 @@ from airflow_epochs.testing import (
     memory_pipeline,
     run_epoch,
 )
-from tests.support.hourly import HOUR, MIDNIGHT, Hourly
+from tests.support.hourly import HOUR, MIDNIGHT, Hourly, moved_back
 from tests.support.scenario import abort
 
 ME = Account(who="me", why="a mistake", host="here")
@@ -260,3 +261,29 @@ def test_a_run_that_finishes_the_epoch_of_a_run_that_obeyed_a_rewind_does_so_in_
         assert run == Run("dag", "12")
     record = world.ledger.complete_record(epoch)
     assert record and record.completed_by == run
+
+
+def waiting(world: Hours) -> tuple[Command, ...]:
+    view = unfinished(world.ledger)
+    return commands_obeyed(world.ledger, view.opened) if view else ()
+
+
+def test_the_next_epoch_goes_on_at_the_time_of_a_rewind_also_if_another_command_waits_behind_it() -> None:
+    world = Hours()
+    for hour in (9, 10, 11):
+        world.run(str(hour), hours(hour))
+    newest = world.ledger.complete_record(3)
+    assert rereading.goes_on_at(world.source, newest, waiting(world)) == hours(11).end
+    world.rewind(10)
+    at = orders.standing(world.ledger, "orders")
+    orders.put(world.ledger, at, "adopt-sink", ME, Move(position=at.position(world.source)))
+    assert rereading.goes_on_at(world.source, newest, waiting(world)) == hours(10).start
+
+
+def test_no_time_is_known_after_a_rewind_to_offsets() -> None:
+    world = Hours()
+    for hour in (9, 10):
+        world.run(str(hour), hours(hour))
+    at = orders.standing(world.ledger, "orders")
+    orders.put(world.ledger, at, "rewind", ME, moved_back(at.position(world.source), {"orders": {0: 9}}))
+    assert rereading.goes_on_at(world.source, at.before, waiting(world)) is None

@@ -9,14 +9,23 @@ only brought tables back, whichever run obeyed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from airflow_epochs.contracts import ByInterval, Interval
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import CompleteRecord, Ranges, Run, ends_of, records_upper_bound, starts_of
+from airflow_epochs.model import (
+    REWIND,
+    Command,
+    CompleteRecord,
+    Ranges,
+    Run,
+    ends_of,
+    records_upper_bound,
+    starts_of,
+)
 
 
 def as_known(task: TaskTry, run: Run, *, begins: bool = False) -> Run:
@@ -45,6 +54,32 @@ def known_by(
         else:
             break
     return known
+
+
+def goes_on_at(source: ByInterval, record: CompleteRecord | None, waiting: Sequence[Command]) -> datetime | None:
+    """The time from which the next epoch reads; None if that is known by offsets only.
+
+    ``record``: of the newest complete epoch. ``waiting``: the commands that the next one obeys.
+    """
+    if any(map(_goes_back, waiting)):
+        return _back_to(waiting)
+    return read_up_to(source, record) if record else None
+
+
+def read_up_to(source: ByInterval, record: CompleteRecord) -> datetime | None:
+    """The time up to which the pipeline has read after a complete epoch; None if that is known by offsets only."""
+    return _back_to(record.commands) if record.only_restored else source.read_until(record.source_state)
+
+
+def _back_to(commands: Sequence[Command]) -> datetime | None:
+    """The time that the newest command which goes back has gone back to; None if that is known by offsets only."""
+    text = next((each.back_to for each in reversed(commands) if _goes_back(each)), "")
+    return datetime.fromisoformat(text) if text else None
+
+
+def _goes_back(command: Command) -> bool:
+    """Whether the command reads something again, or brings tables back to where an epoch ended."""
+    return bool(command.again) or command.name == REWIND
 
 
 def _complete(ledger: Ledger, run: Run, last: int) -> CompleteRecord | None:
@@ -79,8 +114,8 @@ def _goes_on(
         return True
     if not begins or ledger.epoch_of(run_ids.nth(run, 2)) not in (None, epoch):
         return False
-    at, back_to = interval(), next(each.back_to for each in reversed(record.commands) if each.restores)
-    return at is not None and not _ended_by(at.end, back_to)
+    at, until = interval(), _back_to(record.commands)
+    return at is not None and (until is None or at.end > until)
 
 
 def _read_again_by(ledger: Ledger, source: ByInterval, record: CompleteRecord) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import ByInterval, Environment, LeavingOut, Movable, Move, Position
-from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator import orders, rereading
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.errors import Refused, filled
 from airflow_epochs.ledger.ledger import Ledger
@@ -46,9 +46,9 @@ def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: En
 
 
 def _end_of(ledger: Ledger, source: Movable, number: int) -> str:
-    """The time that the epoch had read up to, if that is known by the data interval of its run; otherwise ""."""
+    """The time that the pipeline had read up to after the epoch, if that is known by data intervals; otherwise ""."""
     record = ledger.complete_record(number)
-    until = source.read_until(record.source_state) if record and isinstance(source, ByInterval) else None
+    until = rereading.read_up_to(source, record) if record and isinstance(source, ByInterval) else None
     return until.isoformat() if until else ""
 
 

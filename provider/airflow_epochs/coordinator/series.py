@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_epochs import codes
+from airflow_epochs.contracts import ByInterval
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.ledger.records import last_of
@@ -30,6 +34,33 @@ def has_ended(ledger: Ledger, run: Run, number: int) -> bool:
     """Whether the run had ended by itself, given the number that ``newest`` returned."""
     epoch = ledger.epoch_of(nth(run, number))
     return number > 1 and epoch is not None and epoch == ledger.epoch_of(nth(run, number - 1))
+
+
+def is_at_its_end(task: TaskTry, epoch: int) -> bool:
+    """Whether a run takes no further epoch after this complete one, whatever the source has.
+
+    It takes none after an epoch that brought tables back: the run after it reads on. Where epochs belong to data
+    intervals, it takes none once it has read its own, or if it has none and has finished the epoch of another run.
+    """
+    record = task.ledger.complete_record(epoch)
+    assert record, "the run has just completed it, or found it complete"
+    if record.only_restored:
+        return True
+    source = task.pipeline.source
+    if not isinstance(source, ByInterval) or not source.by_interval():
+        return False
+    at = task.interval()
+    return at is None or at.start >= at.end or source.is_of(record.source_state, at)
+
+
+def has_next_run(task: TaskTry, error: EpochError) -> bool:
+    """Whether a run that has had an epoch has ended, because ``open`` refused the next one as that of another run.
+
+    It has not ended where epochs belong to data intervals: the run has not read its own, as ``is_at_its_end`` has told.
+    """
+    source = task.pipeline.source
+    by_interval = isinstance(source, ByInterval) and source.by_interval()
+    return error.code is codes.EPOCH_BLOCKED and not by_interval
 
 
 def put_end(ledger: Ledger, run: Run, number: int, epoch: int) -> None:

@@ -21,6 +21,13 @@ _BACK = [timedelta(0), *(timedelta(minutes=2**n) for n in range(23))]
 """So far back may begin what is not over at a time. Twice as far each time: few short intervals lie in between."""
 _FAR = timedelta(days=8 * 366)
 """A leap day may be so far away."""
+_MINUTE = timedelta(minutes=1)
+_TWICE_MINUTES = 24 * 60
+"""Clocks go back by less than that."""
+_OTHERS_TOO = (
+    "Clocks show twice when it begins, so the dates take intervals around it, too. Those that were read already are "
+    "skipped."
+)
 
 
 @dataclass(frozen=True)
@@ -69,17 +76,23 @@ def is_by_partition(dag_id: str) -> bool:
     return dag is not None and dag.timetable.partitioned
 
 
-def of_interval(dag_id: str, interval: Interval) -> str:
-    """The command for a backfill of this interval; empty if the DAG's timetable has no such one."""
+def of_interval(dag_id: str, interval: Interval) -> tuple[str, str]:
+    """The command for a backfill of this interval, and a sentence if it takes others, too; else empty.
+
+    Both are empty if the DAG's timetable has no such interval.
+    """
     dag = stored_dag(dag_id)
-    date = _date(dag, interval) if dag else None
-    if date is None:
-        return ""
+    dates = _dates(dag, interval) if dag else None
+    if dag is None or dates is None:
+        return "", ""
+    first, last = dates
     again = "completed" if _is_green(dag_id, interval) else "failed"
-    return (
-        f"{COMMAND} --dag-id {dag_id} --from-date {date.isoformat()} --to-date {date.isoformat()} "
+    command = (
+        f"{COMMAND} --dag-id {dag_id} --from-date {first.isoformat()} --to-date {last.isoformat()} "
         f"--reprocess-behavior {again} --max-active-runs 1"
     )
+    is_alone = len([*dag.iter_dagrun_infos_between(first, last)]) == 1
+    return command, "" if is_alone else _OTHERS_TOO
 
 
 def next_interval(dag_id: str, time: datetime) -> Interval | None:
@@ -125,19 +138,32 @@ def _interval(dag: SerializedDAG, info: DagRunInfo) -> Interval | None:
     return interval_of({"dag": dag, **times, "partition_date": info.partition_date})
 
 
-def _date(dag: SerializedDAG, interval: Interval) -> datetime | None:
-    """The date with which ``airflow backfill create`` takes just this interval."""
-    for date in _dates(dag, interval):
-        if any(_begin(info) == interval.start for info in dag.iter_dagrun_infos_between(date, date)):
-            return date
+def _dates(dag: SerializedDAG, interval: Interval) -> tuple[datetime, datetime] | None:
+    """The first and the last date with which ``airflow backfill create`` takes this interval, and few others."""
+    for first, last in _may_be(dag, interval):
+        if any(_begin(info) == interval.start for info in dag.iter_dagrun_infos_between(first, last)):
+            return first, last
     return None
 
 
-def _dates(dag: SerializedDAG, interval: Interval) -> Iterator[datetime]:
-    """Dates that may be the one: a timetable takes the interval's start, or its end."""
-    yield _as_date(dag, interval.start)
-    if not dag.timetable.partitioned:
-        yield _as_date(dag, interval.end)
+def _may_be(dag: SerializedDAG, interval: Interval) -> Iterator[tuple[datetime, datetime]]:
+    """Dates that may be the ones: a timetable takes the interval's start, or its end."""
+    start, end = _as_date(dag, interval.start), _as_date(dag, interval.end)
+    yield start, start
+    if dag.timetable.partitioned:
+        yield _around(dag, start, interval.start)
+    else:
+        yield end, end
+
+
+def _around(dag: SerializedDAG, date: datetime, time: datetime) -> tuple[datetime, datetime]:
+    """Two dates, one minute apart, with the time between them. ``date``: of that time, or earlier.
+
+    In autumn, clocks show an hour twice, and Airflow takes a date in it for the second time: no date means the first.
+    """
+    later = (date + n * _MINUTE for n in range(_TWICE_MINUTES))
+    last = next((each for each in later if dag.timetable.localize_partition_datetime(each) >= time), date)
+    return last - _MINUTE, last
 
 
 def _begin(info: DagRunInfo) -> datetime:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import ByInterval
-from airflow_epochs.coordinator import admin, pausing
+from airflow_epochs.coordinator import admin, pausing, rereading
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
@@ -31,7 +31,7 @@ from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, new
 from airflow_epochs.hooks.own_tasks import stored_own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on, interval_of_run, may_read_again, source_by_interval
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
+from airflow_epochs.ledger.queries import commands_obeyed, in_words, newest_opened, unfinished
 from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import RetriedRecord, Run
@@ -308,9 +308,9 @@ def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, s
     if anew and not by_interval:
         return what, f"A backfill would make another run. {_TAKE_OVER}"
     at = interval_of_run(run)
-    command = backfills.of_interval(run.dag_id, at) if at else ""
+    command, others = backfills.of_interval(run.dag_id, at) if at else ("", "")
     goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
-    return what, f"Type `{command}`: {goes_on}. {_ONE_BACKFILL}" if command else None
+    return what, _joined(f"Type `{command}`: {goes_on}.", others, _ONE_BACKFILL) if command else None
 
 
 def _by_next_interval(ledger: Ledger, dag_id: str, run: Run | None, halted: Halted | None) -> tuple[str, str | None]:
@@ -321,23 +321,24 @@ def _by_next_interval(ledger: Ledger, dag_id: str, run: Run | None, halted: Halt
     at = backfills.next_interval(dag_id, since) if since else None
     if at and at.end > datetime.now(timezone.utc):
         return what, f"Wait: the next data interval, {at}, is not over. The schedule starts its run then."
-    command = backfills.of_interval(dag_id, at) if at else ""
+    command, others = backfills.of_interval(dag_id, at) if at else ("", "")
+    takes = f"Type `{command}`: it takes the next data interval, {at}."
     later = "A later `--to-date` takes the intervals after it, too."
-    return (
-        what,
-        f"Type `{command}`: it takes the next data interval, {at}. {later} {_ONE_BACKFILL}" if command else None,
-    )
+    return what, _joined(takes, others, later, _ONE_BACKFILL) if command else None
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _reads_on_from(ledger: Ledger) -> datetime | None:
     """The time from which the next epoch reads; None if that is known by offsets only."""
-    view, record = unfinished(ledger), ledger.complete_record(ledger.newest_complete())
-    order = view.opened.command if view else None
-    if order and order.back_to:
-        return datetime.fromisoformat(order.back_to)
-    opened = newest_opened(ledger)
+    view, opened = unfinished(ledger), newest_opened(ledger)
     source = source_in(opened.source) if opened else None
-    return source.read_until(record.source_state) if record and isinstance(source, ByInterval) else None
+    if not isinstance(source, ByInterval):
+        return None
+    waiting = commands_obeyed(ledger, view.opened) if view else ()
+    return rereading.goes_on_at(source, ledger.complete_record(ledger.newest_complete()), waiting)
 
 
 def _plans(view: EpochView | None) -> bool:

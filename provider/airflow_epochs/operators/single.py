@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
-from airflow_epochs.errors import EpochError, NoNewData, NotApplied, tolerated
+from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused, tolerated
 from airflow_epochs.operators.announcing import AnnouncesSinks
 from airflow_epochs.operators.base import NeedsTransform, run_of, try_number
 from airflow_epochs.operators.epoch import CommitSinkOperator, OpenEpochOperator, assets_of
@@ -35,7 +35,8 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
 
     It calls what the operators of the single steps call, and the ledger has the same records. It ends when the source
     has no new data, after ``for_seconds``, after ``max_epochs``, or when Airflow stops the task; each time between two
-    epochs. A task that dies at any moment is continued by its retry, by a clear, or by the next run.
+    epochs. Whatever the source has, it ends after an epoch that brought tables back, and after the one of its data
+    interval. A task that dies at any moment is continued by its retry, by a clear, or by the next run.
 
     The asset events, at the end of the task, carry the newest complete epoch. The XCom is the checkpoint of the task's
     last epoch.
@@ -113,7 +114,8 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
             log.info("%s had epoch %s already, and takes no new data: the next run does", run, checkpoint.epoch)
         while not ended and not self._stopping:
             number += 1
-            following = self._following(number, run, bounds, context)
+            at_its_end = series.is_at_its_end(coordinator.task, checkpoint.epoch)
+            following = None if at_its_end else self._following(number, run, bounds, context)
             if following:
                 coordinator, checkpoint = following
             else:
@@ -129,6 +131,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         self, number: int, run: Run, bounds: _Bounds, context: Context
     ) -> tuple[Coordinator, Checkpoint] | None:
         """One more epoch, with a coordinator that has read nothing yet; None if the run has ended."""
+        from airflow_epochs.coordinator import series
         from airflow_epochs.ledger import run_ids
 
         if bounds.reached(number):
@@ -138,7 +141,11 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
             return coordinator, self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
         except NoNewData as caught_up:
             log.info("%s", caught_up)
-            return None
+        except Refused as error:
+            if not series.has_next_run(coordinator.task, error):
+                raise
+            log.info("%s", error.cause)
+        return None
 
     def _epoch(self, coordinator: Coordinator, run: Run, bounds: _Bounds, context: Context) -> Checkpoint:
         """The phases of one epoch, one after another. Those that were done before do nothing."""
