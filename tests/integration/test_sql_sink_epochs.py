@@ -155,7 +155,7 @@ def test_a_database_changed_after_the_decision_leaves_the_epoch_in_doubt_until_i
     world.require_all_shown(epochs=2)
 
 
-def test_an_epoch_asks_postgresql_in_nine_sessions_and_at_most_90_statements(
+def test_an_epoch_asks_postgresql_in_nine_sessions_and_at_most_75_statements(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, asked = two_sinks(tmp_path, new_postgres(postgres)), Counter[str]()
@@ -170,4 +170,4 @@ def test_an_epoch_asks_postgresql_in_nine_sessions_and_at_most_90_statements(
     for name in ("begin", "execute", "change"):
         monkeypatch.setattr(PostgresSession, name, counted(name, getattr(PostgresSession, name)))
     assert world.run(2) is None
-    assert asked["begin"] <= 9 and asked["execute"] + asked["change"] <= 90, asked
+    assert asked["begin"] <= 9 and asked["execute"] + asked["change"] <= 75, asked

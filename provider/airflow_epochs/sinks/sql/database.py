@@ -111,8 +111,11 @@ class Session(Protocol):
         """A check that finds values of Delta's ``kind`` that the column cannot store, or would store only in part."""
         ...
 
-    def table(self, schema: str | None, name: str) -> SqlTable | None:
-        """The table that an unquoted ``schema.name`` means; None if there is none."""
+    def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
+        """The table that an unquoted ``schema.name`` means; None if there is none.
+
+        ``keyed``: with its unique indexes and deferrable constraints, for which a database may take two more questions.
+        """
         ...
 
     def has_triggers(self, table: SqlTable) -> bool:

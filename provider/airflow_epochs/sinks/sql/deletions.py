@@ -68,7 +68,7 @@ class Deletions:
 
     def _compares_alike(self, name: str) -> bool:
         """Whether notes of this name, if there are any, compare texts in the keys as the target does."""
-        found = self.session.table(self.table.schema, name)
+        found = self.session.table(self.table.schema, name, keyed=True)
         return found is None or self._collations(found) in (None, self._collations(self.table))
 
     def _collations(self, table: SqlTable) -> list[tuple[str, str | None]] | None:
@@ -208,7 +208,7 @@ class Deletions:
         target = self.table.name
         stems = dict.fromkeys((self._stem, _stem(target, target), _older_stem(target)))
         for name in (each for stem in stems for each in self.session.names(self.table.schema, f"{stem}_deleted_")):
-            found = self.session.table(self.table.schema, name)
+            found = self.session.table(self.table.schema, name, keyed=True)
             if found and (name == self.name or self._is_alike(found)):
                 yield found
 

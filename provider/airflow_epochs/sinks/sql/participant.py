@@ -113,7 +113,7 @@ class SqlParticipant:
     def require_ready(self, pipeline: str, previous: TransactionId | None) -> None:
         """Look at what needs no rows: the table, the keys, and the rights on it and on the marker table."""
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
-            table = session.table(*self.sink.table_name)
+            table = self._found(session)
             if table is None:
                 raise self._missing(
                     session,
@@ -191,12 +191,16 @@ class SqlParticipant:
         return Rehearsed(Draw(table, load.columns, staged.rows), marker.takes_columns, seen)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
-        table = session.table(*self.sink.table_name)
+        table = self._found(session)
         if table is None:
             statement = self._creating(session, staging.shape.schema["fields"])
             raise self._missing(session, previous, f"Create the table, for example: `{statement}`")
         self._require_usable(table)
         return table
+
+    def _found(self, session: Session) -> SqlTable | None:
+        """The sink's table, with its keys if the sink has some; None if it is not there."""
+        return session.table(*self.sink.table_name, keyed=bool(self.sink.keys))
 
     def _missing(self, session: Session, previous: TransactionId | None, creating: str) -> Refused:
         """The error for a table that is not there. ``creating``: how to make one before the first epoch."""
@@ -396,7 +400,7 @@ class SqlParticipant:
         """The staged rows, as Spark wrote them; with a statement that creates the table, if it does not exist."""
         staging, staged = self.staged.checked(attempt, StagedClaim(place=place))
         with self.session([self.who(attempt.txn.pipeline)]) as session:
-            table = session.table(*self.sink.table_name)
+            table = self._found(session)
             problem = self._unfit(session, table, staging, staged.rows, attempt.stored) if table else None
             creates = None if table else self._creating(session, staging.shape.schema["fields"])
         seen = sample_of(staging, rows_in(self.staged.batches(staging)), most)

@@ -154,7 +154,7 @@ class PostgresCatalog(ABC):
         """In double quotes, with ``%`` doubled for psycopg."""
         return identifier(name).replace("%", "%%")
 
-    def table(self, schema: str | None, name: str) -> SqlTable | None:
+    def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """Looked up with ``to_regclass``, so along the search path if ``schema`` is None."""
         found = self.execute(_TABLE, (regclass(schema, name),))
         if not found:
@@ -175,8 +175,8 @@ class PostgresCatalog(ABC):
                 )
                 for column, spelled, required, generated, parts, not_null in self._columns(oid)
             ),
-            unique=self._unique(oid),
-            deferrable=self._deferrable(oid),
+            unique=self._unique(oid) if keyed else {},
+            deferrable=self._deferrable(oid) if keyed else {},
             problem=_problem(kind, persistence, writable) or _problem_of(partitions),
             hides=hides,
             id=str(oid),

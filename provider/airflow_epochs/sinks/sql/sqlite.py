@@ -153,7 +153,7 @@ class SqliteSession:
         """Only texts and times have values that SQLite could not keep."""
         return sound(kind)
 
-    def table(self, schema: str | None, name: str) -> SqlTable | None:
+    def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """Looked up without regard to case, as SQLite does."""
         schema = self.schema_of(schema, name)
         statement = f"SELECT name, type, sql FROM {self.quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
@@ -179,7 +179,7 @@ class SqliteSession:
                 )
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
-            unique=self._unique(its_name, [row[0] for row in columns if row[4]]),
+            unique=self._unique(its_name, [row[0] for row in columns if row[4]]) if keyed else {},
             problem="it is a view" if kind == "view" else None,
             insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(_NO_CLAUSE.sub(" ", definition)) else "INSERT",
         )

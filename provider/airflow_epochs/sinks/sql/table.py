@@ -72,7 +72,8 @@ class SqlTable:
     Attributes:
         unique: The columns of each unique index that an upsert can use -> how it compares each of them.
         deferrable: The columns of deferrable unique constraints, by which no upsert can go, even where there is an
-            index on the same columns that it could use -> the statements that drop them.
+            index on the same columns that it could use -> the statements that drop them. Both are empty unless
+            the session was asked for a ``keyed`` table.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
         hides: Whether row-level security applies to the user, so that it may hide rows.
         id: Differs for another table of the same name; None if the database has no such id.
