@@ -320,8 +320,10 @@ def test_a_connection_that_does_not_answer_hides_no_other_one(
 ) -> None:
     ledgers.epoch()
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
+    monkeypatch.setenv("AIRFLOW_CONN_LISTED", json.dumps({"conn_type": "epochs", "extra": "[1,2]"}))
     text = reader.text("/epochs/")
     assert "The pipelines of connection other cannot be listed." in text and "orders idle" in text
+    assert "The extra of connection &#39;listed&#39; is not a JSON object." in text
 
 
 @pytest.mark.parametrize(

@@ -549,21 +549,33 @@ def test_a_pipeline_that_no_dag_has_ends_a_command_that_needs_its_dag_with_exit_
     assert "No DAG of this installation has a pipeline 'orderz'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["pipelines", "find"])
+@pytest.mark.parametrize(
+    ("command", "extra", "code"),
+    [
+        ("pipelines", {"ledger_root": "relative"}, "EPOCHS-LEDGER-ROOT-UNUSABLE"),
+        ("find", {"ledger_root": "relative"}, "EPOCHS-LEDGER-ROOT-UNUSABLE"),
+        ("pipelines", "[1,2]", "EPOCHS-STORAGE-OPTIONS-UNREADABLE"),
+        ("find", "no json", "EPOCHS-STORAGE-OPTIONS-UNREADABLE"),
+    ],
+)
 def test_a_connection_that_cannot_be_read_does_not_hide_the_others(
-    in_doubt: MemoryWorld, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+    in_doubt: MemoryWorld,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    extra: object,
+    code: str,
 ) -> None:
     initialised()
-    broken = {"conn_type": "epochs", "extra": {"ledger_root": "relative"}}
-    monkeypatch.setenv("AIRFLOW_CONN_A_BROKEN_ONE", json.dumps(broken))
+    monkeypatch.setenv("AIRFLOW_CONN_A_BROKEN_ONE", json.dumps({"conn_type": "epochs", "extra": extra}))
     unasked = dict.fromkeys(("run_id", "dag_id", "table", "version", "row_file"))
     record = _args(ledger_conn_id=None, topic="orders", partition=0, offset=0, **unasked)
-    with pytest.raises(SystemExit, match="EPOCHS-LEDGER-ROOT-UNUSABLE") as ended:
+    with pytest.raises(SystemExit, match=code) as ended:
         {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
     assert isinstance(ended.value.code, str), "Python prints the text, and exits with 1"
     assert [row["pipeline"] for row in json.loads(capsys.readouterr().out)] == ["orders"]
     told = ended.value.code
-    assert "The ledger of connection a_broken_one was left out.\nEPOCHS-LEDGER-ROOT-UNUSABLE" in told
+    assert f"The ledger of connection a_broken_one was left out.\n{code}" in told
     assert "run the command again" in told and "clear the failed task" not in told
     record.ledger_conn_id = "epochs_default"  # as the text says
     {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 from airflow_epochs.storage.local import in_the_way
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection as AirflowConnection
+
     from airflow_epochs.contracts import Connection, SparkRunner
     from airflow_epochs.ledger.ledger import Ledger
     from airflow_epochs.ledger.store import Store
@@ -34,21 +37,12 @@ def connection(conn_id: str) -> Connection:
     """The Airflow connection with this id, as plain values.
 
     Raises:
-        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
-            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+        NotApplied: As ``_found``.
+        Refused: Its extra is not a JSON object.
     """
     from airflow_epochs.contracts import Connection
 
-    try:
-        found = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as missing:
-        raise NotApplied(
-            f"Airflow has no connection {conn_id!r}, or its secrets backend or API server did not answer.",
-            code=codes.CONNECTION_MISSING,
-            remedy="Add the connection if it is missing: under Admin > Connections, or as the variable "
-            f"AIRFLOW_CONN_{conn_id.upper()}. If it is there, look at Airflow's secrets backend and API server. Then "
-            "let Airflow retry, or clear the failed task.",
-        ) from missing
+    found = _found(conn_id)
     described = Connection(
         conn_id=conn_id,
         conn_type=found.conn_type or "",
@@ -57,10 +51,55 @@ def connection(conn_id: str) -> Connection:
         login=found.login,
         password=found.password,
         schema=found.schema,
-        extra=found.extra_dejson,
+        extra=_extra(found),
     )
     _keep_secret(described)
     return described
+
+
+def type_of(conn_id: str) -> str:
+    """The type of the Airflow connection with this id, also if its extra cannot be read. Raises as ``_found``."""
+    return _found(conn_id).conn_type or ""
+
+
+def _found(conn_id: str) -> AirflowConnection:
+    """Airflow's own description of the connection.
+
+    Raises:
+        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
+            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as missing:
+        raise NotApplied(
+            f"Airflow has no connection {conn_id!r}, or its secrets backend or API server did not answer.",
+            code=codes.CONNECTION_MISSING,
+            remedy="Add the connection if it is missing: under Admin > Connections, or as the variable "
+            f"AIRFLOW_CONN_{conn_id.upper()}. If it is there, look at Airflow's secrets backend and API server. Then "
+            "let Airflow retry, or clear the failed task.",
+        ) from missing
+
+
+def _extra(found: AirflowConnection) -> dict[str, Any]:
+    """The fields of the extra. Airflow itself takes one that is not JSON for empty, and only logs a traceback.
+
+    The error does not quote it: it may have secrets.
+    """
+    text = found.extra or ""
+    if not text.strip():
+        return {}
+    try:
+        if isinstance(json.loads(text), dict):
+            return found.extra_dejson  # which Airflow's logs mask
+        lacks = "a JSON object"
+    except ValueError:
+        lacks = "JSON"
+    raise Refused(
+        f"The extra of connection {found.conn_id!r} is not {lacks}.",
+        code=codes.STORAGE_OPTIONS_UNREADABLE,
+        remedy='Write it as a JSON object, like {"name": "value"}. Then clear the failed task.',
+    )
 
 
 def _keep_secret(described: Connection) -> None:
@@ -259,13 +298,17 @@ def _storage_options(described: Connection) -> dict[str, str]:
     """The options of the connection with the credentials. The ledger connection's own options override them."""
     from airflow_epochs.storage.options import storage_options
 
-    conn_id = described.extra.get("storage_conn_id")
+    conn_id = _storage_conn_id(described)
     return {**storage_options(connection(conn_id) if conn_id else None), **storage_options(described)}
+
+
+def _storage_conn_id(described: Connection) -> str:
+    return str(described.extra.get("storage_conn_id") or "")
 
 
 def _holder(described: Connection) -> str | None:
     """The connection that has the credentials of the ledger's store; None: they are in the worker's environment."""
-    return described.extra.get("storage_conn_id") or (described.conn_id if _storage_options(described) else None)
+    return _storage_conn_id(described) or (described.conn_id if _storage_options(described) else None)
 
 
 class AirflowEnvironment:
