@@ -478,6 +478,15 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_ledger_without_the_key_that_it_needs_is_an_error_of_the_command_and_not_of_a_task(
+    world: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, tmp_path, require_signed=True)
+    with pytest.raises(SystemExit, match="EPOCHS-SIGNING-PASSWORD-MISSING") as ended:
+        cli.list_epochs(_args())
+    assert str(ended.value.code).endswith("Then run the command again.")
+
+
 @pytest.mark.parametrize("command", ["list_epochs", "show_epoch", "show_in_doubt", "waive"])
 def test_an_unknown_pipeline_or_connection_ends_with_what_to_do_and_exit_code_2(
     world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
