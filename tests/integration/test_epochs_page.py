@@ -46,9 +46,19 @@ def reader(ledgers: Ledgers) -> Iterator[Browser]:
 # -- what it shows ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_without_a_pipeline_the_page_says_when_one_appears(reader: Browser) -> None:
-    assert "There is no pipeline here yet." in reader.text("/epochs/")
+def test_without_a_pipeline_the_page_says_when_one_appears_and_what_to_do_if_there_was_one(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    text = reader.text("/epochs/")
+    assert "There is no pipeline here. A pipeline appears when a run" in text
+    assert f"names {ledgers.root}, and nothing is stored there. Start the first run of a pipeline" in text
+    ledgers.epoch()
+    assert "nothing is stored" not in reader.text("/epochs/dags/orders_dag") + reader.text("/epochs/dags/other")
+    away = ledgers.root.rename(ledgers.root.with_name("away"))
+    gone = f"the folder {ledgers.root}, which does not exist on this machine."
+    assert gone in reader.text("/epochs/dags/orders_dag") and gone in reader.text("/epochs/dags/orders_dag/runs/r1")
+    away.rename(ledgers.root)
+    assert "orders idle" in reader.text("/epochs/")
 
 
 def test_all_pipelines_are_listed_with_their_state_newest_epoch_and_owner(ledgers: Ledgers, reader: Browser) -> None:
@@ -247,7 +257,7 @@ def test_the_tabs_of_a_dag_and_of_a_run_do_not_hide_a_connection_that_does_not_a
     ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
-    for path, untrue in (("", "There is no pipeline here yet"), ("/runs/r1", "This run has worked on no epoch")):
+    for path, untrue in (("", "There is no pipeline here"), ("/runs/r1", "This run has worked on no epoch")):
         text = reader.text(f"/epochs/dags/orders_dag{path}")
         assert "The pipelines of connection other cannot be listed." in text and untrue not in text
 

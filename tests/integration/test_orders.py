@@ -18,6 +18,8 @@ from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
 from airflow_epochs.hooks.rewind_action import RewindToTime
 from airflow_epochs.ledger.keys import attempt_key
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
@@ -211,7 +213,10 @@ EVERY = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_pipeline_that_has_never_opened_an_epoch_has_nothing_to_change(world: TopicWorld, name: str) -> None:
+    Ledger(LocalStore(world.ledger_root), "fresh").register("dag", at="now", writer="w")
     with pytest.raises(SystemExit, match="EPOCHS-POSITION-MISSING"):
+        ordered(world.ledger_root, "epochs", name, "fresh", *EVERY[name], "--why", "too early")
+    with pytest.raises(SystemExit, match="2"):
         ordered(world.ledger_root, "epochs", name, "ordres", *EVERY[name], "--why", "typo")
 
 

@@ -13,7 +13,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_epochs import cli
-from airflow_epochs.commands import asking, finding, history, looking
+from airflow_epochs.commands import asking, finding, history, looking, orders
 from airflow_epochs.commands.code import acknowledge_code
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.coordinator import admin
@@ -202,7 +202,7 @@ def test_takeover_of_an_unknown_pipeline_is_refused_and_creates_nothing(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.take_over(_args(pipeline="orderz", dag_id="new", why="moved"))
-    assert "nothing to take over" in capsys.readouterr().err
+    assert "has no pipeline 'orderz'. It has: orders." in capsys.readouterr().err
     assert not (tmp_path / "orderz").exists()
 
 
@@ -476,6 +476,46 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
         *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),
     ]
+
+
+@pytest.mark.parametrize("command", [cli.list_epochs, cli.pause, cli.take_over, orders.replan])
+def test_a_ledger_that_has_vanished_is_told_from_a_misspelled_pipeline(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: asking.Command
+) -> None:
+    away = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-away"))
+    with pytest.raises(SystemExit, match="2"):
+        command(_args(why="so", dag_id="new_dag"))
+    cause, remedy = capsys.readouterr().err.splitlines()
+    assert cause.endswith(f"names the folder {tmp_path}, which does not exist on this machine.")
+    assert cause.startswith("EPOCHS-PIPELINE-UNKNOWN: The ledger of connection epochs_default has no pipeline 'orders'")
+    assert remedy.endswith("correct `ledger_root`, mount its disk, or restore the ledger from a backup.")
+    assert not tmp_path.exists()
+    away.rename(tmp_path)  # as the text says
+    cli.list_epochs(_args())
+    assert [row["epoch"] for row in json.loads(capsys.readouterr().out)] == [3, 2, 1]
+
+
+def test_a_list_of_pipelines_says_at_which_connections_nothing_is_stored(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialised()
+    root = tmp_path.with_name(f"{tmp_path.name}-new")
+    for name, at in (("NEW", str(root)), ("MEMORY", "memory://")):
+        other = {"conn_type": "epochs", "extra": {"ledger_root": at}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(other))
+    looking.list_pipelines(_args(ledger_conn_id=None))
+    printed = capsys.readouterr()
+    assert [row["pipeline"] for row in json.loads(printed.out)] == ["orders"]
+    memory, first, new, second = printed.err.splitlines()
+    assert memory.endswith("connection 'memory' names a store, and nothing is stored there.")
+    assert new.endswith(f"connection 'new' names the folder {root}, which does not exist on this machine.")
+    assert first == second and first.startswith("What to do: Start the first run of a pipeline")
+    fresh = MemoryWorld()
+    fresh.produce("orders", 0, ["row"])
+    run_epoch(memory_coordinator(fresh, memory_pipeline(fresh, name="fresh"), store=LocalStore(root)), Run("d", "r"))
+    looking.list_pipelines(_args(ledger_conn_id="new"))
+    printed = capsys.readouterr()
+    assert [row["pipeline"] for row in json.loads(printed.out)] == ["fresh"] and printed.err == ""
 
 
 def test_a_ledger_without_the_key_that_it_needs_is_an_error_of_the_command_and_not_of_a_task(

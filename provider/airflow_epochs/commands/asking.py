@@ -23,7 +23,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import BadArgument, EpochError, Refused, filled, with_remedy
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller
-from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.epochs import REMEDY_OF_NOTHING, EpochsHook
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.operators.telling import CHATTER
@@ -92,6 +92,13 @@ def of_each(conn_ids: Sequence[str], rows: Callable[[str], Iterable[T]]) -> tupl
                 raise
             failed[conn_id] = error
     return found, failed
+
+
+def tell_of_nothing(conn_ids: Iterable[str]) -> None:
+    """Say on stderr at which of these connections nothing is stored: a ledger that is lost looks like a new one."""
+    for conn_id in conn_ids:
+        if nothing := EpochsHook(conn_id).nothing_stored():
+            print(with_remedy(nothing, REMEDY_OF_NOTHING), file=sys.stderr)
 
 
 def end_with(failed: Mapping[str, EpochError], nothing: Refused | None = None) -> None:
@@ -168,9 +175,12 @@ def known_ledger(conn_id: str, pipeline: str) -> Ledger:
     ledger = hook.ledger(pipeline)
     if ledger.identity() is None and not ledger.newest_complete():
         known = ", ".join(hook.pipelines())
+        nothing = "" if known else hook.nothing_stored()
+        there = nothing or f"It has: {known or 'none'}."
         raise Refused(
-            f"The ledger of connection {conn_id} has no pipeline {pipeline!r}. It has: {known or 'none'}.",
+            f"The ledger of connection {conn_id} has no pipeline {pipeline!r}. {there}",
             code=codes.PIPELINE_UNKNOWN,
+            remedy=REMEDY_OF_NOTHING if nothing else None,
             pipeline=pipeline,
         )
     return ledger

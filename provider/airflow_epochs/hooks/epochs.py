@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,11 @@ log = secrecy.logger(__name__)
 
 PROBED = "connection-test"
 """The pipeline whose ledger the button Test writes a probe to."""
+REMEDY_OF_NOTHING = (
+    "Start the first run of a pipeline: it begins the ledger there. But if there was a ledger, start no run: correct "
+    "`ledger_root`, mount its disk, or restore the ledger from a backup."
+)
+"""What to do where ``EpochsHook.nothing_stored``."""
 _SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the same for all workers."
 
 
@@ -192,12 +198,28 @@ class EpochsHook(BaseHook):
     def pipelines(self) -> list[str]:
         """The names of the pipelines that have a ledger below the root, sorted."""
         from airflow_epochs.ledger.overview import pipelines_in
+
+        return self._listed(pipelines_in)
+
+    def nothing_stored(self) -> str:
+        """That nothing is stored at the root: no run has begun yet, or the ledger is lost. Empty if something is."""
+        if self._listed(lambda store: store.folders()):
+            return ""
+        store = self.get_conn()
+        names = f"The field `ledger_root` of connection {self.ledger_conn_id!r} names"
+        folder = _local_folder(store)
+        if folder and not folder.is_dir():
+            return f"{names} the folder {folder}, which does not exist on this machine."
+        return f"{names} {getattr(store, 'root', '') or 'a store'}, and nothing is stored there."
+
+    def _listed(self, listing: Callable[[Store], list[str]]) -> list[str]:
+        """What ``listing`` finds in the store. Raises OutcomeUnknown if the store does not answer."""
         from airflow_epochs.ledger.writable import remedy_of_store
         from airflow_epochs.storage.answers import told
 
         store = self.get_conn()
         try:
-            return pipelines_in(store)
+            return listing(store)
         except EpochError:
             raise
         except Exception as error:  # that of a disk or of an object store
