@@ -129,7 +129,7 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         newest=newest,
         row=EpochRow.of(ledger, view, ledger.complete_record(number - 1)),
         accounts=accounts(records.complete) if records.complete else {},
-        has_next=number <= ledger.newest_complete(),
+        beside=[other for other in (number - 1, number + 1) if _known(ledger, other)],
         run_of=partial(run_ids.airflow_run, ledger),
         application=Application.of,
         uis=uis(records),
@@ -146,10 +146,16 @@ def records_of_epoch(user: GetUserDep, conn_id: str, pipeline: str, number: int)
 
 
 def _opened(ledger: Ledger, pipeline: str, number: int) -> EpochView:
-    view = ledger.view(number) if 0 < number < 10**20 else None
-    if view is None or not (view.open or view.complete):
+    view = _known(ledger, number)
+    if view is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"Pipeline {pipeline} has no epoch {number}.")
     return view
+
+
+def _known(ledger: Ledger, number: int) -> EpochView | None:
+    """The epoch; None if it was never opened, or a ledger that was rebuilt does not have it."""
+    view = ledger.view(number) if 0 < number < 10**20 else None
+    return view if view and (view.open or view.complete) else None
 
 
 def _list(request: Request, listed: Sequence[Listed], **values: Any) -> Response:
