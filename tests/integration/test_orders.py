@@ -544,7 +544,7 @@ def test_a_backup_that_is_found_after_adopt_sink_is_taken_by_the_same_command_ty
     error = stopped(world, 4)
     assert error.code == codes.ADOPTION_OUTDATED
     screen = typed(world.ledger_root, error, "adopt-sink")
-    assert "is taken back" in screen if after == 2 else "shows epoch 1, and the ledger expects epoch 2" in screen
+    assert "will be taken back" in screen if after == 2 else "shows epoch 1, and the ledger expects epoch 2" in screen
     assert world.run(5) is None
     assert world.shown("lake") == ("abcdefgh" if after == 2 else "abcdgh")
     assert world.completed(3).adopted_in == ({} if after == 2 else {"lake": 3})

@@ -427,7 +427,7 @@ def test_before_it_is_confirmed_a_takeover_says_whose_the_pipeline_is_and_what_i
     with terminal("y\n") as screen:
         take_over(yes=False)
     question, _, after = screen.text.partition("Proceed? [y/n]")
-    assert "Pipeline orders goes from DAG dag to DAG new." in question
+    assert "Pipeline orders will go from DAG dag to DAG new." in question
     assert "Epoch 3 is in doubt: waits for orders" in question
     assert "now belongs to DAG new" in after
     assert [record["dag_id"] for record in words(tmp_path)] == ["new"]
@@ -682,7 +682,7 @@ def test_abort_tells_what_it_aborts_and_the_next_run_takes_the_same_input(
 ) -> None:
     cli.abort(_args(why="it hangs"))
     told = capsys.readouterr().out
-    assert "Attempt 1 of epoch 3 of pipeline orders is aborted (orders/3/1/" in told
+    assert "Attempt 1 of epoch 3 of pipeline orders will be aborted (orders/3/1/" in told
     assert "the same 1 offsets again" in told and "because: it hangs" in told
     run_epoch(memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("dag", "r4"))
     assert world.table("orders").values() == ["row"] * 4
@@ -698,7 +698,7 @@ def test_pause_lets_runs_be_skipped_until_unpause_and_says_nothing_to_do_the_sec
     world.produce("orders", 0, ["row"])
     cli.pause(_args(why="the lake moves"))
     told = capsys.readouterr().out
-    assert "Pipeline orders takes no new epoch" in told and "airflow epochs unpause orders --why" in told
+    assert "Pipeline orders will take no new epoch" in told and "airflow epochs unpause orders --why" in told
     cli.pause(_args(why="again"))
     assert "has paused the pipeline" in capsys.readouterr().out
     with pytest.raises(NoNewData, match="the lake moves"):

@@ -275,7 +275,8 @@ def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
     assert adoption.expected, "a sink that lacks nothing shows an epoch"
     lines = [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows epoch {adoption.expected.epoch}, as the "
-        "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, is taken back.",
+        "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, will be taken "
+        "back.",
     ]
     if at.order and at.order.restored_to:
         lines.append(
