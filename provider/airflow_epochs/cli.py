@@ -303,7 +303,7 @@ def _printed_state(row: StateFigures, now: int) -> dict[str, object]:
 @tells_refusals
 def take_over(args: Namespace) -> None:
     """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
-    by, ledger = account_of(args), ledger_of(args)
+    by, ledger = account_of(args), known_ledger_of(args)
     owner = admin.owner_of(ledger, args.pipeline)
     _done(args, ledger, TakeOver(args.pipeline, args.dag_id, owner), by, dag_id=args.dag_id)
 

@@ -101,9 +101,9 @@ REQUIRE_SIGNED_UNCLEAR = CONFIGURATION.code(
 STORAGE_OPTIONS_UNREADABLE = CONFIGURATION.code(
     "EPOCHS-STORAGE-OPTIONS-UNREADABLE",
     Refused,
-    "The extra field `storage_options` of a connection is not a JSON object.",
-    'Write it as a JSON object, like {"aws_region": "eu-central-1"}. Its keys are the options of the object_store '
-    "library. Then clear the failed task.",
+    "The extra of a connection, or its field `storage_options`, is not a JSON object.",
+    'Write it as a JSON object. `storage_options` is like {"aws_region": "eu-central-1"}: its keys are the options of '
+    "the object_store library. Then clear the failed task.",
 )
 LOGIN_IN_URL = CONFIGURATION.code(
     "EPOCHS-LOGIN-IN-URL",

@@ -79,7 +79,7 @@ def lost(world: DiskWorld) -> DiskWorld:
 
 def test_the_plan_says_where_the_pipeline_goes_on_and_what_is_lost(lost: DiskWorld) -> None:
     plan = planning.plan(task(lost))
-    assert plan and "The ledger is begun anew, and belongs to DAG dag." in list(wording.announced(plan))
+    assert plan and "The ledger will be begun anew, and will belong to DAG dag." in list(wording.announced(plan))
     screen = typed_rebuild(lambda: task(lost), refused(lost), ledger_root=lost.ledger_root)
     rows = lost.rows("orders")
     for said in (

@@ -256,8 +256,8 @@ def test_a_takeover_that_ends_the_pipeline_says_that_no_dag_will_run_it(
     in_doubt(lab)
     take_over(lab, "orders_ended")
     told = capsys.readouterr().out
-    assert "Pipeline orders ends: no DAG runs it any more." in told
-    assert "No later run finishes it." in told and "will finish or abort it" not in told and "(yet)" not in told
+    assert "Pipeline orders will end: no DAG will run it any more." in told
+    assert "No later run will finish it." in told and "will finish or abort it" not in told and "(yet)" not in told
 
 
 def test_a_takeover_beside_a_run_at_work_says_that_the_run_goes_on(

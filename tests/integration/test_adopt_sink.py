@@ -67,6 +67,18 @@ def test_what_a_sink_lacks_ends_with_the_newest_epoch_that_was_waived(lab: Table
     assert sorted(lab.asked("SELECT id FROM t", "copy")) == [(1,), (2,), (3,), (4,)]
 
 
+def test_a_command_at_a_sink_that_is_no_table_says_to_run_the_command_again(lab: TableLab) -> None:
+    log = lab.folder / "rows" / "_delta_log"
+    (lab.folder / "rows" / "more").touch()
+    away = log.rename(lab.folder / "away")
+    with pytest.raises(SystemExit, match=codes.DELTA_NOT_A_TABLE.name) as ended:
+        lab.ordered("adopt-sink", "rows")
+    remedy = str(ended.value.code).splitlines()[-1]
+    assert remedy.endswith(" run the command again.") and "clear" not in remedy
+    away.rename(log)
+    assert "Nothing to do: sink rows shows what the ledger expects" in lab.ordered("adopt-sink", "rows")
+
+
 def test_a_waived_commit_that_landed_late_is_nothing_to_adopt(lab: TableLab) -> None:
     lab.write(2)
     waived(lab, lands=True)

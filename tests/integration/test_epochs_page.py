@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,9 +47,19 @@ def reader(ledgers: Ledgers) -> Iterator[Browser]:
 # -- what it shows ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_without_a_pipeline_the_page_says_when_one_appears(reader: Browser) -> None:
-    assert "There is no pipeline here yet." in reader.text("/epochs/")
+def test_without_a_pipeline_the_page_says_when_one_appears_and_what_to_do_if_there_was_one(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    text = reader.text("/epochs/")
+    assert "There is no pipeline here. A pipeline appears when a run" in text
+    assert f"names {ledgers.root}, and nothing is stored there. Start the first run of a pipeline" in text
+    ledgers.epoch()
+    assert "nothing is stored" not in reader.text("/epochs/dags/orders_dag") + reader.text("/epochs/dags/other")
+    away = ledgers.root.rename(ledgers.root.with_name("away"))
+    gone = f"the folder {ledgers.root}, which does not exist on this machine."
+    assert gone in reader.text("/epochs/dags/orders_dag") and gone in reader.text("/epochs/dags/orders_dag/runs/r1")
+    away.rename(ledgers.root)
+    assert "orders idle" in reader.text("/epochs/")
 
 
 def test_all_pipelines_are_listed_with_their_state_newest_epoch_and_owner(ledgers: Ledgers, reader: Browser) -> None:
@@ -123,6 +134,23 @@ def test_an_epoch_shows_offsets_votes_receipts_and_every_attempt(ledgers: Ledger
         assert expected in text
     assert failed.run_id in text
     assert len(re.findall(r"orders/2/[12]/[0-9a-f]{32}", text)) >= 3, "the transaction ids"
+
+
+def test_every_link_of_an_epoch_to_the_ones_beside_it_leads_to_an_epoch(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch()
+    ledgers.epoch()
+    assert beside(reader, 1) == ["2"] and beside(reader, 2) == ["1"]
+    ledgers.unfinished(decided=False)
+    assert beside(reader, 2) == ["1", "3"] and beside(reader, 3) == ["2"]
+    shutil.rmtree((ledgers.root / "orders" / complete_key(1)).parent)  # as of a ledger that was rebuilt
+    assert beside(reader, 2) == ["3"]
+
+
+def beside(reader: Browser, number: int) -> list[str]:
+    """To which epochs the page of this epoch leads."""
+    found = re.findall(rf'href="{ORDERS}/epochs/(\d+)">epoch', reader.page(f"{ORDERS}/epochs/{number}"))
+    assert [reader.status(f"{ORDERS}/epochs/{each}") for each in found] == [200] * len(found)
+    return found
 
 
 def test_an_aborted_epoch_is_told_with_what_to_do_now_and_names_no_task_to_clear(
@@ -247,7 +275,7 @@ def test_the_tabs_of_a_dag_and_of_a_run_do_not_hide_a_connection_that_does_not_a
     ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
-    for path, untrue in (("", "There is no pipeline here yet"), ("/runs/r1", "This run has worked on no epoch")):
+    for path, untrue in (("", "There is no pipeline here"), ("/runs/r1", "This run has worked on no epoch")):
         text = reader.text(f"/epochs/dags/orders_dag{path}")
         assert "The pipelines of connection other cannot be listed." in text and untrue not in text
 
@@ -320,8 +348,10 @@ def test_a_connection_that_does_not_answer_hides_no_other_one(
 ) -> None:
     ledgers.epoch()
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
+    monkeypatch.setenv("AIRFLOW_CONN_LISTED", json.dumps({"conn_type": "epochs", "extra": "[1,2]"}))
     text = reader.text("/epochs/")
     assert "The pipelines of connection other cannot be listed." in text and "orders idle" in text
+    assert "The extra of connection &#39;listed&#39; is not a JSON object." in text
 
 
 @pytest.mark.parametrize(
@@ -332,14 +362,19 @@ def test_a_connection_that_does_not_answer_hides_no_other_one(
         f"{ORDERS}/epochs/0",
         f"{ORDERS}/epochs/{10**30}",
         "/epochs/pipelines/epochs_default/nothing",
+        "/epochs/nothing",
         "/epochs/pipelines/epochs_default/..",
         "/epochs/pipelines/aws_default/orders",
         "/epochs/pipelines/epochs_default/%2e%2e%2fetc",
     ],
 )
-def test_what_is_not_there_is_not_found(ledgers: Ledgers, reader: Browser, path: str) -> None:
+def test_what_is_not_there_is_told_on_a_page_and_to_a_program_as_json(
+    ledgers: Ledgers, reader: Browser, path: str
+) -> None:
     ledgers.epoch()
-    assert reader.status(path) == 404
+    page, answer = (reader.client.get(path, headers=headers) for headers in (HTML, {"Accept": "*/*"}))
+    assert page.status_code == answer.status_code == 404
+    assert "<h1>Error 404</h1>" in page.text and escape(answer.json()["detail"]) in page.text
 
 
 # -- links to Spark --------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_an_open_attempt_is_aborted_by_name_and_reason_and_the_next_run_takes_it
     ledgers.unfinished(decided=False)
     assert ABORT in ada.page(ORDERS)
     told = ada.text(ABORT)
-    assert "Attempt 1 of epoch 1 of pipeline orders is aborted" in told and "the same 1 offsets again" in told
+    assert "Attempt 1 of epoch 1 of pipeline orders will be aborted" in told and "the same 1 offsets again" in told
     assert done(ada, ABORT) == 303
     decision = ledgers.ledger().decision_record(1, 1)
     assert decision and decision.decision is DecisionKind.GLOBAL_ABORT
@@ -116,7 +116,7 @@ def test_a_pipeline_is_handed_over_to_the_dag_that_was_typed(ledgers: Ledgers, a
     ledgers.epoch()
     assert "Hand orders over to another DAG" in ada.text(TAKEOVER)
     path = f"{TAKEOVER}?dag_id=new_dag"
-    assert "Pipeline orders goes from DAG orders_dag to DAG new_dag." in ada.text(path)
+    assert "Pipeline orders will go from DAG orders_dag to DAG new_dag." in ada.text(path)
     assert done(ada, path, "the DAG has a new name") == 303
     assert owner_of(ledgers.ledger(), "orders") == "new_dag"
     assert ledgers.ledger().takeovers()[0].who == "ada"
@@ -126,7 +126,7 @@ def test_a_paused_pipeline_says_who_paused_it_and_why_until_somebody_unpauses_it
     ledgers: Ledgers, ada: Browser
 ) -> None:
     ledgers.epoch()
-    assert "Pipeline orders takes no new epoch" in ada.text(PAUSE)
+    assert "Pipeline orders will take no new epoch" in ada.text(PAUSE)
     assert done(ada, PAUSE, "the <b>lake</b> moves") == 303
     html = ada.page(ORDERS)
     assert "paused" in html and UNPAUSE in html and PAUSE not in html

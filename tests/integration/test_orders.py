@@ -18,6 +18,8 @@ from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
 from airflow_epochs.hooks.rewind_action import RewindToTime
 from airflow_epochs.ledger.keys import attempt_key
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
@@ -211,7 +213,10 @@ EVERY = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_pipeline_that_has_never_opened_an_epoch_has_nothing_to_change(world: TopicWorld, name: str) -> None:
+    Ledger(LocalStore(world.ledger_root), "fresh").register("dag", at="now", writer="w")
     with pytest.raises(SystemExit, match="EPOCHS-POSITION-MISSING"):
+        ordered(world.ledger_root, "epochs", name, "fresh", *EVERY[name], "--why", "too early")
+    with pytest.raises(SystemExit, match="2"):
         ordered(world.ledger_root, "epochs", name, "ordres", *EVERY[name], "--why", "typo")
 
 
@@ -539,7 +544,7 @@ def test_a_backup_that_is_found_after_adopt_sink_is_taken_by_the_same_command_ty
     error = stopped(world, 4)
     assert error.code == codes.ADOPTION_OUTDATED
     screen = typed(world.ledger_root, error, "adopt-sink")
-    assert "is taken back" in screen if after == 2 else "shows epoch 1, and the ledger expects epoch 2" in screen
+    assert "will be taken back" in screen if after == 2 else "shows epoch 1, and the ledger expects epoch 2" in screen
     assert world.run(5) is None
     assert world.shown("lake") == ("abcdefgh" if after == 2 else "abcdgh")
     assert world.completed(3).adopted_in == ({} if after == 2 else {"lake": 3})

@@ -366,7 +366,7 @@ def test_the_run_that_was_at_work_under_the_old_name_ends_by_the_remedy_and_writ
     error = stopped(today, codes.PIPELINE_RENAMED, number)
     assert f"Its epoch {number}, which is open" in error.what
     told = typed(world.ledger_root, error, "takeover")
-    assert "Pipeline orders ends: no DAG runs it any more." in told and "No later run finishes it." in told
+    assert "Pipeline orders will end: no DAG will run it any more." in told and "No later run will finish it." in told
     refused(today.run(number), codes.PIPELINE_RENAMED)
     typed(world.ledger_root, error, "abort")
     today = today if number == 1 else replace(today, starting=starting_in(error))

@@ -72,7 +72,7 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy, **layout)
     in_doubt(lab)
     told = Retry.of(fresh(lab), "orders").told(fresh(lab))
-    assert told[0].startswith("Of run r1 of DAG") and "It is rolled forward" in told[1]
+    assert told[0].startswith("Of run r1 of DAG") and "It will be rolled forward" in told[1]
     assert retried(lab).run_id == "r1"
     assert short(lab.harness.drive("r1")).state == "success"
     assert fresh(lab).newest_complete() == 1
@@ -171,7 +171,7 @@ def test_tasks_that_airflow_skipped_when_it_ended_the_run_run_again_and_those_th
     in_doubt(lab)
     stopped_by_airflow(lab, "r1", by_hand=by_hand)
     before = tries(lab, "r1")
-    assert "the tasks that failed or were skipped are cleared" in Retry.of(fresh(lab), "orders").told(fresh(lab))[0]
+    assert "the tasks that failed or were skipped will be cleared" in Retry.of(fresh(lab), "orders").told(fresh(lab))[0]
     assert retried(lab).run_id == "r1"
     outcome = short(lab.harness.drive("r1"))
     assert outcome.state == "success" and outcome.tasks["mine"] == "success"
@@ -369,7 +369,7 @@ def test_an_aborted_epoch_takes_the_same_input_again(lab: Lab) -> None:
     lab.spark.failures = 1
     assert lab.run("r1").state == "failed"
     lab.produce("later")
-    assert "The same offsets are taken again." in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    assert "The same offsets will be taken again." in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.shown() == [["a"], ["a"]]
@@ -399,7 +399,7 @@ def test_a_retry_says_so_if_no_other_run_may_finish_an_epoch_whose_run_airflow_h
 ) -> None:
     lab = Lab(tmp_path, monkeypatch, on_failed_epoch="block")
     in_doubt(lab)
-    assert "It is rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    assert "It will be rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     lab.harness.forget()
     said = Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     assert "another run fails, and leaves the epoch as it is" in said
@@ -408,7 +408,7 @@ def test_a_retry_says_so_if_no_other_run_may_finish_an_epoch_whose_run_airflow_h
     assert short(lab.harness.drive(fresh(lab).retries()[0].run_id)).state == "failed"
     assert 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green' in said
     lab.laid_out(on_failed_epoch="take_over")
-    assert "It is rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    assert "It will be rolled forward" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     retried(lab)
     assert short(lab.harness.drive(fresh(lab).retries()[1].run_id)).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]]
@@ -495,7 +495,7 @@ def test_a_run_of_several_epochs_that_failed_between_two_is_said_to_take_new_dat
         assert lab.run("r1").state == "failed"
     assert fresh(lab).newest_complete() == 1
     lab.produce("b")
-    assert "the run takes the next one" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
+    assert "the run will take the next one" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator.actions import Abort
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
+from airflow_epochs.coordinator.admin import Account, owner_of
+from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import DecisionKind
+from airflow_epochs.names import no_dag_of
 from tests.support.scenario import Scenario, nested, run, staged
 
 ME = Account(who="me", why="it hangs")
@@ -65,6 +70,30 @@ def test_a_run_that_is_still_at_work_goes_on_with_a_new_attempt_as_the_abort_tel
     assert complete and (complete.txn.attempt, complete.opened_by) == (2, run(1))
     scenario.settle()
     scenario.check_every_row()
+
+
+def test_what_an_action_tells_before_it_is_done_has_not_happened_yet() -> None:
+    scenario = Scenario()
+    coordinator, ledger = scenario.coordinator(), scenario.ledger
+    coordinator.open(run(1))
+    report = coordinator.stage(run(1)).stage
+    owner = owner_of(ledger, "orders")
+    assert foretold(ledger, Abort.of(ledger, "orders"), Pause.of(ledger, "orders"))
+    assert foretold(ledger, TakeOver("orders", "new", owner), TakeOver("orders", no_dag_of("orders"), owner))
+    Pause.of(ledger, "orders").do(ledger, ME)
+    assert foretold(ledger, Unpause.of(ledger, "orders"))
+    coordinator.vote(run(1), report)
+    assert foretold(ledger, Waive("orders", 1, "orders"))
+    coordinator.commit(run(1), "orders")
+    coordinator.complete(run(1))
+    assert foretold(ledger, MakeSavepoint("orders", "first", 1))
+    MakeSavepoint("orders", "first", 1).do(ledger, ME)
+    assert foretold(ledger, DisposeSavepoint("orders", "first"))
+
+
+def foretold(ledger: Ledger, *actions: Action) -> bool:
+    """Whether each says first what will be. It may be refused or cancelled: then nothing of it is so."""
+    return all(re.search(r"\bwill (?:not )?\w+", action.told(ledger)[0]) for action in actions)
 
 
 def test_what_is_decided_or_not_there_cannot_be_aborted() -> None:

@@ -13,7 +13,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_epochs import cli
-from airflow_epochs.commands import asking, finding, history, looking
+from airflow_epochs.commands import asking, finding, history, looking, orders
 from airflow_epochs.commands.code import acknowledge_code
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.coordinator import admin
@@ -202,7 +202,7 @@ def test_takeover_of_an_unknown_pipeline_is_refused_and_creates_nothing(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.take_over(_args(pipeline="orderz", dag_id="new", why="moved"))
-    assert "nothing to take over" in capsys.readouterr().err
+    assert "has no pipeline 'orderz'. It has: orders." in capsys.readouterr().err
     assert not (tmp_path / "orderz").exists()
 
 
@@ -427,7 +427,7 @@ def test_before_it_is_confirmed_a_takeover_says_whose_the_pipeline_is_and_what_i
     with terminal("y\n") as screen:
         take_over(yes=False)
     question, _, after = screen.text.partition("Proceed? [y/n]")
-    assert "Pipeline orders goes from DAG dag to DAG new." in question
+    assert "Pipeline orders will go from DAG dag to DAG new." in question
     assert "Epoch 3 is in doubt: waits for orders" in question
     assert "now belongs to DAG new" in after
     assert [record["dag_id"] for record in words(tmp_path)] == ["new"]
@@ -476,6 +476,55 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
         *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),
     ]
+
+
+@pytest.mark.parametrize("command", [cli.list_epochs, cli.pause, cli.take_over, orders.replan])
+def test_a_ledger_that_has_vanished_is_told_from_a_misspelled_pipeline(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: asking.Command
+) -> None:
+    away = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-away"))
+    with pytest.raises(SystemExit, match="2"):
+        command(_args(why="so", dag_id="new_dag"))
+    cause, remedy = capsys.readouterr().err.splitlines()
+    assert cause.endswith(f"names the folder {tmp_path}, which does not exist on this machine.")
+    assert cause.startswith("EPOCHS-PIPELINE-UNKNOWN: The ledger of connection epochs_default has no pipeline 'orders'")
+    assert remedy.endswith("correct `ledger_root`, mount its disk, or restore the ledger from a backup.")
+    assert not tmp_path.exists()
+    away.rename(tmp_path)  # as the text says
+    cli.list_epochs(_args())
+    assert [row["epoch"] for row in json.loads(capsys.readouterr().out)] == [3, 2, 1]
+
+
+def test_a_list_of_pipelines_says_at_which_connections_nothing_is_stored(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialised()
+    root = tmp_path.with_name(f"{tmp_path.name}-new")
+    for name, at in (("NEW", str(root)), ("MEMORY", "memory://")):
+        other = {"conn_type": "epochs", "extra": {"ledger_root": at}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(other))
+    looking.list_pipelines(_args(ledger_conn_id=None))
+    printed = capsys.readouterr()
+    assert [row["pipeline"] for row in json.loads(printed.out)] == ["orders"]
+    memory, first, new, second = printed.err.splitlines()
+    assert memory.endswith("connection 'memory' names a store, and nothing is stored there.")
+    assert new.endswith(f"connection 'new' names the folder {root}, which does not exist on this machine.")
+    assert first == second and first.startswith("What to do: Start the first run of a pipeline")
+    fresh = MemoryWorld()
+    fresh.produce("orders", 0, ["row"])
+    run_epoch(memory_coordinator(fresh, memory_pipeline(fresh, name="fresh"), store=LocalStore(root)), Run("d", "r"))
+    looking.list_pipelines(_args(ledger_conn_id="new"))
+    printed = capsys.readouterr()
+    assert [row["pipeline"] for row in json.loads(printed.out)] == ["fresh"] and printed.err == ""
+
+
+def test_a_ledger_without_the_key_that_it_needs_is_an_error_of_the_command_and_not_of_a_task(
+    world: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, tmp_path, require_signed=True)
+    with pytest.raises(SystemExit, match="EPOCHS-SIGNING-PASSWORD-MISSING") as ended:
+        cli.list_epochs(_args())
+    assert str(ended.value.code).endswith("Then run the command again.")
 
 
 @pytest.mark.parametrize("command", ["list_epochs", "show_epoch", "show_in_doubt", "waive"])
@@ -549,21 +598,33 @@ def test_a_pipeline_that_no_dag_has_ends_a_command_that_needs_its_dag_with_exit_
     assert "No DAG of this installation has a pipeline 'orderz'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["pipelines", "find"])
+@pytest.mark.parametrize(
+    ("command", "extra", "code"),
+    [
+        ("pipelines", {"ledger_root": "relative"}, "EPOCHS-LEDGER-ROOT-UNUSABLE"),
+        ("find", {"ledger_root": "relative"}, "EPOCHS-LEDGER-ROOT-UNUSABLE"),
+        ("pipelines", "[1,2]", "EPOCHS-STORAGE-OPTIONS-UNREADABLE"),
+        ("find", "no json", "EPOCHS-STORAGE-OPTIONS-UNREADABLE"),
+    ],
+)
 def test_a_connection_that_cannot_be_read_does_not_hide_the_others(
-    in_doubt: MemoryWorld, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+    in_doubt: MemoryWorld,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    extra: object,
+    code: str,
 ) -> None:
     initialised()
-    broken = {"conn_type": "epochs", "extra": {"ledger_root": "relative"}}
-    monkeypatch.setenv("AIRFLOW_CONN_A_BROKEN_ONE", json.dumps(broken))
+    monkeypatch.setenv("AIRFLOW_CONN_A_BROKEN_ONE", json.dumps({"conn_type": "epochs", "extra": extra}))
     unasked = dict.fromkeys(("run_id", "dag_id", "table", "version", "row_file"))
     record = _args(ledger_conn_id=None, topic="orders", partition=0, offset=0, **unasked)
-    with pytest.raises(SystemExit, match="EPOCHS-LEDGER-ROOT-UNUSABLE") as ended:
+    with pytest.raises(SystemExit, match=code) as ended:
         {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
     assert isinstance(ended.value.code, str), "Python prints the text, and exits with 1"
     assert [row["pipeline"] for row in json.loads(capsys.readouterr().out)] == ["orders"]
     told = ended.value.code
-    assert "The ledger of connection a_broken_one was left out.\nEPOCHS-LEDGER-ROOT-UNUSABLE" in told
+    assert f"The ledger of connection a_broken_one was left out.\n{code}" in told
     assert "run the command again" in told and "clear the failed task" not in told
     record.ledger_conn_id = "epochs_default"  # as the text says
     {"pipelines": looking.list_pipelines, "find": finding.find}[command](record)
@@ -621,7 +682,7 @@ def test_abort_tells_what_it_aborts_and_the_next_run_takes_the_same_input(
 ) -> None:
     cli.abort(_args(why="it hangs"))
     told = capsys.readouterr().out
-    assert "Attempt 1 of epoch 3 of pipeline orders is aborted (orders/3/1/" in told
+    assert "Attempt 1 of epoch 3 of pipeline orders will be aborted (orders/3/1/" in told
     assert "the same 1 offsets again" in told and "because: it hangs" in told
     run_epoch(memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("dag", "r4"))
     assert world.table("orders").values() == ["row"] * 4
@@ -637,7 +698,7 @@ def test_pause_lets_runs_be_skipped_until_unpause_and_says_nothing_to_do_the_sec
     world.produce("orders", 0, ["row"])
     cli.pause(_args(why="the lake moves"))
     told = capsys.readouterr().out
-    assert "Pipeline orders takes no new epoch" in told and "airflow epochs unpause orders --why" in told
+    assert "Pipeline orders will take no new epoch" in told and "airflow epochs unpause orders --why" in told
     cli.pause(_args(why="again"))
     assert "has paused the pipeline" in capsys.readouterr().out
     with pytest.raises(NoNewData, match="the lake moves"):

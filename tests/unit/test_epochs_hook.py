@@ -12,8 +12,10 @@ import pytest
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks import epochs
-from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
 from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.spark.runners import SparkConnect
 
 KEY = "a key that nobody can guess"
 
@@ -30,6 +32,43 @@ def test_a_connection_that_is_not_there_is_named() -> None:
 def test_a_connection_without_a_root_says_which_field_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, "epochs_default", extra={})
     with pytest.raises(Refused, match="Set `ledger_root` to an absolute path"):
+        EpochsHook().get_conn()
+
+
+@pytest.mark.parametrize(
+    ("extra", "lacks"),
+    [
+        *(("[1,2]", "a JSON object"), ('"s3cret"', "a JSON object"), ("5", "a JSON object"), ("null", "a JSON object")),
+        ("{s3cret", "JSON"),
+    ],
+)
+@pytest.mark.parametrize("conn_type", ["epochs", "kafka"])
+def test_an_extra_that_is_no_json_object_is_refused_with_what_to_write_and_without_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, conn_type: str, extra: str, lacks: str
+) -> None:
+    given(monkeypatch, "odd", conn_type, extra=extra)
+    with pytest.raises(Refused) as caught:
+        AirflowEnvironment(SparkConnect()).connection("odd")
+    told = str(caught.value).splitlines()
+    assert told[0] == f"EPOCHS-STORAGE-OPTIONS-UNREADABLE: The extra of connection 'odd' is not {lacks}."
+    assert told[1].startswith("What to do: Write it as a JSON object")
+    assert "s3cret" not in str(caught.value) + caplog.text
+    assert SchemaRegistryHook("odd").test_connection() == (False, str(caught.value))
+    given(monkeypatch, "odd", conn_type, extra='{"name": "value"}')  # as the text says
+    assert AirflowEnvironment(SparkConnect()).connection("odd").extra == {"name": "value"}
+
+
+@pytest.mark.parametrize("extra", [None, "", " ", {}])
+def test_an_empty_extra_has_no_fields(monkeypatch: pytest.MonkeyPatch, extra: object) -> None:
+    given(monkeypatch, "plain", "kafka", extra=extra)
+    assert AirflowEnvironment(SparkConnect()).connection("plain").extra == {}
+
+
+def test_a_number_as_the_id_of_a_connection_is_taken_as_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path), "storage_conn_id": 5})
+    with pytest.raises(NotApplied, match="Airflow has no connection '5'"):
         EpochsHook().get_conn()
 
 

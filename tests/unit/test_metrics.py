@@ -19,7 +19,7 @@ from airflow_epochs.coordinator import lag as lags
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.lag import Lag
 from airflow_epochs.errors import EpochError, Fenced, NoNewData, NotApplied
-from airflow_epochs.model import Vote, VoteKind
+from airflow_epochs.model import Vote, VoteKind, WaivedRecord
 from airflow_epochs.operators import metrics
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import run_epoch
@@ -172,6 +172,22 @@ def test_a_task_that_finds_its_work_done_counts_it_as_already_done(world: DiskWo
     told = got(server)
     assert told["orders.commits.orders.already"] == 1
     assert "orders.completed" not in told and "orders.rows.orders" not in told
+
+
+def test_a_sink_that_is_waived_or_new_is_left_out_and_not_already_done(world: DiskWorld, server: StatsdServer) -> None:
+    c, of = left_in_doubt(world), world.run_of(1)
+    txn_id = c.task.ledger.view(1).opened.txn_id
+    c.task.ledger.put(WaivedRecord(txn_id=txn_id, sink="audit", who="me", why="so", at="now"))
+    for sink in ("orders", "audit", "new"):
+        step(c, f"commit.{sink}", partial(c.commit, of, sink))
+    told = got(server)
+    assert told["orders.commits.orders.committed"] == 1
+    assert told["orders.commits.audit.left_out"] == told["orders.commits.new.left_out"] == 1
+    step(c, "complete", lambda: c.complete(of))
+    for sink in ("orders", "audit"):
+        step(c, f"commit.{sink}", partial(c.commit, of, sink))
+    told = got(server)
+    assert told["orders.commits.orders.already"] == told["orders.commits.audit.left_out"] == 1
 
 
 def left_in_doubt(world: DiskWorld) -> Coordinator:

@@ -19,7 +19,7 @@ RULES: list[dict[str, Any]] = yaml.safe_load((FOLDER / "prometheus-rules.yaml").
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 SENT = {
-    *("completed", "rows.gold", "commits.gold.already", "aborts.UDF-RAISED", "phase.duration.commit.gold"),
+    *("completed", "rows.gold", "commits.gold.left_out", "aborts.UDF-RAISED", "phase.duration.commit.gold"),
     *("last_complete.epoch", "last_complete.time", "last_complete.age", "in_doubt.count", "in_doubt.age"),
     *("lag.records", "lag.seconds"),
 }

@@ -196,7 +196,7 @@ def test_a_pause_that_was_ended_while_the_question_stood_is_refused(scenario: Sc
 def test_before_a_pause_it_is_told_what_becomes_of_the_epoch_at_work(scenario: Scenario) -> None:
     scenario.coordinator().open(run(2))
     lines = Pause.of(scenario.ledger, "orders").told(scenario.ledger)
-    assert "takes no new epoch" in lines[0] and "Its run goes on with it" in lines[1]
+    assert "will take no new epoch" in lines[0] and "Its run goes on with it" in lines[1]
     abort(scenario.coordinator(), run(2))
     assert "only its own run opens it again" in Pause.of(scenario.ledger, "orders").told(scenario.ledger)[1]
     replanned(scenario)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from fastapi import Request
 
 from airflow_epochs import DeltaSink, codes
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import Code, EpochError, NotApplied, Refused
 from airflow_epochs.ledger.overview import overview
 from airflow_epochs.model import Vote, VoteKind
-from airflow_epochs.operators.wording import in_dry_run, in_one_task
+from airflow_epochs.operators.wording import in_one_task, of_command, without_task
+from airflow_epochs.page.render import error_page
 from airflow_epochs.protocol import State
 from tests.support.faults_world import DiskWorld
 from tests.support.one_task import run_in_one_task
@@ -115,8 +117,42 @@ def test_a_remedy_says_to_clear_the_one_task(said: str, says: str) -> None:
         (codes.STATE_KEYS.remedy, f"{codes.STATE_KEYS.remedy.partition('. ')[0]}. Then run the command again."),
         ("Clear the open task with its downstream tasks: it goes on.", "Run the command again: it goes on."),
         ("Let Airflow retry, or clear the failed task: it looks first.", "Run the command again: it looks first."),
+        ("Let Airflow retry the task, or clear the failed task later: so.", "Run the command again later: so."),
+        ("Wait. If it is right, let Airflow retry.", "Wait. If it is right, run the command again."),
         ("Choose another epoch.", "Choose another epoch."),
     ],
 )
-def test_a_remedy_of_a_dry_run_says_to_run_the_command_again(said: str, says: str) -> None:
-    assert in_dry_run(said) == says
+def test_a_remedy_where_no_task_has_failed_says_to_run_the_command_again(said: str, says: str) -> None:
+    assert without_task(said) == says
+
+
+OF_TASKS = re.compile(r"\bclear (?:the|its?|this)\b|Airflow retr|tries again", re.IGNORECASE)
+OF_RUNS = (
+    *(codes.RUN_AT_WORK, codes.NOTHING_TO_ABORT, codes.RESTORE_LACKS_SINK),
+    *(codes.INTERVAL_MISSED, codes.INTERVAL_HELD, codes.LOOP),
+)
+"""Their remedies are about runs, whose tasks may have failed; or only tasks raise them."""
+
+
+@pytest.mark.parametrize("code", [code for code in codes.BY_NAME.values() if code not in OF_RUNS])
+def test_no_remedy_of_a_command_says_to_clear_a_task_or_to_wait_for_one(code: Code) -> None:
+    told = of_command(EpochError("It failed.", code=code))
+    assert not OF_TASKS.search(told.remedy)
+
+
+def test_no_text_of_an_error_says_to_clear_a_task_where_none_has_failed() -> None:
+    told = {match[0] for text in texts() for match in CLEARS.finditer(without_task(text))}
+    assert [text for text in told if OTHERS.search(text)] == []
+
+
+def test_an_error_on_the_page_says_to_try_again() -> None:
+    asked = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "root_path": "/epochs"})
+    for code in (codes.SIGNING_PASSWORD_MISSING, codes.LEDGER_UNREADABLE):
+        told = bytes(error_page(asked, EpochError("It failed.", code=code)).body).decode()
+        assert "Then try again" in told and not OF_TASKS.search(told)
+
+
+def test_the_remedy_of_an_error_of_a_command_alone_stays_as_it_is() -> None:
+    """To finish an epoch in doubt, it is no help to abort it again."""
+    told = of_command(Refused("The epoch is in doubt.", code=codes.ATTEMPT_NOT_OPEN))
+    assert told.remedy == codes.ATTEMPT_NOT_OPEN.remedy and "airflow epochs retry" in told.remedy

@@ -23,11 +23,11 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import BadArgument, EpochError, Refused, filled, with_remedy
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller
-from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.epochs import REMEDY_OF_NOTHING, EpochsHook
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.operators.telling import CHATTER
-from airflow_epochs.operators.wording import in_dry_run
+from airflow_epochs.operators.wording import of_command
 from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
 
@@ -46,8 +46,6 @@ _UNKNOWN = (
     codes.DAG_NOT_IMPORTED,
 )
 """The command names something that is not there: the cause says where."""
-_OF_LEDGER = (codes.LEDGER_ROOT_MISSING, codes.LEDGER_ROOT_UNUSABLE, codes.LEDGER_UNREADABLE)
-"""The command cannot read the ledger, whatever the pipeline's tasks do."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _QUIET = {**dict.fromkeys(CHATTER, logging.WARNING), "kafka.net.selector": logging.ERROR}
 """Logger -> what it may log. kafka-python's selector warns of every step that takes 0.1 s, such as to connect."""
@@ -96,6 +94,13 @@ def of_each(conn_ids: Sequence[str], rows: Callable[[str], Iterable[T]]) -> tupl
     return found, failed
 
 
+def tell_of_nothing(conn_ids: Iterable[str]) -> None:
+    """Say on stderr at which of these connections nothing is stored: a ledger that is lost looks like a new one."""
+    for conn_id in conn_ids:
+        if nothing := EpochsHook(conn_id).nothing_stored():
+            print(with_remedy(nothing, REMEDY_OF_NOTHING), file=sys.stderr)
+
+
 def end_with(failed: Mapping[str, EpochError], nothing: Refused | None = None) -> None:
     """End the command with exit code 1, and say which ledgers could not be read; do nothing if all could be.
 
@@ -104,25 +109,18 @@ def end_with(failed: Mapping[str, EpochError], nothing: Refused | None = None) -
     if not failed:
         return
     left_out = [
-        f"The ledger of connection {conn_id} was left out.\n{_typed(error)}" for conn_id, error in failed.items()
+        f"The ledger of connection {conn_id} was left out.\n{of_command(error)}" for conn_id, error in failed.items()
     ]
     others = "To ask one ledger alone, type the command with `--ledger-conn-id` and its connection."
     raise SystemExit("\n\n".join([*([str(nothing)] if nothing else []), *left_out, others]))
 
 
-def _typed(error: EpochError) -> str:
-    """The error as a command has it: no task has failed that could be cleared."""
-    error.remedy = in_dry_run(error.remedy)
-    return str(error)
-
-
 def _ending(error: EpochError) -> SystemExit:
     """Python prints the text of an exit only if its code is the text, and then exits with 1."""
-    if error.code in _OF_LEDGER:
-        return SystemExit(_typed(error))
-    if error.code in _UNKNOWN:
-        return _misspelled(with_remedy(error.cause, in_dry_run(error.filled_remedy)))
-    return _misspelled(str(error)) if error.code is codes.SOURCE_NOT_MOVABLE else SystemExit(str(error))
+    told = of_command(error)
+    if told.code in _UNKNOWN:
+        return _misspelled(with_remedy(told.cause, told.filled_remedy))
+    return _misspelled(str(told)) if told.code is codes.SOURCE_NOT_MOVABLE else SystemExit(str(told))
 
 
 def _misspelled(text: str) -> SystemExit:
@@ -177,9 +175,12 @@ def known_ledger(conn_id: str, pipeline: str) -> Ledger:
     ledger = hook.ledger(pipeline)
     if ledger.identity() is None and not ledger.newest_complete():
         known = ", ".join(hook.pipelines())
+        nothing = "" if known else hook.nothing_stored()
+        there = nothing or f"It has: {known or 'none'}."
         raise Refused(
-            f"The ledger of connection {conn_id} has no pipeline {pipeline!r}. It has: {known or 'none'}.",
+            f"The ledger of connection {conn_id} has no pipeline {pipeline!r}. {there}",
             code=codes.PIPELINE_UNKNOWN,
+            remedy=REMEDY_OF_NOTHING if nothing else None,
             pipeline=pipeline,
         )
     return ledger

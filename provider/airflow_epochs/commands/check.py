@@ -24,7 +24,7 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.base import EpochOperator
-from airflow_epochs.operators.wording import in_dry_run
+from airflow_epochs.operators.wording import of_command
 
 
 def check_command() -> ActionCommand:
@@ -113,7 +113,7 @@ def _as_cells(row: _Row) -> dict[str, object]:
 
 
 def _as_json(row: _Row) -> dict[str, object]:
-    error = _worded(row.checked.error)
+    error = of_command(row.checked.error) if row.checked.error else None
     return {
         **_as_cells(row),
         "details": row.checked.details or None,
@@ -126,14 +126,7 @@ def _as_json(row: _Row) -> dict[str, object]:
 def _explained(row: _Row) -> str:
     """Cause, place and remedy, as the log of a task would have them."""
     told = row.checked
-    return f"{told.about}, {told.check}: {_worded(told.error) or told.details}"
-
-
-def _worded(error: EpochError | None) -> EpochError | None:
-    """The error with a remedy for a command: no task has failed that could be cleared."""
-    if error:
-        error.remedy = in_dry_run(error.remedy)
-    return error
+    return f"{told.about}, {told.check}: {of_command(told.error) if told.error else told.details}"
 
 
 def _summary(dag_id: str, rows: list[_Row], failed: list[_Row]) -> str:

@@ -20,11 +20,10 @@ from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_docu
 from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import EpochError, cause_and_remedy
+from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.model import SHORT_CODE, DecisionKind
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.transform_file import find_transform
-from airflow_epochs.operators.wording import in_dry_run
 
 SAMPLE = 5
 
@@ -56,7 +55,7 @@ def show_dry_run(args: Namespace) -> None:
     """Stage the epoch's input again, compare, and clear away what was staged. It changes nothing, so does not ask."""
     with answer_alone():
         task = todays_task(args)
-        with ended_in_order(), worded():
+        with ended_in_order():
             told = dry_run(task, args.epoch, args.sample)
     if args.output in DOCUMENTS:
         print_document(_as_json(told), args.output)
@@ -75,16 +74,6 @@ def _with_transform(task: TaskTry, text: str) -> TaskTry:
     named = text if ":" in Path(text).name else f"{text}:{task.pipeline.transform.function}"
     transform: Transform = find_transform(named, [Path.cwd()])
     return replace(task, pipeline=replace(task.pipeline, transform=transform))
-
-
-@contextmanager
-def worded() -> Iterator[None]:
-    """Errors say to run the command again, where those of a task say to clear it."""
-    try:
-        yield
-    except EpochError as error:
-        error.remedy = in_dry_run(error.remedy)
-        raise
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import OUTPUT, end_with, of_each, tells_refusals
+from airflow_epochs.commands.asking import OUTPUT, end_with, of_each, tell_of_nothing, tells_refusals
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.coordinator import series
 from airflow_epochs.errors import Refused
@@ -63,6 +63,7 @@ def find(args: Namespace) -> None:
     if not found and args.topic is None and args.run_id is None:
         found, failed = of_each(chosen, lambda conn_id: _of_connection(conn_id, args, thoroughly=True))
     if not found:
+        tell_of_nothing(each for each in chosen if each not in failed)
         nothing = _nothing(args, "pipeline of the other ledgers" if failed else "pipeline")
         end_with(failed, nothing)
         raise nothing

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, end_with, known_ledger_of, of_each, tells_refusals
+from airflow_epochs.commands.asking import (
+    CONN,
+    OUTPUT,
+    PIPELINE,
+    end_with,
+    known_ledger_of,
+    of_each,
+    tell_of_nothing,
+    tells_refusals,
+)
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.coordinator import pausing
 from airflow_epochs.coordinator.lag import Lag, lag_of
@@ -46,6 +55,7 @@ def list_pipelines(args: Namespace) -> None:
     chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
     rows, failed = of_each(chosen, _rows)
     print_rows(rows, args.output)
+    tell_of_nothing(sorted({*chosen} - failed.keys() - {row["ledger"] for row in rows}))
     end_with(failed)
 
 

@@ -121,7 +121,7 @@ def adopt_checkpoint(args: Namespace) -> None:
     newest = f"the newest one that {args.sink_table} has" if args.sink_table else "the newest one that is committed"
     confirm(
         args,
-        f"Pipeline {args.pipeline} begins where the Spark query of {place} ended: with batch {checkpoint.batch}, "
+        f"Pipeline {args.pipeline} will begin where the Spark query of {place} ended: with batch {checkpoint.batch}, "
         f"{newest}.",
         *_begins(beginning, source),
         *_partitions_without(beginning, "its oldest record, as in Spark"),
@@ -204,7 +204,7 @@ def adopt_group(args: Namespace) -> None:
             _require_all(args.group, beginning)
     confirm(
         args,
-        f"Pipeline {args.pipeline} begins where the consumer group {args.group} has committed.",
+        f"Pipeline {args.pipeline} will begin where the consumer group {args.group} has committed.",
         *_begins(beginning, source),
         *_partitions_without(beginning, f"{args.starting}, as --starting says"),
         "  Records that the group's consumers have worked on after their last commit come twice.",

@@ -19,7 +19,7 @@ from airflow_epochs.commands.asking import (
     WHY,
     account_of,
     confirm,
-    ledger_of,
+    known_ledger_of,
     offsets_in,
     tells_refusals,
 )
@@ -158,7 +158,7 @@ def rewind(args: Namespace) -> None:
         raise wrong_options("Give one of --to-epoch N, --to-savepoint NAME, --to-timestamp T and --offsets FILE.")
     if args.restore_tables and (args.to_timestamp or args.offsets):
         raise wrong_options("Give --restore-tables with --to-epoch N or --to-savepoint NAME: they name versions.")
-    ledger = ledger_of(args)
+    ledger = known_ledger_of(args)
 
     def moved(source: Movable, at: Standing) -> Move:
         position = at.position(source)
@@ -178,14 +178,14 @@ def rewind(args: Namespace) -> None:
 
 def _named_epoch(args: Namespace) -> int:
     if args.to_savepoint:
-        return savepoints.find(ledger_of(args), args.pipeline, args.to_savepoint).epoch
+        return savepoints.find(known_ledger_of(args), args.pipeline, args.to_savepoint).epoch
     return int(args.to_epoch)
 
 
 @tells_refusals
 def replan(args: Namespace) -> None:
     """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
-    by, ledger = account_of(args), ledger_of(args)
+    by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     move = orders.replan(at, from_spec(at.newest.source))
     confirm(args, *planned_anew(at), f"Will be recorded: {caller()}, because: {by.why}")
@@ -197,7 +197,7 @@ def replan(args: Namespace) -> None:
 @tells_refusals
 def adopt_sink(args: Namespace) -> None:
     """``airflow epochs adopt-sink``: take a sink as it is, after a look at what it lacks and a yes."""
-    by, ledger = account_of(args), ledger_of(args)
+    by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline, sink=args.sink):
         adoption = orders.adopt(ledger, at, args.sink, environment(), new_table=args.new_table)
@@ -223,7 +223,7 @@ def _order(
     plans_anew: bool = False,
 ) -> None:
     """``plans_anew``: the command is also for an aborted epoch that begins there, but cannot be read to its end."""
-    by, ledger = account_of(args), ledger_of(args)
+    by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
         source = from_spec(_source_spec(args, ledger, at), args.source_conn_id)
@@ -275,7 +275,8 @@ def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
     assert adoption.expected, "a sink that lacks nothing shows an epoch"
     lines = [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows epoch {adoption.expected.epoch}, as the "
-        "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, is taken back.",
+        "ledger expects: it lacks nothing. The earlier `adopt-sink`, which the next epoch would obey, will be taken "
+        "back.",
     ]
     if at.order and at.order.restored_to:
         lines.append(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from airflow.cli.cli_config import ActionCommand, Arg
 
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, at_least_one, count, tells_refusals
-from airflow_epochs.commands.dry_run import SAMPLE, ended_in_order, todays_task, worded
+from airflow_epochs.commands.dry_run import SAMPLE, ended_in_order, todays_task
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
 from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
 from airflow_epochs.model import records_upper_bound
@@ -52,7 +52,7 @@ def show_preview(args: Namespace) -> None:
     """Stage the next records, show the rows, and clear them away. It changes nothing, so does not ask."""
     with answer_alone():
         task = todays_task(args)
-        with ended_in_order(), worded():
+        with ended_in_order():
             told = preview(task, args.records, args.sample)
     if args.output in DOCUMENTS:
         print_document(_as_json(told), args.output)

@@ -107,10 +107,10 @@ class TakeOver:
         admin.require_owner(ledger, self.pipeline, self.owner)
         view = unfinished(ledger)
         return [
-            f"Pipeline {self.pipeline} ends: no DAG runs it any more."
+            f"Pipeline {self.pipeline} will end: no DAG will run it any more."
             if self.ends
-            else f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
-            f"Runs of DAG {self.owner} cannot open it any more.",
+            else f"Pipeline {self.pipeline} will go from DAG {self.owner} to DAG {self.dag_id}.",
+            f"Runs of DAG {self.owner} will not be able to open it any more.",
             f"{in_words(view)} {self._becomes()}" if view else "No epoch is unfinished.",
         ]
 
@@ -120,7 +120,7 @@ class TakeOver:
         return self.dag_id == no_dag_of(self.pipeline)
 
     def _becomes(self) -> str:
-        return "No later run finishes it." if self.ends else f"A run of DAG {self.dag_id} will finish or abort it."
+        return "No later run will finish it." if self.ends else f"A run of DAG {self.dag_id} will finish or abort it."
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""
@@ -163,8 +163,8 @@ class Abort:
         """As ``Action.told``."""
         opened = self._view(ledger).opened
         return [
-            f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} is aborted "
-            f"({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, and none will.",
+            f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} will be "
+            f"aborted ({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, and none will.",
             "If that run is still at work, it goes on with a new attempt. To stop it, first mark the run as failed in "
             "Airflow.",
             "A Spark job that stages for this attempt may run to its end, in vain.",
@@ -224,7 +224,8 @@ class Pause:
         """As ``Action.told``."""
         view = unfinished(ledger)
         return [
-            f"Pipeline {self.pipeline} takes no new epoch: its runs are skipped, and say who paused it and why.",
+            f"Pipeline {self.pipeline} will take no new epoch. Its runs will be skipped, and say who paused it and "
+            "why.",
             f"{in_words(view)} {_after_pause(view)}" if view else "No epoch is unfinished.",
             f"To go on: airflow epochs unpause {self.pipeline} --why …",
         ]
@@ -265,7 +266,7 @@ class Unpause:
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
         pause = ledger.pause_in_force()
-        return [f"Pipeline {self.pipeline} takes new epochs again.", *([pausing.in_words(pause)] if pause else [])]
+        return [f"Pipeline {self.pipeline} will take new epochs again.", *([pausing.in_words(pause)] if pause else [])]
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""

@@ -290,17 +290,23 @@ class Coordinator:
         """
         view = self.task.mine(run, of=[sink])
         if view.state is State.COMPLETE:
-            return self.checkpoint(view)
+            return self._nothing_left(view, sink)
         if view.state is not State.IN_DOUBT:
             raise _undecided(view)
         if sink not in view.epoch.unacknowledged:
-            # It has a receipt or a waiver, or was added to the DAG after ``open`` and begins with the next epoch.
-            return self.checkpoint(view)
+            return self._nothing_left(view, sink)
         try:
             receipt = self._commit_sink(view, sink)
         except EpochError as error:
             raise _in_doubt(error, view, [sink]) from error.__cause__
         return self.checkpoint(replace(view, receipts={**view.receipts, sink: receipt}))
+
+    def _nothing_left(self, view: EpochView, sink: str) -> Checkpoint:
+        """Of a sink with a receipt or a waiver, or added to the DAG after ``open``: it begins with the next epoch."""
+        found = self.checkpoint(view)
+        if sink not in found.receipts:
+            self.task.env.reached(f"left_out.{sink}")
+        return found
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
         assert view.decision and view.decision.decision is DecisionKind.GLOBAL_COMMIT

@@ -23,7 +23,8 @@ class MakeSavepoint:
         savepoints.require_free(ledger, self.pipeline, self.savepoint, self.epoch)
         savepoints.require_complete(ledger, self.pipeline, self.epoch)
         return [
-            f"Epoch {self.epoch} of pipeline {self.pipeline} gets the name {self.savepoint}, by which one can go back.",
+            f"Epoch {self.epoch} of pipeline {self.pipeline} will get the name {self.savepoint}, by which one can go "
+            "back.",
             "Nothing else changes. A savepoint keeps no files of tables: a VACUUM may delete a version that it names.",
         ]
 

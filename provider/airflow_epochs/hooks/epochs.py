@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,8 @@ from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 from airflow_epochs.storage.local import in_the_way
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection as AirflowConnection
+
     from airflow_epochs.contracts import Connection, SparkRunner
     from airflow_epochs.ledger.ledger import Ledger
     from airflow_epochs.ledger.store import Store
@@ -27,6 +31,11 @@ log = secrecy.logger(__name__)
 
 PROBED = "connection-test"
 """The pipeline whose ledger the button Test writes a probe to."""
+REMEDY_OF_NOTHING = (
+    "Start the first run of a pipeline: it begins the ledger there. But if there was a ledger, start no run: correct "
+    "`ledger_root`, mount its disk, or restore the ledger from a backup."
+)
+"""What to do where ``EpochsHook.nothing_stored``."""
 _SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the same for all workers."
 
 
@@ -34,21 +43,12 @@ def connection(conn_id: str) -> Connection:
     """The Airflow connection with this id, as plain values.
 
     Raises:
-        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
-            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+        NotApplied: As ``_found``.
+        Refused: Its extra is not a JSON object.
     """
     from airflow_epochs.contracts import Connection
 
-    try:
-        found = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as missing:
-        raise NotApplied(
-            f"Airflow has no connection {conn_id!r}, or its secrets backend or API server did not answer.",
-            code=codes.CONNECTION_MISSING,
-            remedy="Add the connection if it is missing: under Admin > Connections, or as the variable "
-            f"AIRFLOW_CONN_{conn_id.upper()}. If it is there, look at Airflow's secrets backend and API server. Then "
-            "let Airflow retry, or clear the failed task.",
-        ) from missing
+    found = _found(conn_id)
     described = Connection(
         conn_id=conn_id,
         conn_type=found.conn_type or "",
@@ -57,10 +57,55 @@ def connection(conn_id: str) -> Connection:
         login=found.login,
         password=found.password,
         schema=found.schema,
-        extra=found.extra_dejson,
+        extra=_extra(found),
     )
     _keep_secret(described)
     return described
+
+
+def type_of(conn_id: str) -> str:
+    """The type of the Airflow connection with this id, also if its extra cannot be read. Raises as ``_found``."""
+    return _found(conn_id).conn_type or ""
+
+
+def _found(conn_id: str) -> AirflowConnection:
+    """Airflow's own description of the connection.
+
+    Raises:
+        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
+            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as missing:
+        raise NotApplied(
+            f"Airflow has no connection {conn_id!r}, or its secrets backend or API server did not answer.",
+            code=codes.CONNECTION_MISSING,
+            remedy="Add the connection if it is missing: under Admin > Connections, or as the variable "
+            f"AIRFLOW_CONN_{conn_id.upper()}. If it is there, look at Airflow's secrets backend and API server. Then "
+            "let Airflow retry, or clear the failed task.",
+        ) from missing
+
+
+def _extra(found: AirflowConnection) -> dict[str, Any]:
+    """The fields of the extra. Airflow itself takes one that is not JSON for empty, and only logs a traceback.
+
+    The error does not quote it: it may have secrets.
+    """
+    text = found.extra or ""
+    if not text.strip():
+        return {}
+    try:
+        if isinstance(json.loads(text), dict):
+            return found.extra_dejson  # which Airflow's logs mask
+        lacks = "a JSON object"
+    except ValueError:
+        lacks = "JSON"
+    raise Refused(
+        f"The extra of connection {found.conn_id!r} is not {lacks}.",
+        code=codes.STORAGE_OPTIONS_UNREADABLE,
+        remedy='Write it as a JSON object, like {"name": "value"}. Then clear the failed task.',
+    )
 
 
 def _keep_secret(described: Connection) -> None:
@@ -153,12 +198,28 @@ class EpochsHook(BaseHook):
     def pipelines(self) -> list[str]:
         """The names of the pipelines that have a ledger below the root, sorted."""
         from airflow_epochs.ledger.overview import pipelines_in
+
+        return self._listed(pipelines_in)
+
+    def nothing_stored(self) -> str:
+        """That nothing is stored at the root: no run has begun yet, or the ledger is lost. Empty if something is."""
+        if self._listed(lambda store: store.folders()):
+            return ""
+        store = self.get_conn()
+        names = f"The field `ledger_root` of connection {self.ledger_conn_id!r} names"
+        folder = _local_folder(store)
+        if folder and not folder.is_dir():
+            return f"{names} the folder {folder}, which does not exist on this machine."
+        return f"{names} {getattr(store, 'root', '') or 'a store'}, and nothing is stored there."
+
+    def _listed(self, listing: Callable[[Store], list[str]]) -> list[str]:
+        """What ``listing`` finds in the store. Raises OutcomeUnknown if the store does not answer."""
         from airflow_epochs.ledger.writable import remedy_of_store
         from airflow_epochs.storage.answers import told
 
         store = self.get_conn()
         try:
-            return pipelines_in(store)
+            return listing(store)
         except EpochError:
             raise
         except Exception as error:  # that of a disk or of an object store
@@ -259,13 +320,17 @@ def _storage_options(described: Connection) -> dict[str, str]:
     """The options of the connection with the credentials. The ledger connection's own options override them."""
     from airflow_epochs.storage.options import storage_options
 
-    conn_id = described.extra.get("storage_conn_id")
+    conn_id = _storage_conn_id(described)
     return {**storage_options(connection(conn_id) if conn_id else None), **storage_options(described)}
+
+
+def _storage_conn_id(described: Connection) -> str:
+    return str(described.extra.get("storage_conn_id") or "")
 
 
 def _holder(described: Connection) -> str | None:
     """The connection that has the credentials of the ledger's store; None: they are in the worker's environment."""
-    return described.extra.get("storage_conn_id") or (described.conn_id if _storage_options(described) else None)
+    return _storage_conn_id(described) or (described.conn_id if _storage_options(described) else None)
 
 
 class AirflowEnvironment:

@@ -6,7 +6,7 @@ import os
 
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied
-from airflow_epochs.hooks.epochs import EpochsHook, connection
+from airflow_epochs.hooks.epochs import EpochsHook, type_of
 
 _ENVIRONMENT = "AIRFLOW_CONN_"
 
@@ -52,6 +52,6 @@ def _in_environment() -> list[str]:
 
 def _is_ledger(conn_id: str) -> bool:
     try:
-        return connection(conn_id).conn_type == EpochsHook.conn_type
+        return type_of(conn_id) == EpochsHook.conn_type
     except NotApplied:
         return False

@@ -47,9 +47,9 @@ _ONE_BACKFILL = "Airflow takes it once no other backfill of the DAG is at work."
 _BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
 """How Airflow's database writes the option of a KafkaSource."""
 _BECOMES = {
-    State.OPEN: "Its attempt is aborted, and the same offsets are taken again.",
-    State.ABORTED: "The same offsets are taken again.",
-    State.IN_DOUBT: "It is rolled forward: each sink that does not show it gets the rows that all have voted for.",
+    State.OPEN: "Its attempt will be aborted, and the same offsets will be taken again.",
+    State.ABORTED: "The same offsets will be taken again.",
+    State.IN_DOUBT: "It will be rolled forward: each sink that does not show it gets the rows that all have voted for.",
 }
 
 
@@ -167,9 +167,9 @@ class Retry:
 
     def _what(self, ledger: Ledger) -> str:
         if not self.run_id:
-            return f"A new run of DAG {self.dag_id} is started."
+            return f"A new run of DAG {self.dag_id} will be started."
         run = Run(self.dag_id, self.run_id)
-        return f"{self._which(ledger, run)} are cleared, and Airflow goes on with the run."
+        return f"{self._which(ledger, run)} will be cleared, and Airflow will go on with the run."
 
     def _which(self, ledger: Ledger, run: Run) -> str:
         marked = marked_green(ledger, self.pipeline, run)
@@ -252,7 +252,7 @@ def _ignores(ledger: Ledger, view: EpochView | None, run: Run) -> bool:
 
 def _unfinished_in_words(view: EpochView | None) -> str:
     if view is None:
-        return "No epoch is unfinished: the run takes the next one."
+        return "No epoch is unfinished: the run will take the next one."
     return in_words(view) if view.opened.command else f"{in_words(view)} {_BECOMES[view.state]}"
 
 

@@ -102,7 +102,13 @@ class _Step:
         late = self.try_number > 1 or phase != "commit"  # a later run finishes an epoch in `open`
         yield from ((name, "retried" if late else "committed") for name in sorted(shown))
         if phase == "commit" and sink not in shown:
-            yield sink, "already" if self.error is None else "fenced" if isinstance(self.error, Fenced) else "failed"
+            yield sink, self._not_shown(sink)
+
+    def _not_shown(self, sink: str) -> str:
+        """What came of a commit task that has not committed."""
+        if self.error is not None:
+            return "fenced" if isinstance(self.error, Fenced) else "failed"
+        return "left_out" if f"left_out.{sink}" in self.reached else "already"
 
     def _abort_reason(self, phase: str) -> str | None:
         """Why an attempt was aborted in this step; None if none was."""

@@ -1,4 +1,4 @@
-"""What remedies say in a DAG whose pipeline is one task, and at a command that does what a task does.
+"""What remedies say in a DAG whose pipeline is one task, and where no task has failed: at a command, and on the page.
 
 A remedy may stand in the ledger, as a part of a vote's reason, and be shown by the other layout. So it is written for
 the layout with a task per step, and is put into other words where it is shown.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 
+from airflow_epochs import codes
+from airflow_epochs.errors import EpochError
+
 _STEP = r"(?:failed|open|stage|vote|commit|complete)"
 _CLEARED = re.compile(
     rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`)"
     r"(?: of (?:the|its) run| of each sink that the message names)?(?:,? with its downstream tasks)?"
 )
 _RETRIED = r"\btype `airflow epochs retry \S+ --why …`"
+_AIRFLOW_RETRIES = r"\blet Airflow retry(?: the task)?"
 _OR_NEXT = "(?:, or let the next run take the same offsets)?"
 
 
@@ -23,9 +27,24 @@ def in_one_task(remedy: str) -> str:
     return cleared.replace("The error of `open` says", "Its error says")
 
 
-def in_dry_run(remedy: str) -> str:
-    """``remedy`` for a dry run, or for a misspelled command: no task has failed, so the command is run again."""
-    again = re.sub(_RETRIED + _OR_NEXT, "run the command again", _CLEARED.sub("run the command again", remedy))
-    again = again.replace("run the command again: it goes on where it stopped", "run the command again")
-    alone = re.sub(r"let Airflow retry,? or (?=run the command)", "", again, flags=re.I)
-    return re.sub(r"(^|\. )run the command", r"\1Run the command", alone)
+def without_task(remedy: str, again: str = "run the command again") -> str:
+    """``remedy`` for somebody who ran no task that has failed. ``again``: what there is to do in place of clearing."""
+    told = re.sub(_RETRIED + _OR_NEXT, again, _CLEARED.sub(again, remedy))
+    told = told.replace(f"{again}: it goes on where it stopped", again)
+    told = re.sub(rf"{_AIRFLOW_RETRIES},? or (?={again})", "", told, flags=re.I)
+    told = re.sub(_AIRFLOW_RETRIES, again, told, flags=re.I)
+    return re.sub(rf"(^|\. ){again}", lambda found: f"{found[1]}{again[0].upper()}{again[1:]}", told)
+
+
+def of_command(error: EpochError) -> EpochError:
+    """The error as a command tells it. The remedies of the chapter for commands are for commands as they are."""
+    if error.code not in codes.COMMANDS.codes:
+        error.remedy = without_task(error.remedy)
+    return error
+
+
+def of_page(error: EpochError) -> EpochError:
+    """As ``of_command``, for the Epochs page."""
+    if error.code not in codes.COMMANDS.codes:
+        error.remedy = without_task(error.remedy, "try again")
+    return error

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastapi import HTTPException, status
 
 from airflow_epochs.errors import EpochError
-from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.epochs import REMEDY_OF_NOTHING, EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import PipelineRow, overview
@@ -25,36 +24,41 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Unreachable:
-    """A connection whose pipelines cannot be listed, and why."""
+class Unlisted:
+    """A connection without pipelines in the list, and why: it does not answer, or nothing is stored there."""
 
     conn_id: str
     why: str
+    answers: bool = False
 
 
-def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Listed], list[Unreachable]]:
-    """The pipelines that the user may see, and the connections that do not answer. ``dag_id``: as in ``overview``.
+def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Listed], list[Unlisted]]:
+    """The pipelines that the user may see, and the connections without any. ``dag_id``: as in ``overview``.
 
     What does not tell its owner is shown to those who may read a DAG that names its connection.
     """
     listed: list[Listed] = []
-    unreachable: list[Unreachable] = []
+    unlisted: list[Unlisted] = []
     for conn_id in ledger_conn_ids():
         try:
-            listed += _of_connection(conn_id, dag_id)
+            found = _of_connection(conn_id, dag_id)
+            nothing = "" if found else EpochsHook(conn_id).nothing_stored()
         except EpochError as error:
-            unreachable.append(Unreachable(conn_id, error.what))
+            unlisted.append(Unlisted(conn_id, error.what))
+            continue
+        listed += found
+        if nothing:
+            unlisted.append(Unlisted(conn_id, f"{nothing} {REMEDY_OF_NOTHING}", answers=True))
     readable = readable_dags(user, {owner for each in listed if (owner := each.row.dag_id)})
     ownerless = {each.conn_id for each in listed if not each.row.dag_id}
-    known = {conn_id for conn_id in ownerless | {each.conn_id for each in unreachable} if knows_ledger(user, conn_id)}
+    known = {conn_id for conn_id in ownerless | {each.conn_id for each in unlisted} if knows_ledger(user, conn_id)}
     seen = [each for each in listed if each.row.dag_id in readable or (not each.row.dag_id and each.conn_id in known)]
-    return seen, [each for each in unreachable if each.conn_id in known]
+    return seen, [each for each in unlisted if each.conn_id in known]
 
 
-def _of_connection(conn_id: str, dag_id: str | None) -> Iterator[Listed]:
+def _of_connection(conn_id: str, dag_id: str | None) -> list[Listed]:
     hook = EpochsHook(conn_id)
-    for row in overview(hook.pipelines(), hook.ledger, dag_id):
-        yield Listed(conn_id, row)
+    return [Listed(conn_id, row) for row in overview(hook.pipelines(), hook.ledger, dag_id)]
 
 
 def ledger_for(user: GetUserDep, conn_id: str, pipeline: str) -> Ledger:

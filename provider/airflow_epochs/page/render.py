@@ -18,6 +18,7 @@ from airflow_epochs.errors import BadArgument, EpochError, Refused, cause_and_re
 from airflow_epochs.ledger.queries import causes_of
 from airflow_epochs.model import DecisionRecord, TransactionId
 from airflow_epochs.names import PAGE
+from airflow_epochs.operators.wording import of_page
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -105,7 +106,7 @@ def error_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, EpochError)
     error.pipeline = error.pipeline or request.path_params.get("pipeline")
     title, status = _heading(request, error)
-    return _error_page(request, status, title, str(error).splitlines())
+    return _error_page(request, status, title, str(of_page(error)).splitlines())
 
 
 def _heading(request: Request, error: EpochError) -> tuple[str, int]:

@@ -41,26 +41,26 @@ CHARTED = 200
 @router.get("/")
 def pipelines(request: Request, user: GetUserDep) -> Response:
     """All pipelines that the user may see."""
-    listed, unreachable = all_pipelines(user)
-    return _list(request, listed, unreachable=unreachable, heading="Pipelines")
+    listed, unlisted = all_pipelines(user)
+    return _list(request, listed, unlisted=unlisted, heading="Pipelines")
 
 
 @router.get("/dags/{dag_id}")
 def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Response:
     """The tab of a DAG: its pipeline; a list, if it has several or none."""
-    listed, unreachable = all_pipelines(user, dag_id)
+    listed, unlisted = all_pipelines(user, dag_id)
     its = [each for each in listed if each.row.dag_id == dag_id]
     if len(its) == 1:
         return RedirectResponse(path_of(request, its[0].conn_id, its[0].row.name))
     unknown = [each for each in listed if not each.row.dag_id]
-    return _list(request, [*its, *unknown], unreachable=unreachable, heading=f"Pipelines of DAG {dag_id}")
+    return _list(request, [*its, *unknown], unlisted=unlisted, heading=f"Pipelines of DAG {dag_id}")
 
 
 @router.get("/dags/{dag_id}/runs/{run_id}")
 def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) -> Response:
     """The tab of a run: the epochs that it worked on."""
     run, found = Run(dag_id, run_id), []
-    listed, unreachable = all_pipelines(user, dag_id)
+    listed, unlisted = all_pipelines(user, dag_id)
     its = [each for each in listed if dag_id in each.row.owners or not each.row.owners]
     unreadable = [each for each in its if each.row.condition is Condition.UNREADABLE]
     for each in its:
@@ -70,7 +70,7 @@ def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) 
     if len(found) == 1:
         ((each, epoch),) = found
         return RedirectResponse(f"{path_of(request, each.conn_id, each.row.name)}/epochs/{epoch}")
-    return page(request, "run.html", found=found, run=run, unreadable=unreadable, unreachable=unreachable)
+    return page(request, "run.html", found=found, run=run, unreadable=unreadable, unlisted=unlisted)
 
 
 @router.get("/pipelines/{conn_id}/{pipeline}")
@@ -129,7 +129,7 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         newest=newest,
         row=EpochRow.of(ledger, view, ledger.complete_record(number - 1)),
         accounts=accounts(records.complete) if records.complete else {},
-        has_next=number <= ledger.newest_complete(),
+        beside=[other for other in (number - 1, number + 1) if _known(ledger, other)],
         run_of=partial(run_ids.airflow_run, ledger),
         application=Application.of,
         uis=uis(records),
@@ -146,10 +146,16 @@ def records_of_epoch(user: GetUserDep, conn_id: str, pipeline: str, number: int)
 
 
 def _opened(ledger: Ledger, pipeline: str, number: int) -> EpochView:
-    view = ledger.view(number) if 0 < number < 10**20 else None
-    if view is None or not (view.open or view.complete):
+    view = _known(ledger, number)
+    if view is None:
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"Pipeline {pipeline} has no epoch {number}.")
     return view
+
+
+def _known(ledger: Ledger, number: int) -> EpochView | None:
+    """The epoch; None if it was never opened, or a ledger that was rebuilt does not have it."""
+    view = ledger.view(number) if 0 < number < 10**20 else None
+    return view if view and (view.open or view.complete) else None
 
 
 def _list(request: Request, listed: Sequence[Listed], **values: Any) -> Response:

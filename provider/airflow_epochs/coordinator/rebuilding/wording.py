@@ -60,7 +60,7 @@ def _lost(plan: Plan) -> Iterator[str]:
     first = plan.input.backfill_from
     yield f"No sink can `backfill` from an epoch before {first}: the ledger lacks records that this needs."
     if plan.is_new:
-        yield f"The ledger is begun anew, and belongs to DAG {plan.dag_id}."
+        yield f"The ledger will be begun anew, and will belong to DAG {plan.dag_id}."
 
 
 def _consequences(plan: Plan) -> Iterator[str]:
