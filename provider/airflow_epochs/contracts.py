@@ -885,7 +885,8 @@ class Holding(Protocol):
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:
         """Whether this receipt, of a sink of another name, is of the place of this sink, and rows may be there.
 
-        It is asked only if a marker of the other sink is there. Changes nothing.
+        A marker of the other sink need not be there. A receipt that does not tell the place by an id counts only if a
+        marker is there, or if its name is enough. Changes nothing.
         """
         ...
 
