@@ -400,13 +400,16 @@ def test_a_first_epoch_that_was_waived_and_landed_is_not_written_again_under_ano
     assert_all_rows(world, "orders")
 
 
-def test_a_waived_epoch_that_never_landed_is_filled_in_under_another_name(tmp_path: Path) -> None:
+def test_a_waived_epoch_that_never_landed_is_filled_in_under_another_name_and_the_log_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world = start(DiskWorld(tmp_path, sinks=("orders",)))
     world.crash_at("delta.commit.before")
     ordered(world.ledger_root, "epochs", "waive", "orders", "2", "orders", "--why", "it hangs")
     assert world.run(3) is None
     world.produce(2)
     assert under_gold(world, 2).run(4) is None
+    assert "has the rows of epoch 2, which was waived under the name orders in the same place" in caplog.text
     assert_all_rows(world, "orders")
 
 

@@ -72,6 +72,20 @@ class Place:
             if other != self.sink.name and waived and (txn := self._late(other, waived)):
                 yield Written(sink=other, txn=txn, waived=True)
 
+    def may_land_since(self, first: int) -> Iterator[tuple[str, int]]:
+        """Each other sink, and the epoch, ``first`` or a later one, whose waived commit may land here if it hangs."""
+        for other in self.before.waived:
+            for txn in map(TransactionId.parse, self.before.may_show(other)):
+                if other != self.sink.name and txn.epoch >= first and self._wrote_here(other, txn):
+                    yield other, txn.epoch
+
+    def _wrote_here(self, other: str, txn: TransactionId) -> bool:
+        """Whether the record of a transaction describes a sink that writes here, as far as one can tell."""
+        opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
+        described = opened.sinks.get(other) if opened else None
+        at = described and is_at(self.sink, described.spec, self.task.pipeline.sinks)
+        return bool(at) or self._holds_newest(other)
+
     def _late(self, other: str, waived: list[str]) -> TransactionId | None:
         alike = self._alike(other)
         late = agreement.late_in(self._marker_of(alike), waived) if alike else None

@@ -12,6 +12,8 @@ from airflow_epochs.coordinator.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 
+log = secrecy.logger(__name__)
+
 
 def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     """Raise Refused if ``backfill`` lets a new sink write rows that its table or topic has under another name.
@@ -24,8 +26,17 @@ def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     before = task.ledger.complete_record(epoch - 1) if first < epoch else None
     if before is None or replaces_by(sink):
         return
-    if found := Place(task=task, sink=sink, before=before).newest_since(first):
+    place = Place(task=task, sink=sink, before=before)
+    if found := place.newest_since(first):
         raise _twice(task, sink, found, first, epoch)
+    for other, waived in place.may_land_since(first):
+        log.warning(
+            "`backfill` of sink %s has the rows of epoch %s, which was waived under the name %s in the same place. "
+            "Make sure that no task of that epoch runs any more: if its commit landed, the rows would come twice.",
+            sink.name,
+            waived,
+            other,
+        )
 
 
 def _twice(task: TaskTry, sink: Sink, found: Written, first: int, epoch: int) -> Refused:
