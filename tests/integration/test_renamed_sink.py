@@ -472,6 +472,24 @@ def test_a_table_whose_markers_are_elsewhere_or_gone_is_not_filled_again_under_a
     database.require_all_shown("orders")
 
 
+def test_a_table_is_not_filled_again_whose_marker_alone_is_gone(database: Related) -> None:
+    database.db.run("DELETE FROM epoch_markers WHERE sink = 'orders'")
+    refused(in_database(database, gold=2).run(3), codes.SINK_RENAMED)
+    assert in_database(database).run(3) is None
+    database.require_all_shown("orders", "lines")
+
+
+def test_a_database_that_went_back_to_before_the_last_name_gets_its_epochs_under_another_one(database: Related) -> None:
+    backup = shutil.copy(database.db.run("PRAGMA database_list")[0][2], database.folder / "backup")
+    silver = replace(database, names=("silver",), tables={"silver": "orders"})
+    assert silver.run(3) is None
+    shutil.copy(backup, database.folder / "db.sqlite")
+    database.source.produce(2)
+    gold = replace(database, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 3})
+    assert gold.run(4) is None
+    database.require_all_shown("orders")
+
+
 def test_a_table_that_lost_its_marker_and_rows_gets_them_once_its_old_marker_is_back(database: Related) -> None:
     database = replace(database, names=("orders",))
     database.db.run("DROP TABLE epoch_markers", 'DELETE FROM orders WHERE "offset" > 1')

@@ -49,7 +49,8 @@ class Place:
     Attributes:
         before: The record of the newest complete epoch.
         asked: The places on receipts that were compared with this one, and whether they may be the same.
-        told: Sink -> the newest epoch that its marker beside the rows tells of; None: it has no marker any more.
+        told: Sink -> the newest epoch that markers beside the rows tell of; None: no marker is left.
+        unmarked: The sinks that have no marker of their own any more.
     """
 
     task: TaskTry
@@ -57,6 +58,7 @@ class Place:
     before: CompleteRecord
     asked: dict[str, bool] = field(default_factory=dict)
     told: dict[str, int | None] = field(default_factory=dict)
+    unmarked: set[str] = field(default_factory=set)
 
     def newest_since(self, first: int) -> Written | None:
         """What was written here last in the epoch ``first`` or a later one; None if there is nothing."""
@@ -106,10 +108,12 @@ class Place:
         """Whether the rows of the waived transaction that the sink ``other`` shows came here. It has no receipt."""
         if not isinstance(self.sink, Holding):
             return self._is_described(late, name)
-        if not self._is_beside or not isinstance(other, Positioned):
+        if not isinstance(other, Positioned):
             return True
         last = sink_calls.last_epoch_of(other, self.task.pipeline.name, self.task.env)
-        if last is None or last.receipt is None:
+        if last is None or last.taken_back:
+            return last is None
+        if not self._is_beside or last.receipt is None:
             return True
         return self._holds_newest(name) if last.elsewhere else self._may_hold(self.sink, last.receipt)
 
@@ -133,7 +137,7 @@ class Place:
             record = self.task.ledger.complete_record(number)
             for other in (name for name, limit in newest.items() if record and number <= limit):
                 if record and self._got(record, other):
-                    return Written(sink=other, txn=record.txn, unmarked=other in self.told and not self.told[other])
+                    return Written(sink=other, txn=record.txn, unmarked=other in self.unmarked)
         return None
 
     def _limit(self, other: str, first: int) -> int:
@@ -159,25 +163,35 @@ class Place:
         return record.txn.epoch <= told if told else receipt is not None
 
     def _told_of(self, other: str) -> int | None:
-        """As ``told``. If the marker here is not the newest one, the sink may have had it in another table or topic."""
+        """As ``told``. If the marker here is not the newest one, the sink may have had it in another table or topic.
+
+        If it is in neither, the place may have gone back to before the sink's first epoch. Then the newest marker of
+        any other sink is older than that epoch.
+        """
         if other not in self.told:
-            here = self._told_here(other)
-            there = None if here and here >= self._newest(other) else self._newest_on_record(other)
-            self.told[other] = max(here or 0, there.epoch if there else 0) or None
+            here, then = self._told_here(other), self._on_record(other, self._newest_txn(other))
+            there = None if then is None or (here and here >= self._newest(other)) else self._marker_on_record(then)
+            self.told[other] = max(here or 0, there.epoch if there else 0) or self._told_by_others(other, then)
         return self.told[other]
+
+    def _told_by_others(self, other: str, then: Sink | None) -> int | None:
+        """The newest epoch that a marker of any name tells of, where that of ``other`` should be."""
+        self.unmarked.add(other)
+        names = self.before.markers.keys() - {other}
+        found = [self._marker_on_record(each) for name in sorted(names) if (each := self._alike(name, then))]
+        return max((marker.epoch for marker in found if marker), default=None)
 
     def _told_here(self, other: str) -> int | None:
         alike = self._alike(other)
         found = self._marker_of(alike) if alike else None
         return found.epoch if found else None
 
-    def _newest_on_record(self, other: str) -> Marker | None:
-        then = self._on_record(other, TransactionId.parse(self.before.markers[other]))
-        return self._marker_on_record(then) if then else None
-
     def _newest(self, other: str) -> int:
         """The sink's last complete epoch."""
-        return TransactionId.parse(self.before.markers[other]).epoch
+        return self._newest_txn(other).epoch
+
+    def _newest_txn(self, other: str) -> TransactionId:
+        return TransactionId.parse(self.before.markers[other])
 
     def _may_hold(self, sink: Holding, receipt: Receipt) -> bool:
         """As ``Holding``: asked once for each place, since each answer may cost a connection."""
@@ -201,9 +215,9 @@ class Place:
         """Whether the marker stands beside the rows, and not among them."""
         return isinstance(self.sink, KnownByMarker) and isinstance(self.sink, Holding)
 
-    def _alike(self, other: str) -> Sink | None:
-        """The sink of today under another name: its marker is where that of the sink is. None: it takes no name."""
-        alike = from_spec({**self.sink.spec(), "name": other}, self.task.pipeline.sinks)
+    def _alike(self, other: str, of: Sink | None = None) -> Sink | None:
+        """The sink of today, or ``of``, under another name: its marker is where theirs are. None: it takes no name."""
+        alike = from_spec({**(of or self.sink).spec(), "name": other}, self.task.pipeline.sinks)
         return alike if alike.name == other else None
 
     def _marker_of(self, sink: Sink) -> Marker | None:
