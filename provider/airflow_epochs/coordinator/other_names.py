@@ -111,9 +111,9 @@ class Place:
         if not isinstance(other, Positioned):
             return True
         last = sink_calls.last_epoch_of(other, self.task.pipeline.name, self.task.env)
-        if last is None or last.taken_back:
-            return last is None
-        if not self._is_beside or last.receipt is None:
+        if last and last.taken_back:
+            return False
+        if last is None or last.receipt is None or not self._is_beside:
             return True
         return self._holds_newest(name) if last.elsewhere else self._may_hold(self.sink, last.receipt)
 

@@ -146,7 +146,8 @@ class Promise:
     def _require_not_overtaken(self) -> None:
         """Raise Corrupt if a waived commit of another name has brought rows of this backfill since it was opened."""
         if self._is_backfill:
-            late_backfills.require_not_overtaken(self.task, self._opened, self._sink)
+            with self.task.unless_overtaken(self.view):
+                late_backfills.require_not_overtaken(self.task, self._opened, self._sink)
 
     def _event_times(self) -> EventTimes:
         """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""
