@@ -336,10 +336,10 @@ LEDGER_BEHIND = AGREEMENT.code(
 BACKFILL_OVERTAKEN = AGREEMENT.code(
     "EPOCHS-BACKFILL-OVERTAKEN",
     Corrupt,
-    "A waived commit of a new sink landed late, and an epoch that is decided has its rows among its own.",
+    "A waived commit of a new sink, or of the sink under its old name, landed late, and an epoch that is decided has "
+    "its rows among its own.",
     "Type `airflow epochs waive PIPELINE EPOCH SINK --why …`, so that the epoch is completed without this sink's rows. "
-    "Then clear the failed task. To have all rows, also give the sink another name and a new target, and `backfill` "
-    "its epochs.",
+    "Then clear the failed task. To have all rows, do what the message adds.",
 )
 SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",

@@ -757,6 +757,7 @@ class LastEpoch:
         receipt: The commit's receipt, as far as the sink knows; None if it no longer knows the commit.
         watermarks, event_times: As in ``CompleteRecord``; empty if the commit does not say it.
         elsewhere: Set if the commit says that its rows went to another place than the sink's.
+        taken_back: Whether somebody has taken the commit's rows out of the sink since, and the marker has stayed.
     """
 
     marker: Marker
@@ -766,6 +767,7 @@ class LastEpoch:
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
+    taken_back: bool = False
 
 
 @runtime_checkable
@@ -885,7 +887,8 @@ class Holding(Protocol):
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:
         """Whether this receipt, of a sink of another name, is of the place of this sink, and rows may be there.
 
-        It is asked only if a marker of the other sink is there. Changes nothing.
+        A marker of the other sink need not be there. A receipt that does not tell the place by an id counts only if a
+        marker is there, or if its name is enough. Changes nothing.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields as dataclass_fields
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from unittest.mock import patch
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Interval
+from airflow_epochs.contracts import Interval, Sink
 from airflow_epochs.errors import Refused
+from airflow_epochs.model import WaivedRecord
 from airflow_epochs.sinks.kafka.sink import KafkaSink
+from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from tests.support.faults_disk import PARTITIONS
+from tests.support.faults_world import crash
 from tests.support.remedies import starting_in, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TABLE, TopicWorld
@@ -244,6 +248,42 @@ def test_a_topic_that_its_sink_left_for_another_one_gets_no_record_again_under_a
     require_once(world, "abcdefgh")
 
 
+class MarkersOfItsOwn(TopicWorld):
+    """The renamed sink has another topic of markers."""
+
+    def sink(self, name: str) -> Sink:
+        topic, markers = self.topic(self.table(name)), self.topic("own-markers")
+        return KafkaSink(name, topic, staging=str(self.folder / "staging"), conn_id="kafka", marker_topic=markers)
+
+
+def own_markers(world: TopicWorld, **changes: Any) -> MarkersOfItsOwn:
+    fields = {each.name: getattr(world, each.name) for each in dataclass_fields(world)}
+    return MarkersOfItsOwn(**{**fields, "tables": {"sent": "out"}, "sinks": ("sent",), **changes})
+
+
+def test_a_topic_gets_no_record_again_from_a_renamed_sink_with_markers_of_its_own(world: TopicWorld) -> None:
+    today = own_markers(world, backfill={"sent": 1})
+    error = today.run(2)
+    assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and "up to epoch 1" in error.what
+    assert own_markers(world).run(3) is None
+    assert today.shown("sent") == "abcdef"
+
+
+def test_a_topic_gets_no_waived_epoch_again_that_landed(world: TopicWorld) -> None:
+    world = world.but(sinks=("out",))
+    with pytest.raises(Crash):
+        world.run(2, {"kafka.commit.after": crash})
+    waived = world.ledger.view(2).opened.txn_id
+    world.ledger.put(WaivedRecord(txn_id=waived, sink="out", who="me", why="nobody looked", at="now"))
+    assert world.run(3) is None
+    world.produce("gh")
+    for today in (own_markers(world), world.but(sinks=("sent",), tables={"sent": "out"})):
+        error = today.but(backfill={"sent": 2}).run(4)
+        assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and "Epoch 2 was waived" in error.what
+    assert world.run(5) is None
+    assert world.shown("out") == "abcdefgh"
+
+
 def test_brokers_are_asked_once_for_all_epochs_that_a_topic_had_before_it_was_created_again(world: TopicWorld) -> None:
     assert world.run(2) is None
     world.produce("gh")
@@ -252,7 +292,7 @@ def test_brokers_are_asked_once_for_all_epochs_that_a_topic_had_before_it_was_cr
     today = world.but(sinks=("sent",), tables={"sent": "out"}, backfill={"sent": 1})
     with patch.object(KafkaSink, "may_hold", autospec=True, side_effect=KafkaSink.may_hold) as asked:
         assert today.run(3) is None
-    assert [call.args[1].sink for call in asked.call_args_list] == ["out"]
+    assert sorted(call.args[1].sink for call in asked.call_args_list) == ["lake", "out", "rows"]
     assert today.shown("sent") == "abcdefgh"
 
 

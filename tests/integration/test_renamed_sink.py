@@ -18,16 +18,16 @@ from airflow_epochs.contracts import Environment, Move, Position
 from airflow_epochs.coordinator import orders, recorded_places
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.errors import EpochError
+from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
-from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator
+from airflow_epochs.testing import Crash, MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator
 from airflow_epochs.testing.world import marker_of
 from tests.integration.test_renamed import refused, stopped
-from tests.support.faults_world import DiskWorld, on_disk, start
-from tests.support.remedies import assert_all_rows, seen_by_duckdb
+from tests.support.faults_world import DiskWorld, crash, on_disk, start
+from tests.support.remedies import assert_all_rows, ordered, seen_by_duckdb, typed
 from tests.support.scenario import Scenario
 from tests.support.scenario import run as run_of
 from tests.support.sql_pipeline import COLUMNS, Related
@@ -351,3 +351,176 @@ def test_a_new_sink_of_ones_own_is_filled_beside_another_one_with_a_marker_in_th
         today = of_ones_own(scenario, Beside, "gold", orders="a", gold="d")
         assert scenario.airflow_run(run_of(2), today) is None
     assert Counter(scenario.world.table("d").values()) == Counter(range(scenario.produced))
+
+
+# -- an epoch that was waived under the old name ----------------------------------------------------------------------
+
+
+def landed_unseen(folder: Path) -> DiskWorld:
+    """The commit of epoch 2 landed, its task died before the receipt, and the epoch was completed without the sink."""
+    world = start(DiskWorld(folder, sinks=("orders",)))
+    world.crash_at("delta.commit.after")
+    ordered(world.ledger_root, "epochs", "waive", "orders", "2", "orders", "--why", "nobody looked")
+    assert world.run(3) is None
+    world.produce(2)
+    return world
+
+
+def under_gold(world: DiskWorld, first: int) -> DiskWorld:
+    return replace(world, sinks=("gold",), tables={"gold": "orders"}, backfill={"gold": first})
+
+
+def test_a_waived_epoch_that_landed_is_not_written_again_under_another_name(tmp_path: Path) -> None:
+    world = landed_unseen(tmp_path)
+    error = refused(under_gold(world, 2).run(4), codes.SINK_RENAMED)
+    assert "up to epoch 2" in error.what and "Epoch 2 was waived there, but its commit landed" in error.what
+    assert "Give the sink its old name 'orders' again" in error.remedy
+    assert world.run(4) is None
+    assert_all_rows(world, "orders")
+
+
+def test_a_sink_that_landed_a_waived_epoch_goes_on_under_another_name_where_the_refusal_says(tmp_path: Path) -> None:
+    world = landed_unseen(tmp_path)
+    assert replace(world, sinks=("audit",)).run(4) is None
+    world.produce(3)
+    error = refused(under_gold(world, 1).run(5), codes.SINK_RENAMED)
+    assert under_gold(world, epoch_in(error)).run(5) is None
+    assert_all_rows(world, "orders")
+
+
+def test_a_first_epoch_that_was_waived_and_landed_is_not_written_again_under_another_name(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path, sinks=("orders",))
+    world.produce(4)
+    world.crash_at("delta.commit.after", number=1)
+    ordered(world.ledger_root, "epochs", "waive", "orders", "1", "orders", "--why", "nobody looked")
+    assert world.run(2) is None
+    world.produce(2)
+    refused(under_gold(world, 1).run(3), codes.SINK_RENAMED)
+    assert under_gold(world, 2).run(3) is None
+    assert_all_rows(world, "orders")
+
+
+def test_a_waived_epoch_that_never_landed_is_filled_in_under_another_name_and_the_log_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = start(DiskWorld(tmp_path, sinks=("orders",)))
+    world.crash_at("delta.commit.before")
+    ordered(world.ledger_root, "epochs", "waive", "orders", "2", "orders", "--why", "it hangs")
+    assert world.run(3) is None
+    world.produce(2)
+    assert under_gold(world, 2).run(4) is None
+    assert "has the rows of epoch 2, which was waived under the name orders in the same place" in caplog.text
+    assert_all_rows(world, "orders")
+
+
+def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_name_comes_once(
+    tmp_path: Path,
+) -> None:
+    world = start(DiskWorld(tmp_path, sinks=("orders",)))
+    today = under_gold(world, 2)
+
+    def meanwhile() -> None:
+        ordered(world.ledger_root, "epochs", "waive", "orders", "2", "orders", "--why", "it hangs")
+        assert world.run(3) is None
+        world.produce(2)
+        today.crash_at("decision.landed", number=4)
+
+    assert world.run(2, world.coordinator({"delta.commit.before": meanwhile})) is None
+    error = today.run(5)
+    assert isinstance(error, Corrupt) and error.code is codes.BACKFILL_OVERTAKEN and error.sink == "gold"
+    assert "under the name 'orders'" in error.what
+    typed(world.ledger_root, error, "waive")
+    world.produce(1)
+    assert today.run(5) is None, "the failed task, cleared"
+    error = refused(today.run(6), codes.SINK_RENAMED)
+    assert under_gold(world, epoch_in(error)).run(6) is None
+    assert_all_rows(world, "orders")
+
+
+def test_a_table_of_a_database_does_not_get_a_waived_epoch_again_that_landed(database: Related) -> None:
+    """Also if the new name has markers of its own."""
+    database = replace(database, names=("orders",))
+    with pytest.raises(Crash):
+        database.run(3, {"sql.commit.after": crash})
+    database.waive("orders", 3)
+    assert database.run(3) is None
+    database.source.produce(2)
+    for options in ({}, {"marker_table": "others"}):
+        today = replace(database, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 3}, options=options)
+        refused(today.run(4), codes.SINK_RENAMED)
+    database.db.run(f"CREATE TABLE copy ({COLUMNS})")
+    copy = replace(database, names=("gold",), tables={"gold": "copy"}, backfill={"gold": 1})
+    assert copy.run(5) is None, "another table beside the same markers"
+    copy.require_all_shown("copy")
+
+
+# -- markers that are not where the new name looks --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["others", "dropped"])
+def test_a_table_whose_markers_are_elsewhere_or_gone_is_not_filled_again_under_a_new_name(
+    database: Related, how: str
+) -> None:
+    database = replace(database, names=("orders",))
+    options = {"marker_table": "others"} if how == "others" else {}
+    if how == "dropped":
+        database.db.run("DROP TABLE epoch_markers")
+    today = replace(database, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1}, options=options)
+    error = refused(today.run(3), codes.SINK_RENAMED)
+    assert "up to epoch 2" in error.what
+    assert replace(today, backfill={}).run(3) is None
+    database.require_all_shown("orders")
+
+
+def test_a_table_is_not_filled_again_whose_marker_alone_is_gone(database: Related) -> None:
+    database.db.run("DELETE FROM epoch_markers WHERE sink = 'orders'")
+    refused(in_database(database, gold=2).run(3), codes.SINK_RENAMED)
+    assert in_database(database).run(3) is None
+    database.require_all_shown("orders", "lines")
+
+
+def test_a_database_that_went_back_to_before_the_last_name_gets_its_epochs_under_another_one(database: Related) -> None:
+    backup = shutil.copy(database.db.run("PRAGMA database_list")[0][2], database.folder / "backup")
+    silver = replace(database, names=("silver",), tables={"silver": "orders"})
+    assert silver.run(3) is None
+    shutil.copy(backup, database.folder / "db.sqlite")
+    database.source.produce(2)
+    gold = replace(database, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 3})
+    assert gold.run(4) is None
+    database.require_all_shown("orders")
+
+
+def test_a_table_that_lost_its_marker_and_rows_gets_them_once_its_old_marker_is_back(database: Related) -> None:
+    database = replace(database, names=("orders",))
+    database.db.run("DROP TABLE epoch_markers", 'DELETE FROM orders WHERE "offset" > 1')
+    today = replace(database, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 2})
+    remedy = refused(today.run(3), codes.SINK_RENAMED).remedy
+    assert "put the marker of the newest epoch that it has back, under the old name" in remedy
+    gone = str(database.run(4))
+    statements = re.search(r"put the marker back: (CREATE TABLE .*?;) (INSERT .*?;)", gone)
+    first, second = (database.ledger.complete_record(number) for number in (1, 2))
+    assert statements and first and second
+    put = statements[2].replace(second.txn_id, first.txn_id).replace("'orders', 2,", "'orders', 1,")
+    database.db.run(statements[1], put)
+    assert today.run(5) is None
+    database.require_all_shown("orders")
+
+
+@pytest.mark.parametrize("options", [{}, {"marker_table": "others"}], ids=["the same markers", "other markers"])
+def test_a_database_that_went_back_gets_the_later_epochs_under_a_new_name(
+    tmp_path: Path, options: Mapping[str, Any]
+) -> None:
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(f"CREATE TABLE orders ({COLUMNS})")
+    world = Related(tmp_path, db, names=("orders",))
+    world.source.produce(4)
+    assert world.run(1) is None
+    backup = shutil.copy(db.path, tmp_path / "backup")
+    world.source.produce(4)
+    assert world.run(2) is None
+    shutil.copy(backup, db.path)
+    world.source.produce(2)
+    today = replace(world, names=("gold",), tables={"gold": "orders"}, options=options)
+    error = refused(replace(today, backfill={"gold": 1}).run(3), codes.SINK_RENAMED)
+    assert replace(today, backfill={"gold": epoch_in(error)}).run(3) is None
+    world.require_all_shown("orders")

@@ -87,6 +87,21 @@ def test_a_sink_that_is_to_catch_up_in_the_table_of_another_one_is_refused(pg: P
     require_refused(world, f'"{pg.schema}"."orders" of database', number=3)
 
 
+def test_a_table_that_was_moved_to_another_schema_is_not_filled_again_under_a_new_name(
+    pg: PostgresDb, tmp_path: Path
+) -> None:
+    world = replace(related(tmp_path, pg), names=("orders",))
+    assert world.run(1) is None
+    world.source.produce(3)
+    elsewhere = new_postgres(pg.server)
+    pg.run("DROP TABLE lines", f"ALTER TABLE orders SET SCHEMA {elsewhere.schema}")
+    today = replace(world, db=elsewhere, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1})
+    error = today.run(2)
+    assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and "up to epoch 1" in error.what
+    assert replace(today, backfill={}).run(3) is None
+    today.require_all_shown("orders")
+
+
 def test_tables_that_are_only_called_alike_are_two(pg: PostgresDb, tmp_path: Path) -> None:
     pg.run(f"CREATE DATABASE {pg.schema}")
     elsewhere = PostgresDb(pg.server, pg.schema)

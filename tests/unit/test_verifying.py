@@ -158,6 +158,37 @@ def test_a_waived_sink_is_told_with_the_epoch_and_who_waived_it(world: DiskWorld
     )
 
 
+@pytest.mark.parametrize("later", [0, 1], ids=["the newest epoch", "an earlier epoch"])
+def test_a_waived_sink_whose_commit_landed_all_the_same_is_not_said_to_lack_rows(world: DiskWorld, later: int) -> None:
+    world.produce(1)
+    world.crash_at("delta.commit.after", 5)
+    admin.waive(world.ledger, 5, "orders", by=BY)
+    assert world.run(5) is None
+    for number in range(later):
+        world.one_more_epoch(6 + number)
+    receipts = checked(world)["ledger", "receipts"]
+    assert receipts.details == (
+        f"Epoch 5: sink orders was waived by {BY.who} ({BY.why}), but its commit landed all the same, so it has the "
+        "epoch's rows.",
+    )
+
+
+def test_a_waived_sink_that_cannot_be_asked_is_told_so(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.produce(1)
+    world.crash_at("commit.orders", 5)
+    admin.waive(world.ledger, 5, "orders", by=BY)
+    assert world.run(5) is None
+
+    def down(self: DeltaSink, pipeline: str, env: object) -> None:
+        raise NotApplied("It is down.", code=codes.CONNECTION_MISSING)
+
+    monkeypatch.setattr(DeltaSink, "last_committed", down)
+    assert checked(world)["ledger", "receipts"].details == (
+        f"Epoch 5: sink orders was waived by {BY.who} ({BY.why}). Nobody can tell now whether its commit landed all "
+        "the same.",
+    )
+
+
 def test_a_receipt_of_another_transaction_is_named(world: DiskWorld) -> None:
     edited(world, 3, receipts=receipts_of(world, 3, txn_id=complete(world, 2).txn_id))
     found = checked(world)["ledger", "receipts"]

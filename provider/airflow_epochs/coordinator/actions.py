@@ -57,7 +57,7 @@ class Waive:
         view = admin.with_promise(ledger, self.epoch, self.sink)
         return [
             f"Epoch {self.epoch} of pipeline {self.pipeline} will be complete without sink {self.sink}.",
-            self._lost(ledger, view),
+            *self._lost(ledger, view),
             *self._of_state(view),
             *self._left(view),
         ]
@@ -67,14 +67,28 @@ class Waive:
         admin.waive(ledger, self.epoch, self.sink, by=by)
         return f"Epoch {self.epoch} will be completed without sink {self.sink}: clear `complete`, or start a run."
 
-    def _lost(self, ledger: Ledger, view: EpochView) -> str:
-        promised = admin.promised(ledger, view, self.sink)
-        unless = ", if it has lost its commit (it has a receipt)" if self.sink in view.receipts else ""
+    def is_shown(self, view: EpochView) -> bool | None:
+        """Whether the sink shows the epoch's rows already; None: nobody has asked it, or it does not answer."""
+        return None
+
+    def _lost(self, ledger: Ledger, view: EpochView) -> list[str]:
+        promised, shown = admin.promised(ledger, view, self.sink), self.is_shown(view)
+        if shown:
+            return [
+                f"Sink {self.sink} shows the {promised.rows} rows of the epoch: its commit has landed, and a waiver "
+                "takes none of them back. Waive it only if it cannot get its receipt: to complete the epoch with the "
+                f"sink, clear the failed task, or start a run (transaction {view.opened.txn_id})."
+            ]
+        has_receipt = ", if it has lost its commit (it has a receipt)" if self.sink in view.receipts else ""
+        unless = has_receipt or (", unless it shows them already: it could not be asked" if shown is None else "")
         offsets = records_upper_bound(view.opened.ranges_of(self.sink))
-        return (
+        return [
             f"Rows that sink {self.sink} loses for good{unless}: {promised.rows}, staged at {promised.place} "
-            f"(offsets: {offsets}; transaction {view.opened.txn_id})."
-        )
+            f"(offsets: {offsets}; transaction {view.opened.txn_id}).",
+            "A commit that has begun is not stopped by the waiver, and may land later all the same. So end all tasks "
+            f"of the epoch that hang, before a sink of another name gets epoch {self.epoch} by `backfill` in the same "
+            "table or topic: its rows could come twice.",
+        ]
 
     def _of_state(self, view: EpochView) -> list[str]:
         if self.sink not in view.opened.state:

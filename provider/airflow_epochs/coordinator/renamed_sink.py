@@ -6,111 +6,60 @@ one that takes the place which another sink, of the DAG or removed from it, has 
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Holding, Sink, replaces_by
-from airflow_epochs.coordinator import sink_calls
-from airflow_epochs.coordinator.recorded_places import is_at
+from airflow_epochs.contracts import Sink, replaces_by
+from airflow_epochs.coordinator.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import CompleteRecord, Receipt, TransactionId
-from airflow_epochs.sinks import from_spec
 
-_OF_ITS_EPOCH = "offsets"
-"""What a receipt's detail tells of the rows of its epoch, and not of their place."""
+log = secrecy.logger(__name__)
 
 
 def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     """Raise Refused if ``backfill`` lets a new sink write rows that its table or topic has under another name.
 
-    The table or topic tells by its markers: if it was lost, or emptied with them, it may be filled again. So it
-    may with an epoch that was waived: only the operator knows what is there of it. A sink whose rows replace those with
-    the same keys may write all of them again.
+    If the table or topic was lost, or emptied with its markers, it may be filled again. So it may with an epoch that
+    was waived, unless a marker tells that its commit landed all the same. A sink whose rows replace those with the same
+    keys may write all of them again.
     """
     first = task.pipeline.backfill.get(sink.name, epoch)
     before = task.ledger.complete_record(epoch - 1) if first < epoch else None
     if before is None or replaces_by(sink):
         return
-    if found := _Place(task=task, sink=sink, before=before).newest_since(first):
-        raise _twice(task, sink, *found, first, epoch)
+    place = Place(task=task, sink=sink, before=before)
+    if found := place.newest_since(first):
+        raise _twice(task, sink, found, first, epoch)
+    for other, waived in place.may_land_since(first):
+        log.warning(
+            "`backfill` of sink %s has the rows of epoch %s, which was waived under the name %s in the same place. "
+            "Make sure that no task of that epoch runs any more: if its commit landed, the rows would come twice.",
+            sink.name,
+            waived,
+            other,
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where a new sink is to write, and what sinks of other names have written there.
-
-    Attributes:
-        before: The record of the newest complete epoch.
-        asked: The places on receipts that were compared with this one, and whether they may be the same.
-    """
-
-    task: TaskTry
-    sink: Sink
-    before: CompleteRecord
-    asked: dict[str, bool] = field(default_factory=dict)
-
-    def newest_since(self, first: int) -> tuple[str, int] | None:
-        """The sink that wrote here last, and the epoch, ``first`` or a later one; None if there is none.
-
-        A sink may have had several places. So this reads the completion record of each epoch that a marker admits, the
-        newest first, until one tells: at most as many as the backfill covers. These records are never pruned.
-        """
-        newest = {other: self._shown_as(other, first) for other in self.before.markers if other != self.sink.name}
-        for number in range(max(newest.values(), default=0), first - 1, -1):
-            record = self.task.ledger.complete_record(number)
-            for other in (name for name, shown in newest.items() if record and number <= shown):
-                if record and self._got(record, other):
-                    return other, number
-        return None
-
-    def _shown_as(self, other: str, first: int) -> int:
-        """The newest epoch that this place may show of another sink, by its marker and by the ledger; 0: none."""
-        newest = TransactionId.parse(self.before.markers[other]).epoch
-        if newest < first:
-            return 0
-        alike = from_spec({**self.sink.spec(), "name": other}, self.task.pipeline.sinks)
-        found = sink_calls.marker_of(alike, self.task.pipeline.name, self.task.env) if alike.name == other else None
-        return min(found.epoch, newest) if found else 0
-
-    def _got(self, record: CompleteRecord, other: str) -> bool:
-        """Whether the rows of an epoch may have come here under another name. No, if that sink took no part in it."""
-        text = record.markers.get(other)
-        if text is None or TransactionId.parse(text).epoch != record.txn.epoch:
-            return False
-        if isinstance(self.sink, Holding):
-            receipt = record.receipts.get(other)  # a ledger that was rebuilt may lack it
-            return receipt is None or self._may_hold(self.sink, receipt)
-        return self._is_described(TransactionId.parse(text), other)
-
-    def _may_hold(self, sink: Holding, receipt: Receipt) -> bool:
-        """As ``Holding``: asked once for each place, since each answer may cost a connection."""
-        place = {name: value for name, value in receipt.detail.items() if name != _OF_ITS_EPOCH}
-        key = json.dumps([receipt.sink, place], sort_keys=True, default=str)
-        if key not in self.asked:
-            self.asked[key] = sink.may_hold(receipt, self.task.env)
-        return self.asked[key]
-
-    def _is_described(self, txn: TransactionId, other: str) -> bool:
-        """Whether the open record describes a sink that writes here. Of the pruned ones, only the newest counts."""
-        opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
-        if opened is None or other not in opened.sinks:
-            return str(txn) == self.before.markers[other]
-        return is_at(self.sink, opened.sinks[other].spec, self.task.pipeline.sinks)
-
-
-def _twice(task: TaskTry, sink: Sink, other: str, shown: int, first: int, epoch: int) -> Refused:
+def _twice(task: TaskTry, sink: Sink, found: Written, first: int, epoch: int) -> Refused:
+    shown = found.txn.epoch
+    why = f" Epoch {shown} was waived there, but its commit landed all the same." if found.waived else ""
+    why = " No marker of that name is left, but the ledger says so." if found.unmarked else why
     return Refused(
-        f"`backfill` lets sink {sink.name!r} begin with epoch {first}. But under the name {other!r} the pipeline has "
-        f"written rows up to epoch {shown} to the same place, {secrecy.shown(sink.destination() or '')}, and they "
-        f"are there. {_what_happens(sink)} Nothing was read or written.",
+        f"`backfill` lets sink {sink.name!r} begin with epoch {first}. But under the name {found.sink!r} the pipeline "
+        f"has written rows up to epoch {shown} to the same place, {secrecy.shown(sink.destination() or '')}, and they "
+        f"are there.{why} {_what_happens(sink)} Nothing was read or written.",
         code=codes.SINK_RENAMED,
-        remedy=_remedy(task, other, shown, epoch),
+        remedy=_remedy(task, found.sink, shown, epoch) + (_IF_LACKING if found.unmarked else ""),
         pipeline=task.pipeline.name,
         epoch=epoch,
         sink=sink.name,
     )
+
+
+_IF_LACKING = (
+    " But if the table or topic lacks some of these rows, put the marker of the newest epoch that it has back, under "
+    "the old name: if the sink has that name in the DAG, the error of `open` says how. Then let `backfill` of the new "
+    "name begin with the epoch after that."
+)
 
 
 def _what_happens(sink: Sink) -> str:

@@ -114,6 +114,8 @@ class Promise:
         return records
 
     def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
+        for promise in group:
+            promise._require_not_overtaken()
         try:
             return self._committed(group, staged, {})
         except Corrupt as error:
@@ -140,6 +142,12 @@ class Promise:
         """
         before = self.task.ledger.complete_record(self.view.number - 1)
         return None if isinstance(self._sink, Stateful) else agreement.late_commit(self._sink, before, self._env)
+
+    def _require_not_overtaken(self) -> None:
+        """Raise Corrupt if a waived commit of another name has brought rows of this backfill since it was opened."""
+        if self._is_backfill:
+            with self.task.unless_overtaken(self.view):
+                late_backfills.require_not_overtaken(self.task, self._opened, self._sink)
 
     def _event_times(self) -> EventTimes:
         """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""

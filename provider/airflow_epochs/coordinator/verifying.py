@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Perishable, Position, Sink, Telling, Watching
-from airflow_epochs.coordinator import agreement
+from airflow_epochs.coordinator import agreement, sink_calls
 from airflow_epochs.coordinator.opening import previous_of
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.ledger.queries import given_up
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, ends_of, records_upper_bound, starts_of
+from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, agree, ends_of, records_upper_bound, starts_of
 from airflow_epochs.protocol import State
 
 LEDGER = "ledger"
@@ -91,16 +91,51 @@ def _finding(about: str, check: str, epochs: int, faults: Sequence[str]) -> Find
 def _receipts(task: TaskTry, records: Sequence[CompleteRecord]) -> Finding:
     """Whether each sink has its receipt. A waiver is no fault, but is told: the sink lacks the epoch's rows."""
     found = _finding(LEDGER, "receipts", len(records), [each for of in records for each in _unaccounted(task, of)])
-    waived = [each for record in reversed(records) for each in _waived(task, record)]
-    return replace(found, details=(*found.details, *waived[:TOLD_MAX]))
+    waived = (each for record in reversed(records) for each in _waived(task, record))
+    return replace(found, details=(*found.details, *islice(waived, TOLD_MAX)))
 
 
-def _waived(task: TaskTry, record: CompleteRecord) -> list[str]:
-    said = given_up(task.ledger, EpochView(number=record.txn.epoch, complete=record))
-    return [
-        f"Epoch {record.txn.epoch}: sink {sink} was waived by {by.who} ({by.why}), so it lacks the epoch's rows."
-        for sink, by in said.items()
-    ]
+_LANDED = {
+    True: ", but its commit landed all the same, so it has the epoch's rows.",
+    False: ", so it lacks the epoch's rows.",
+    None: ". Nobody can tell now whether its commit landed all the same.",
+}
+
+
+def _waived(task: TaskTry, record: CompleteRecord) -> Iterator[str]:
+    number = record.txn.epoch
+    for sink, by in given_up(task.ledger, EpochView(number=number, complete=record)).items():
+        landed = _LANDED[_has_landed(task, record, sink)]
+        yield f"Epoch {number}: sink {sink} was waived by {by.who} ({by.why}){landed}"
+
+
+def _has_landed(task: TaskTry, record: CompleteRecord, name: str) -> bool | None:
+    """Whether the waived commit of a sink landed: the marker tells, and later what the sink's next epoch found there.
+
+    None if the sink cannot be asked, or the record of that epoch was pruned.
+    """
+    try:
+        opened = task.ledger.open_record(record.txn.epoch, record.txn.attempt)
+        today = next((sink for sink in task.pipeline.sinks if sink.name == name), None)
+        sink = today or (task.sink_of(opened, name) if opened else None)
+        found = sink_calls.marker_of(sink, record.txn.pipeline, task.env) if sink else None
+    except EpochError:
+        return None
+    if sink is None or found is None or found.epoch <= record.txn.epoch:
+        return None if sink is None else agree(found, record.txn)
+    return _found_by_next(task, record, name)
+
+
+def _found_by_next(task: TaskTry, record: CompleteRecord, name: str) -> bool | None:
+    """Whether the sink showed the epoch when its next one was opened. None if that record was pruned."""
+    for number in range(record.txn.epoch + 1, task.ledger.newest_complete() + 1):
+        later = task.ledger.complete_record(number)
+        opened = task.ledger.open_record(number, later.txn.attempt) if later else None
+        if opened is None:
+            return None
+        if name in opened.sinks:
+            return opened.sinks[name].previous == record.txn_id
+    return None
 
 
 # -- the ledger ------------------------------------------------------------------------------------------------------

@@ -6,15 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from airflow_epochs import codes
-from airflow_epochs.coordinator import actions, admin
+from airflow_epochs import codes, secrecy
+from airflow_epochs.coordinator import actions, admin, sink_calls
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.errors import Refused
+from airflow_epochs.coordinator.recorded_sinks import sink_of
+from airflow_epochs.errors import RAISED_BY_USERS, Refused
+from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.known_runs import RUNNING, is_at_work, knows_dag, newest_run, state_of
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import unfinished
 from airflow_epochs.ledger.run_ids import airflow_run
-from airflow_epochs.model import Run
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import Run, agree
+from airflow_epochs.spark.runners import SparkConnect
+
+log = secrecy.logger(__name__)
 
 T = TypeVar("T")
 
@@ -38,6 +44,16 @@ class Waive(actions.Waive):
         """As ``Action.do``."""
         self._of_runs(ledger)
         return super().do(ledger, by)
+
+    def is_shown(self, view: EpochView) -> bool | None:
+        """Ask the sink, as the ledger describes it."""
+        try:
+            sink = sink_of(view.opened, self.sink, ())
+            found = sink_calls.marker_of(sink, self.pipeline, AirflowEnvironment(SparkConnect()))
+        except RAISED_BY_USERS as error:  # it may be gone, which is why it is waived
+            log.warning("Sink %s cannot be asked whether it shows epoch %s: %s", self.sink, self.epoch, error)
+            return None
+        return agree(found, view.opened.txn)
 
     def _of_runs(self, ledger: Ledger) -> list[str]:
         """What runs may yet do for the sink. Raises Refused if the run in charge is at work."""
@@ -67,13 +83,13 @@ class Waive(actions.Waive):
     def _unknown(self, run: Run) -> str:
         return (
             f"{_named(run)} is in charge of the epoch. Airflow's database does not tell here whether it is at work. If "
-            f"it is, it may be about to commit sink {self.sink}; once the sink is waived, it does not."
+            f"it is, it may be about to commit sink {self.sink}: once the sink is waived, it begins no commit."
         )
 
     def _maybe(self, run: Run) -> str:
         return (
             f"{_named(run)} is running, and may be about to finish this epoch with sink {self.sink}. Once the sink is "
-            "waived, it does not."
+            "waived, it begins no commit of it."
         )
 
 

@@ -6,6 +6,7 @@ One module for each part: ``ready``, ``stage``, ``vote``, ``commit``, ``cleanup`
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt, StagedSample
@@ -17,6 +18,7 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged
 from airflow_epochs.sinks.delta import cleanup, ready, restore, spark_commit, stage, told_rows, upkeep, vote
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
+from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
 from airflow_epochs.sinks.delta.modes import MERGE
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
@@ -96,7 +98,8 @@ class DeltaParticipant(Whereabouts):
             commit = spark_commit.found_in(told) if told.marker.txn else None
             return self._as_told(spark_commit.marker_in(told), commit, "")
         target = self.look(self.location(), pipeline)
-        return self._as_told(target.marker, target.newest_commit, target.location.url)
+        last = self._as_told(target.marker, target.newest_commit, target.location.url)
+        return replace(last, taken_back=_is_taken_back(target)) if last else None
 
     def _as_told(self, marker: Marker | None, commit: FoundCommit | None, url: str) -> LastEpoch | None:
         if marker is None:
@@ -153,3 +156,12 @@ class DeltaParticipant(Whereabouts):
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         return upkeep.maintain(self, pipeline, epoch)
+
+
+def _is_taken_back(target: Target) -> bool:
+    """Whether a RESTORE or an overwrite has undone the newest commit, or the table is empty."""
+    commit = target.newest_commit
+    if commit is None or commit.version is None:
+        return False
+    is_empty = target.table is not None and not target.table.file_uris()
+    return is_empty or bool(foreign_changes(target.location.files, target.app, commit.version))

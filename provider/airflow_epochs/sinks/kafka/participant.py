@@ -289,11 +289,17 @@ class KafkaParticipant:
         )
 
     def may_hold(self, receipt: Receipt) -> bool:
-        """Whether the receipt is of the sink's topic, by the id that the brokers gave it."""
+        """Whether the receipt is of the sink's topic, by the id that the brokers gave it.
+
+        That of version 0.1 lacks the id. Then the marker beside this sink's tells whether it is the same cluster.
+        """
         if receipt.detail.get("topic") != self.sink.topic:
             return False
-        facts = self._cluster.topic(self.sink.topic)
-        return facts is not None and receipt.detail.get("topic_id", facts.id) == facts.id
+        facts, known = self._cluster.topic(self.sink.topic), receipt.detail.get("topic_id")
+        if facts is None or known:
+            return facts is not None and known == facts.id
+        key = f"{TransactionId.parse(receipt.txn_id).pipeline}/{receipt.sink}"
+        return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=key).newest() is not None
 
     def _elsewhere(self, found: MarkerRecord) -> Elsewhere | None:
         if found.topic == self.sink.topic:

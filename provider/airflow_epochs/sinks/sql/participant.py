@@ -372,6 +372,8 @@ class SqlParticipant:
 
     def may_hold(self, receipt: Receipt) -> bool:
         """Whether the receipt is of the sink's table, which is not empty, as far as the user may see that."""
+        if receipt.detail.get("database") is None:
+            return False  # of a sink of another kind, for example
         pipeline = TransactionId.parse(receipt.txn_id).pipeline
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             table = session.table(*self.sink.table_name)
