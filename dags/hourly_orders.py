@@ -1,7 +1,12 @@
 """Orders by the hour: each run reads the records of its own hour, and history is read by ``airflow backfill``.
 
-An epoch has exactly the records that came into Kafka in the hour of its run. The asset events of the tables carry the
-hour as their partition key, so other DAGs can wait for it.
+An epoch has the records with a time of the hour of its run. The asset events of the tables carry the hour as their
+partition key, so other DAGs can wait for it. See docs/intervals.md for what may be in it besides:
+
+- If runs were missed, as during a pause, the next epoch has the records of their hours, too. The source refuses that
+  with ``missed="refuse"``, until a backfill has read them.
+- If producers give the times (``CreateTime``, Kafka's default), a record may come after its hour was read. It is in the
+  next epoch.
 
 Starts paused. Before you unpause it, create the topic ``orders``, which the local stack has. Environment variables:
 ``LAKE``, the folder or URL of the tables.

@@ -1,7 +1,10 @@
-"""The visits of a website: what each visitor looks at, without a pause of more than 30 minutes.
+"""The visits of a website: what each visitor looks at until a pause of more than 30 minutes.
 
 A visit is shown when it is over. Those that are not over are state: a table of the same decision, which anybody can
-query. Views that come after their visit was over go to ``late``, records that are no view to ``rejected``.
+query. Records that are no view go to ``rejected``.
+
+A view may come when its visit was shown already. If a visit of this view alone would be over, too, the view goes to
+``late``. Else it begins another visit, even if its pause to the shown one is short. See docs/state.md.
 
 Starts paused. Before you unpause it, create the topic ``page_views``.
 Environment variables: ``LAKE``, the folder or URL of the tables.

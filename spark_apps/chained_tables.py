@@ -46,7 +46,5 @@ def totals(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     judged = batch.withColumn("error", error)
     good, bad = judged.where("error is null"), judged.where("error is not null")
     sums = (F.count("*").alias("orders"), F.sum("amount").cast("decimal(20,2)").alias("amount"))
-    return {
-        "totals": good.groupBy("customer").agg(*sums),
-        "rejected": bad.select("error", F.to_json(F.struct("order_id", "customer", "currency")).alias("row")),
-    }
+    row = F.to_json(F.struct("order_id", "customer", "currency"), {"ignoreNullFields": "false"})
+    return {"totals": good.groupBy("customer").agg(*sums), "rejected": bad.select("error", row.alias("row"))}

@@ -1249,11 +1249,14 @@ INTERVAL_MISSING = INTERVALS.code(
     "EPOCHS-INTERVAL-MISSING",
     Refused,
     'The KafkaSource has `bounds="data_interval"`, and the run has no data interval, or one without duration. Runs '
-    "for asset events have none, nor do runs that are started without a logical date. The interval of a cron text in "
-    "`schedule` has no duration in Airflow 3, unless `[scheduler] create_cron_data_intervals` is set.",
+    "for asset events have none. A run that is started by hand has one only if it has a logical date, or, with "
+    "CronPartitionTimetable, a partition key. The interval of a cron text in `schedule` has no duration in Airflow 3, "
+    "unless `[scheduler] create_cron_data_intervals` is set.",
     "Create a backfill in place of a run that was started by hand: `airflow backfill create`. `airflow epochs retry "
-    "PIPELINE --why …` names the dates that are next, if they are known. If runs of the schedule fail so, give the DAG "
-    'a timetable with intervals, such as CronDataIntervalTimetable("@hourly", timezone="UTC") or '
+    "PIPELINE --why …` names the dates that are next, if they are known. Or, with CronPartitionTimetable, start a run "
+    "with a partition key: the time in the timetable's zone when the partition begins, such as 2026-01-31T09:00:00. If "
+    "runs of the schedule fail so, give the DAG a timetable with intervals, such as "
+    'CronDataIntervalTimetable("@hourly", timezone="UTC") or '
     'CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1). Delete the failed run: it has changed nothing.',
 )
 INTERVAL_NOT_OVER = INTERVALS.code(

@@ -9,6 +9,8 @@ import shutil
 import string
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.spark.driver.flaws import first_flaw
-from airflow_epochs.spark.driver.plans import Fit
+from airflow_epochs.spark.driver.letters import judged
+from airflow_epochs.spark.driver.plans import Fit, LettersPlan, StagePlan, TransformFile
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
 from tests.support import remedies
@@ -58,6 +61,18 @@ EXPECTED = [
 ]
 
 
+PLAN = StagePlan(
+    txn_id="p/1/1/x",
+    pipeline="p",
+    epoch=1,
+    attempt=1,
+    now="2026-01-02T03:04:05+00:00",
+    seed=77,
+    read={},
+    transform=TransformFile(path="/app.py", function="f"),
+    outputs=(),
+    sinks={},
+)
 ACCOUNTING = {
     "database": {"read": 8, "written": 2, "dead_letters": 6, "left_out": 0},
     "events": {"read": 8, "written": 6, "dead_letters": 2, "left_out": 0},
@@ -282,15 +297,24 @@ def test_a_topic_gets_the_record_as_it_was_read_with_the_rest_in_headers(lab: La
     )
     sent(lab, [RECORDS[1], RECORDS[5], RECORDS[6]])
     lab.run(pipeline(lab, db, letters))
+    told = messages(lab, topic)
     seen = {
         (dict(m.headers())["dead-letter.offset"], dict(m.headers())["dead-letter.error"]): (m.key(), m.value())
-        for m in messages(lab, topic)
+        for m in told
     }
     assert seen == {
         (b"0", b"column note has a NUL character"): (b"k", RECORDS[1]),
         (b"1", b"not three parts"): (b"k", RECORDS[5]),
         (b"2", b"not three parts"): (b"k", None),
     }
+    times = {dict(m.headers())["dead-letter.offset"]: dict(m.headers())["dead-letter.timestamp"] for m in told}
+    when = {b"%d" % m.offset(): utc(m.timestamp()[1]).encode() for m in messages(lab, lab.topic)}
+    assert times == when
+
+
+def utc(milliseconds: int) -> str:
+    at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=milliseconds)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def messages(lab: Lab, topic: str) -> list[Message]:
@@ -305,6 +329,34 @@ def messages(lab: Lab, topic: str) -> list[Message]:
     return found
 
 
+VALUES = {
+    "at": ("timestamp'2026-11-29 01:02:03.000001Z'", "2026-11-29T01:02:03.000001Z"),
+    "wall": ("timestamp_ntz'2026-11-29 01:02:03.000001'", "2026-11-29T01:02:03.000001"),
+    "late": ("timestamp'+12000-01-01 00:00:00Z'", "+12000-01-01T00:00:00.000000Z"),
+    "day": ("date'2026-11-29'", "2026-11-29"),
+    "euros": ("12345678901234567890.1234567890BD", Decimal("12345678901234567890.1234567890")),
+    "rate": ("double('NaN')", "NaN"),
+    "least": ("double('-Infinity')", "-Infinity"),
+    "raw": ("X'00FF'", "AP8="),
+    "currency": ("CAST(NULL AS STRING)", None),
+    "deep": (
+        "named_struct('at', array(timestamp'2026-11-29 01:02:03.000001Z', NULL), 'n', CAST(NULL AS INT))",
+        {"at": ["2026-11-29T01:02:03.000001Z", None], "n": None},
+    ),
+    "m": ("map('at', timestamp_ntz'2026-11-29 01:02:03.000001')", {"at": "2026-11-29T01:02:03.000001"}),
+}
+"""By column: a value in SQL, and what the row of a letter has of it."""
+
+
+def test_the_row_of_a_letter_has_every_value_of_every_column_with_times_in_utc(other_session: Any) -> None:
+    other_session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    rows = other_session.sql("SELECT " + ", ".join(f"{value} AS {name}" for name, (value, _) in VALUES.items()))
+    fits = {"database": Fit(conditions=(("every rule", "false"),))}
+    plan = replace(PLAN, letters=LettersPlan(sink="rejected", as_records=False, fits=fits))
+    (letter,) = judged(plan, {"database": rows})["database"].bad.collect()
+    assert json.loads(letter.row, parse_float=Decimal) == {name: told for name, (_, told) in VALUES.items()}
+
+
 @pytest.mark.long
 def test_a_row_that_does_not_tell_its_record_lands_as_json(lab: Lab, db: Db) -> None:
     sent(lab, [RECORDS[0], RECORDS[4]])
@@ -312,7 +364,7 @@ def test_a_row_that_does_not_tell_its_record_lands_as_json(lab: Lab, db: Db) -> 
     lab.run(lab.task("letters", "anonymous", sinks, None, app=APPS / "letters.py", dead_letters="rejected"))
     (row,) = lab.rows("rejected", 'topic, "offset", value, sink, row')
     assert row[:4] == (None, None, None, "database")
-    assert json.loads(row[4])["note"] == "much too long a note"
+    assert json.loads(row[4]) == {"id": "e", "note": "much too long a note", "at": "1970-01-01T00:00:00.000000Z"}
 
 
 @pytest.mark.long

@@ -243,6 +243,15 @@ def test_the_digest_tells_rows_that_differ_in_any_value_and_not_their_order_or_f
         seen.add(other.sums)
 
 
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP_NTZ"])
+def test_the_digest_tells_variants_that_differ_in_a_microsecond_only(session: Any, kind: str) -> None:
+    def told(second: str) -> Any:
+        at = f"{kind}'2026-11-29 01:02:{second}'"
+        return hashed(session.sql(f"SELECT CAST({at} AS VARIANT) AS v, ARRAY(CAST(ARRAY({at}) AS VARIANT)) AS deep"))
+
+    assert told("03.000001").sums == told("03.000001").sums != told("03.000002").sums
+
+
 def test_the_digest_of_rows_stays_that_of_earlier_versions_which_promised_them(session: Any) -> None:
     assert hashed(session.sql(ROWS)).sums == SUMS
 

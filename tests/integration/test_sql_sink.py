@@ -559,6 +559,14 @@ def test_a_table_is_spelled_as_in_sql(table: str, expected: tuple[str | None, st
         assert sinks_with(table=table).table_name == expected
 
 
+def test_the_destination_of_a_sink_spells_its_table_as_in_sql() -> None:
+    spelled = {"orders": "orders", "Sales.orders": "sales.orders", '"Sales"."a.b"': '"Sales"."a.b"', '"a""b"': '"a""b"'}
+    assert {table: sinks_with(table=table).destination() for table in spelled} == {
+        table: f"sql:db/{told}" for table, told in spelled.items()
+    }
+    assert sinks_with(table='"a.b"').destination() != sinks_with(table="a.b").destination()
+
+
 def test_a_sink_has_one_destination_and_none_while_it_is_a_template() -> None:
     assert sinks_with(table="Sales.orders").destination() == sinks_with(table='sales."orders"').destination()
     assert sinks_with(table="{{ params.table }}").destination() is None

@@ -500,7 +500,11 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "lateness without expires": (lambda w: w.windowed(lateness=S), "needs a column 'expires'"),
     "a map": (
         lambda w: w.dedupe(w.rows().withColumn("m", F.create_map("k", "v"))),
-        "column 'm' of the rows is of type map",
+        r"column 'm' of the rows is of type map[\s\S]*F\.to_json\('m'\)",
+    ),
+    "a map with times": (
+        lambda w: w.dedupe(w.rows().withColumn("m", F.create_map("k", "ts"))),
+        r"column 'm' of the rows is of type map[\s\S]*F\.to_json\('m', \{.*'timestampFormat': .*ss\.SSSSSSXXX",
     ),
 }
 

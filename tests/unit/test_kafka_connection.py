@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
+from airflow_epochs.kafka.network import network_client
 from tests.support.kafka_certificates import Authority, pem_of_key
 
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "s3cret"}
@@ -79,6 +82,22 @@ def test_settings_of_consumers_are_ignored_without_a_word(caplog: pytest.LogCapt
     access = read({"group.id": "g", "auto.offset.reset": "latest", "enable.auto.commit": True, "error_cb": "a.b"})
     assert not caplog.records
     assert access.spark_options().keys() == {"kafka.bootstrap.servers", "kafka.security.protocol"}
+
+
+def test_a_slow_step_of_kafka_python_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafka.net import selector
+
+    async def step() -> int:
+        return 7
+
+    clock = itertools.count()
+    monkeypatch.setattr(selector, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    client = network_client({}, {"bootstrap_servers": "127.0.0.1:1"})
+    assert client._net.run(step) == 7
+    client.close()
+    assert caplog.messages == []
 
 
 def test_settings_without_effect_are_named_but_not_their_values(caplog: pytest.LogCaptureFixture) -> None:

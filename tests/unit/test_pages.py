@@ -44,6 +44,7 @@ from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import layout as delta_layout
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
+from airflow_epochs.transforms import exact_json
 from stack.whole import TOPIC
 from tests.support.pyproject import PYPROJECT, ROOT
 
@@ -406,6 +407,7 @@ NUMBERS = {
         f"at once or after {connect.TCP_TIMEOUT_S:.0f} s",
     ],
     "docs/delta-source.md": [
+        *(f'"{option}": "{value}",' for option, value in exact_json.OPTIONS.items()),
         f"max_versions={default(DeltaSource, 'max_versions')}, max_wait={default(DeltaSource, 'max_wait'):.0f}, )",
     ],
     "docs/delta.md": [

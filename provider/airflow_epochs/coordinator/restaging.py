@@ -246,11 +246,13 @@ class Promise:
     def _as_judged(self) -> str:
         """What else must be as at the vote where rows become dead letters: no record keeps what was expected then."""
         assert self.view.decision
-        if not (self.task.pipeline.dead_letters or self.view.decision.metrics.get("dead_letter_sink")):
+        letters = self.view.decision.metrics.get("dead_letter_sink")
+        if not (self.task.pipeline.dead_letters or letters):
             return ""
+        version = " So must be the version of the provider, which makes the column `row` of dead letters."
         return (
             " Its rows are the promised ones only if `dead_letters`, and what is expected with "
-            '`otherwise="quarantine"`, are what they were at the vote.'
+            f'`otherwise="quarantine"`, are what they were at the vote.{version if letters == self.name else ""}'
         )
 
     def _asking(self, gone: RowsGone) -> Corrupt:

@@ -20,10 +20,10 @@ def interval_of(context: Mapping[str, Any]) -> Interval | None:
     from airflow_epochs.contracts import Interval
 
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
-    if start and end:
-        return Interval(start, end)
     begin = context.get("partition_date")
-    return _of_partition(context["dag"], begin) if begin else None
+    if begin and start == end:  # a run by hand with a partition key may have a logical date, too
+        return _of_partition(context["dag"], begin)
+    return Interval(start, end) if start and end else None
 
 
 def _of_partition(dag: DAG, begin: DateTime) -> Interval | None:

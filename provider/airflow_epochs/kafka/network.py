@@ -1,10 +1,12 @@
-"""Works around four faults of kafka-python 3.0's network layer, through its own extension points.
+"""Works around five faults of kafka-python 3.0's network layer, through its own extension points.
 
 * It forgets why a connection failed, and repeats a refused login until the timeout: ``network_client``.
 * It leaves a socket open when its connection or TLS handshake fails: ``direct_proxy_url``, ``note_sockets``.
 * It drops an answer if the connection ends right behind it. Brokers answer a wrong password that way. The sockets of
   this module report the end one read later, so that kafka-python handles the answer first.
 * Its DEBUG records hold passwords: ``keep_logins_out_of_logs``.
+* It warns if a step of its loop takes more than 0.1 s, as on any busy machine, though nobody else waits for the loop.
+  The warnings hid ours: ``network_client`` turns them off.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) 
                 connection.init_future.add_errback(lambda error: failures.__setitem__(address, error))
             return connection
 
-    loop = NetworkSelector(**configs)
+    loop = NetworkSelector(**{**configs, "slow_task_threshold_secs": 0})  # 0: never slow
     return KafkaNetClient(net=loop, manager=Manager(loop, **configs))
 
 

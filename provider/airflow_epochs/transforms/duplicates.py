@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
@@ -77,13 +78,14 @@ def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], or
     _CHECKS.is_time("the state", state, EXPIRES)
     for field in rows.schema.fields:
         kind = field.dataType.simpleString()
+        options = f", {exact_json.OPTIONS}" if "timestamp" in kind else ""
         if "map<" in kind or "variant" in kind:
             raise Refused(
                 f"dedupe: column {field.name!r} of the rows is of type {kind}, which has no order: between "
                 "equal times, chance would choose a row. Nothing was written.",
                 code=codes.OPERATOR_COLUMNS,
-                remedy=f"Make text of the column, by F.to_json({field.name!r}), or drop it. Then clear the failed "
-                "task.",
+                remedy=f"Make text of the column, by F.to_json({field.name!r}{options}), or drop it. Then clear the "
+                "failed task.",
             )
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _MODES = ("append", "upsert")
 _OF_CHANGES = ("sequence_by", "delete_when")
 """Options that a sink's specification has only where they are given: earlier versions do not know them."""
-_PART = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
+_WORD = r"[^\W\d][\w$]*"
+_PART = rf'(?:{_WORD}|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 """Both kinds of database fold only these letters of a name without quotes: Ä stays as it is."""
@@ -128,8 +129,7 @@ class SqlSink:
         require_usable("staging", self.staging, self.name)
         if is_template([self.conn_id, self.table]):
             return None
-        schema, table = self.table_name
-        return f"sql:{self.conn_id}/{schema or ''}.{table}"
+        return f"sql:{self.conn_id}/{'.'.join(_spelled(part) for part in self.table_name if part is not None)}"
 
     def spec(self) -> JsonDict:
         """The sink's options, as the ledger records them."""
@@ -327,3 +327,10 @@ def folded(name: str) -> str:
 
 def _plain(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else folded(name)
+
+
+def _spelled(name: str) -> str:
+    """A stored name as in SQL: in quotes unless it is the same without. ``_plain`` the other way round."""
+    if re.fullmatch(_WORD, name) and folded(name) == name:
+        return name
+    return '"' + name.replace('"', '""') + '"'

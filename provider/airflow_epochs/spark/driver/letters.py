@@ -17,6 +17,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import flaws, observed
 from airflow_epochs.spark.driver.plans import Claim, Fit, LettersPlan, StagePlan
 from airflow_epochs.spark.driver.transform import RECORD
+from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _letters_of(sink: str, rows: DataFrame, *, flat: bool) -> DataFrame:
         *_origin(rows, flat=flat),
         F.lit(sink).alias("sink"),
         F.col(_FLAW).alias("error"),
-        F.to_json(F.struct(*map(quoted, names))).alias("row"),
+        exact_json.of_columns(names).alias("row"),
     )
 
 
@@ -311,11 +312,13 @@ def _as_records(letters: DataFrame) -> DataFrame:
     """Key and value as they were read, the rest as headers. A row without a record is its own value, as JSON."""
     from pyspark.sql import functions as F
 
+    is_known = F.col("timestamp").isNotNull()  # every record of Kafka has one
+    told = {name: F.col(name).cast("string") for name in ("topic", "partition", "offset", "timestamp", "sink", "error")}
+    told["timestamp"] = F.when(is_known, exact_json.of_time("timestamp"))
     headers = [
-        F.struct(F.lit(f"{HEADER}{name}").alias("key"), F.col(name).cast("string").cast("binary").alias("value"))
-        for name in ("topic", "partition", "offset", "timestamp", "sink", "error")
+        F.struct(F.lit(f"{HEADER}{name}").alias("key"), text.cast("binary").alias("value"))
+        for name, text in told.items()
     ]
     known = F.filter(F.array(*headers), lambda header: header["value"].isNotNull())
-    is_known = F.col("timestamp").isNotNull()  # every record of Kafka has one
     value = F.when(is_known, F.col("value")).otherwise(F.coalesce("value", F.col("row").cast("binary")))
     return letters.select("key", value.alias("value"), known.alias("headers"))

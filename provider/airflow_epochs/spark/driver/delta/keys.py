@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.plans import How
+from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.parsed import ORIGIN
 
@@ -22,11 +23,6 @@ RECORDS_MAX = 3
 """How many records it shows of one of them."""
 DELETED = "__epochs_deleted"
 _RANK, _TIMES, _CONTENTS, _NEWEST = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest"))
-_EXACT_TIMES = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""JSON's own formats end at milliseconds."""
 
 
 def problem(rows: DataFrame, how: How) -> str | None:
@@ -151,9 +147,7 @@ def _bare(rows: DataFrame, how: How) -> DataFrame:
 
 def _content(rows: DataFrame) -> Column:
     """A text that is equal for equal rows only."""
-    from pyspark.sql import functions as F
-
-    return F.to_json(F.struct(*map(column, rows.columns)), _EXACT_TIMES)
+    return exact_json.of_columns(rows.columns)
 
 
 def _telling_deleted(rows: DataFrame, how: How) -> DataFrame:
