@@ -35,6 +35,9 @@ _REMEDY = "What to do: "
 """Begins an error's last line. Version 0.1 put it into the middle of one line."""
 
 
+_OF_TASK = re.compile(r"(?:^|(?<=\. ))(?:then )?(?:clear the|let airflow retry)\b.*?(?:\.(?= )|$)", re.I)
+"""A remedy's sentence for a task that has failed."""
+
 _COMMAND = re.compile(r"`airflow epochs [^`]*`")
 
 
@@ -209,15 +212,25 @@ def located(
 
 
 @contextmanager
-def tolerated(what: str, then: str = "it will be tried again with a later epoch") -> Iterator[None]:
+def tolerated(
+    what: str, then: str = "it will be tried again with a later epoch", *, remedied: bool = False
+) -> Iterator[None]:
     """For work that is never needed for correctness: a failure is logged, and a later epoch tries again.
 
-    ``then``: what becomes of it. An EpochError is one line without its remedy, which is for a task that has failed.
+    An EpochError is one line.
+
+    Args:
+        what: What is done.
+        then: What becomes of it if it fails.
+        remedied: Whether the line has the remedy, but for what it says of a failed task: for work that a person must
+            look at, or it fails in every epoch. Most remedies are wrong beside a task that has not failed.
     """
     try:
         yield
     except EpochError as error:
-        log.warning("%s failed; %s: %s", what, then, " ".join(error.cause.split()))
+        remedy = _OF_TASK.sub("", " ".join(error.filled_remedy.split())).strip() if remedied else ""
+        told = with_remedy(error.cause, remedy) if remedy else error.cause
+        log.warning("%s failed; %s: %s", what, then, " ".join(told.split()))
         log.debug("what led to it", exc_info=True)
     except RAISED_BY_USERS:
         log.warning("%s failed; %s", what, then, exc_info=True)
