@@ -43,15 +43,16 @@ from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.commands.verify import verify_command
+from airflow_epochs.commands.waiving import Waive
 from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause, require_possible
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import instant_text, micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
-from airflow_epochs.hooks.informed_actions import TakeOver, Waive
+from airflow_epochs.hooks.informed_actions import TakeOver
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.documents import document
@@ -359,7 +360,7 @@ def _set_pause(args: Namespace, kind: type[Pause] | type[Unpause]) -> None:
 def _done(args: Namespace, ledger: Ledger, action: Action, by: Account, *, dag_id: str) -> None:
     """Tell what the action changes, ask, and do it, with an entry in Airflow's audit log."""
     confirm(args, *action.told(ledger), f"Will be recorded: {caller()}, because: {by.why}")
-    action.told(ledger)  # the ledger may have moved on while the command asked: then it is refused, and not logged
+    require_possible(action, ledger)  # the ledger may have moved on meanwhile: then it is refused, and not logged
     with logged(action.name, dag_id=dag_id, by=caller()):
         print(action.do(ledger, by))
 

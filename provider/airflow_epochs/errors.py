@@ -18,13 +18,17 @@ BadArgument is no EpochError: it is raised while a DAG file is loaded, before th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
+from typing import Any, TypeVar
 
 from airflow_epochs import secrecy
 
 log = secrecy.logger(__name__)
+
+T = TypeVar("T")
 
 RAISED_BY_USERS = Exception, SystemExit
 """What code of the user's may raise. ``sys.exit`` there is a failure like any other: Airflow would retry the task, and
@@ -34,6 +38,9 @@ say nothing of the cause. KeyboardInterrupt and Airflow's timeout are from outsi
 _REMEDY = "What to do: "
 """Begins an error's last line. Version 0.1 put it into the middle of one line."""
 
+
+_OF_TASK = re.compile(r"(?:^|(?<=\. ))(?:then )?(?:clear the|let airflow retry)\b.*?(?:\.(?= )|$)", re.I)
+"""A remedy's sentence for a task that has failed."""
 
 _COMMAND = re.compile(r"`airflow epochs [^`]*`")
 
@@ -209,18 +216,48 @@ def located(
 
 
 @contextmanager
-def tolerated(what: str, then: str = "it will be tried again with a later epoch") -> Iterator[None]:
+def tolerated(
+    what: str, then: str = "it will be tried again with a later epoch", *, remedied: bool = False
+) -> Iterator[None]:
     """For work that is never needed for correctness: a failure is logged, and a later epoch tries again.
 
-    ``then``: what becomes of it. An EpochError is one line without its remedy, which is for a task that has failed.
+    An EpochError is one line.
+
+    Args:
+        what: What is done.
+        then: What becomes of it if it fails.
+        remedied: Whether the line has the remedy, but for what it says of a failed task: for work that a person must
+            look at, or it fails in every epoch. Most remedies are wrong beside a task that has not failed.
     """
     try:
         yield
     except EpochError as error:
-        log.warning("%s failed; %s: %s", what, then, " ".join(error.cause.split()))
+        remedy = _OF_TASK.sub("", " ".join(error.filled_remedy.split())).strip() if remedied else ""
+        told = with_remedy(error.cause, remedy) if remedy else error.cause
+        log.warning("%s failed; %s: %s", what, then, " ".join(told.split()))
         log.debug("what led to it", exc_info=True)
     except RAISED_BY_USERS:
         log.warning("%s failed; %s", what, then, exc_info=True)
+
+
+def bounded(call: Callable[[], T], seconds: float, late: Exception) -> T:
+    """Run ``call()`` in a daemon thread. After so many seconds, leave it alone there and raise ``late``."""
+    outcome: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            outcome["value"] = call()
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if "error" in outcome:
+        raise outcome["error"]
+    if "value" not in outcome:
+        raise late
+    return outcome["value"]  # type: ignore[no-any-return]
 
 
 def first_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from airflow_epochs.cli import show_epoch
 from airflow_epochs.coordinator.admin import Account, take_over
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Backlog, JsonDict
 from airflow_epochs.page import access
 from tests.support.airflow_harness import Harness
@@ -42,6 +43,23 @@ def reader(ledgers: Ledgers) -> Iterator[Browser]:
     browser = Browser("VIEWER")
     with browser.client:
         yield browser
+
+
+def test_the_tab_of_a_dag_lists_each_store_once_whichever_dag_has_the_pipelines_there(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.epoch()
+    listings, listed = list[str](), LocalStore.folders
+
+    def counted(self: LocalStore) -> list[str]:
+        listings.append(str(self.root))
+        return listed(self)
+
+    monkeypatch.setattr(LocalStore, "folders", counted)
+    for dag_id in ("orders_dag", "other"):
+        listings.clear()
+        reader.page(f"/epochs/dags/{dag_id}")
+        assert listings == [str(ledgers.root)]
 
 
 # -- what it shows ---------------------------------------------------------------------------------------------------

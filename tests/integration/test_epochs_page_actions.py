@@ -19,7 +19,7 @@ from airflow_epochs.hooks import rewind_action
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind, OffsetRange, Run
-from airflow_epochs.testing import MemorySource, memory_coordinator, memory_pipeline, run_epoch
+from airflow_epochs.testing import MemorySink, MemorySource, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected, fields_of
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -110,6 +110,16 @@ def test_a_sink_is_waived_after_the_page_has_told_its_loss_and_the_epoch_is_comp
     assert (deed.what, deed.epoch, deed.who) == ("waive audit", 1, "ada")
     assert (deed.host, deed.why) == ("Airflow's page", "the table was dropped")
     assert "waived by ada on Airflow&#39;s page" in ada.text(f"{ORDERS}/epochs/1")
+
+
+def test_a_sink_that_is_waived_is_asked_once_namely_before_the_user_is(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.unfinished(decided=True)
+    asked = []
+    monkeypatch.setattr(MemorySink, "last_committed", lambda self, *about: asked.append(self.name))
+    assert done(ada, f"{WAIVE}?epoch=1&sink=audit") == 303
+    assert asked == ["audit"] and ledgers.ledger().waiver(1, "audit")
 
 
 def test_a_pipeline_is_handed_over_to_the_dag_that_was_typed(ledgers: Ledgers, ada: Browser) -> None:

@@ -632,8 +632,8 @@ def test_what_a_waived_sink_staged_is_said_to_stay_after_it_left_the_dag_and_is_
     [place] = staged_in(waived)
     assert replace(waived, names=("orders",)).run(3) is None
     stays = (
-        f"deleting the staging place {place} failed; what is left there stays, and later epochs try again, the last "
-        "one before it prunes epoch 2: EPOCHS-RECORD-CONNECTION-FOREIGN: "
+        f"deleting the staging place {place} failed; what is left there stays; the next epoch tries again, and for the "
+        "last time the epoch that prunes epoch 2: EPOCHS-RECORD-CONNECTION-FOREIGN: "
     )
     assert any(line.startswith(stays) for line in told_of_staging(caplog)), caplog.text
     assert staged_in(waived) == [place]

@@ -17,7 +17,16 @@ from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NotA
 from airflow_epochs.ledger.run_ids import nth
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import Crash, MemorySink, MemoryWorld, Observed
+from airflow_epochs.testing import (
+    Crash,
+    MemorySink,
+    MemorySource,
+    MemoryWorld,
+    Observed,
+    memory_coordinator,
+    memory_pipeline,
+    run_epoch,
+)
 from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
@@ -663,3 +672,22 @@ def test_an_unknown_outcome_clears_nothing_away_and_decides_nothing() -> None:
     assert (scenario.world.store.values, scenario.world.places) == (before, places)
     scenario.settle()
     scenario.check_every_row()
+
+
+def test_a_green_run_says_how_to_mend_what_fails_in_every_epoch_and_does_not_say_to_clear_a_task(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(*asked: object) -> None:
+        raise Refused("The user lacks a right.", code=codes.KAFKA_FORBIDDEN)
+
+    monkeypatch.setattr(MemorySource, "acknowledge", forbidden)
+    monkeypatch.setattr(MemorySink, "maintain", forbidden, raising=False)
+    world = MemoryWorld()
+    world.produce("orders", 0, ["one"])
+    run_epoch(memory_coordinator(world, memory_pipeline(world, ("orders",))), Run("dag", "r1"))
+    told = [line for line in caplog.messages if " failed; " in line]
+    assert [line.partition(" failed; ")[0] for line in told] == [
+        "committing the consumer group's offsets",
+        "maintaining sink orders",
+    ]
+    assert all("What to do: Grant the user the rights" in line and "lear the" not in line for line in told)

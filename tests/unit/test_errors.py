@@ -102,8 +102,8 @@ def test_what_is_tolerated_is_logged_with_its_cause(caplog: pytest.LogCaptureFix
     assert caplog.messages == ["sweeping failed; it will be tried again with a later epoch: Gone."]
 
 
-def broken() -> None:
-    code = Code("EPOCHS-BROKEN", Refused, "Something is broken.", "Clear the failed task.")
+def broken(remedy: str = "Clear the failed task.") -> None:
+    code = Code("EPOCHS-BROKEN", Refused, "Something is broken.", remedy)
     raise Refused("A is broken:\n  badly.", code=code, pipeline="orders")
 
 
@@ -121,6 +121,25 @@ def test_the_log_says_of_an_error_that_is_tolerated_neither_its_remedy_nor_a_tra
     with caplog.at_level(logging.DEBUG), tolerated("sweeping"):
         gone()
     assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("remedy", "told"),
+    [
+        ("Grant the user\n  the rights. Clear the failed task.", " What to do: Grant the user the rights."),
+        ("Give it Kafka 0.11. Then let Airflow retry, or clear the failed task.", " What to do: Give it Kafka 0.11."),
+        ("Type `airflow epochs show PIPELINE`. Look.", " What to do: Type `airflow epochs show orders`. Look."),
+        ("Clear the failed `complete` task with its downstream tasks.", ""),
+    ],
+)
+def test_what_fails_beside_a_green_task_is_logged_with_the_remedy_but_for_the_clearing_of_a_task(
+    caplog: pytest.LogCaptureFixture, remedy: str, told: str
+) -> None:
+    with caplog.at_level(logging.WARNING), tolerated("maintaining", remedied=True):
+        broken(remedy)
+    assert caplog.messages == [
+        f"maintaining failed; it will be tried again with a later epoch: EPOCHS-BROKEN: A is broken: badly.{told}",
+    ]
 
 
 def test_an_error_of_somebody_elses_that_is_tolerated_is_logged_with_where_it_came_from(

@@ -189,6 +189,29 @@ def test_a_waived_sink_that_cannot_be_asked_is_told_so(world: DiskWorld, monkeyp
     )
 
 
+@pytest.mark.parametrize("sinks", [("orders", "audit"), ("audit",)], ids=["in the DAG", "left the DAG"])
+def test_a_waived_sink_that_is_down_is_asked_once_however_many_epochs_were_waived(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
+) -> None:
+    for number in (5, 6, 7):
+        world.produce(1)
+        world.crash_at("commit.orders", number)
+        admin.waive(world.ledger, number, "orders", by=BY)
+        assert world.run(number) is None
+    asked = []
+
+    def down(self: DeltaSink, pipeline: str, env: object) -> None:
+        asked.append(self.name)
+        raise NotApplied("It is down.", code=codes.CONNECTION_MISSING)
+
+    monkeypatch.setattr(DeltaSink, "last_committed", down)
+    found = verify(replace(world, sinks=sinks).coordinator().task, 10)
+    receipts = next(each for each in found if each.check == "receipts")
+    assert [told.partition(": ")[0] for told in receipts.details] == ["Epoch 7", "Epoch 6", "Epoch 5"]
+    assert all("Nobody can tell now whether its commit landed" in told for told in receipts.details)
+    assert asked == ["orders"], "no check of the sink itself has begun yet"
+
+
 def test_a_receipt_of_another_transaction_is_named(world: DiskWorld) -> None:
     edited(world, 3, receipts=receipts_of(world, 3, txn_id=complete(world, 2).txn_id))
     found = checked(world)["ledger", "receipts"]

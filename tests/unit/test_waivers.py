@@ -1,19 +1,29 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from socket import create_server, socket
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment
+from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NotApplied
+from airflow_epochs.hooks import informed_actions
 from airflow_epochs.model import Marker, Run, WaivedRecord
+from airflow_epochs.operators import definitions
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.testing import MemorySink, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from tests.support.faults_world import DiskWorld, start
-from tests.support.remedies import assert_all_rows, ordered
+from airflow_epochs.sinks.sql.sink import SqlSink
+from airflow_epochs.testing import Crash, MemorySink, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from tests.support.faults_world import DiskWorld, crash, start
+from tests.support.remedies import assert_all_rows, in_the_environment, ordered
+from tests.support.sql_pipeline import COLUMNS, Related
+from tests.support.sql_world import new_sqlite
 
 
 class Lab:
@@ -181,4 +191,91 @@ def test_a_waiver_of_a_sink_that_does_not_answer_says_that_its_rows_may_be_there
         raise NotApplied("It is down.", code=codes.CONNECTION_MISSING)
 
     monkeypatch.setattr(DeltaSink, "last_committed", down)
-    assert "loses for good, unless it shows them already: it could not be asked: 5, staged at" in told(in_doubt)
+    assert "loses for good, unless it shows them already (it could not be asked): 5, staged at" in told(in_doubt)
+
+
+# -- a database, of which the ledger names the connection ------------------------------------------------------------
+
+
+@pytest.fixture
+def of_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Related:
+    """Epoch 1 is in doubt: the sink has committed it, and has no receipt. Airflow has the connection."""
+    world = Related(tmp_path, new_sqlite(tmp_path), names=("orders",))
+    world.db.run(f"CREATE TABLE orders ({COLUMNS})")
+    world.source.produce(3)
+    with pytest.raises(Crash):
+        world.run(1, {"sql.commit.after": crash})
+    for name, value in in_the_environment(*world.known.values()).items():
+        monkeypatch.setenv(name, value)
+    return world
+
+
+def in_dags(monkeypatch: pytest.MonkeyPatch, *sinks: Sink) -> None:
+    """The DAG of this installation has these sinks."""
+    found = SimpleNamespace(pipeline=SimpleNamespace(sinks=sinks))
+    monkeypatch.setattr(definitions, "find", lambda *asked, **named: found)
+
+
+def told_first(world: Related, answer: str = "n") -> str:
+    """What the command says before it asks."""
+    ledger = world.folder / "ledger"
+    return ordered(ledger, "epochs", "waive", "orders", "1", "orders", "--why", "a test", answer=answer)
+
+
+def test_a_sink_whose_connection_the_dag_names_is_asked_by_the_command_also_if_the_ledger_is_not_signed(
+    of_database: Related, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_dags(monkeypatch, of_database.sink("orders"))
+    assert len(of_database.shown("orders")[0]) == 3
+    assert "Sink orders shows the 3 rows of the epoch: its commit has landed" in told_first(of_database)
+
+
+@pytest.mark.parametrize("way", ["another connection in the DAG", "no DAG", "page"])
+def test_an_unsigned_record_leads_to_no_connection_that_no_dag_is_known_to_use_and_the_waiver_says_why(
+    of_database: Related, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    asked = []
+    monkeypatch.setattr(SqlSink, "last_committed", lambda self, *about: asked.append(self.name))
+    if way == "another connection in the DAG":
+        in_dags(monkeypatch, SqlSink("orders", "other", "orders", staging="/staging"))
+    if way == "page":
+        said = " ".join(informed_actions.Waive("orders", 1, "orders").told(of_database.ledger))
+    else:
+        said = told_first(of_database)
+    assert "unless it shows them already (the ledger is not signed, so the sink was not asked): 3, staged at" in said
+    [why] = [line for line in caplog.messages if line.startswith("Sink orders was not asked")]
+    assert "EPOCHS-RECORD-CONNECTION-FOREIGN" in why and "forged" not in why and "Undo" not in why
+    assert not asked
+
+
+@pytest.fixture
+def silent() -> Iterator[socket]:
+    """A server that takes connections, and says nothing."""
+    with create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        yield server
+
+
+def connections_to(server: socket) -> int:
+    """How many have connected since it was last asked."""
+    number = 0
+    with suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+            number += 1
+    return number
+
+
+def test_a_sink_that_hangs_is_waived_after_one_question_which_the_command_does_not_wait_for(
+    of_database: Related, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silent: socket
+) -> None:
+    in_dags(monkeypatch, of_database.sink("orders"))
+    monkeypatch.setenv("AIRFLOW_CONN_DB", f"postgres://me@127.0.0.1:{silent.getsockname()[1]}/db")
+    monkeypatch.setattr(informed_actions, "ANSWERS_WITHIN_S", 0.5)
+    before = set(threading.enumerate())
+    said = told_first(of_database, answer="y")
+    assert "unless it shows them already (it could not be asked): 3, staged at" in said
+    assert "TimeoutError: It has not answered within 0.5 s." in caplog.text
+    assert all(thread.daemon for thread in set(threading.enumerate()) - before), "the process can end"
+    assert of_database.ledger.waiver(1, "orders")
+    assert connections_to(silent) == 1

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Noting
 from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.looks import NotChecked
 from airflow_epochs.coordinator.orders import built
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
@@ -43,6 +44,23 @@ class Action(Protocol):
         ...
 
 
+@runtime_checkable
+class Asking(Protocol):
+    """An action that asks a sink before it tells what will change. A sink may take long to answer."""
+
+    def require_possible(self, ledger: Ledger) -> None:
+        """Raise Refused as ``Action.told`` does, without asking the sink."""
+        ...
+
+
+def require_possible(action: Action, ledger: Ledger) -> None:
+    """Raise Refused if there is nothing to do any more. For an action that has been told: no sink is asked again."""
+    if isinstance(action, Asking):
+        action.require_possible(ledger)
+    else:
+        action.told(ledger)
+
+
 @dataclass(frozen=True)
 class Waive:
     """Let an epoch in doubt be completed without one of its sinks."""
@@ -67,20 +85,28 @@ class Waive:
         admin.waive(ledger, self.epoch, self.sink, by=by)
         return f"Epoch {self.epoch} will be completed without sink {self.sink}: clear `complete`, or start a run."
 
-    def is_shown(self, view: EpochView) -> bool | None:
-        """Whether the sink shows the epoch's rows already; None: nobody has asked it, or it does not answer."""
-        return None
+    def require_possible(self, ledger: Ledger) -> None:
+        """As ``Asking.require_possible``."""
+        admin.with_promise(ledger, self.epoch, self.sink)
+
+    def is_shown(self, ledger: Ledger, view: EpochView) -> bool:
+        """Whether the sink shows the epoch's rows already. Raises NotChecked, with a clause, if nobody can tell."""
+        raise NotChecked("it could not be asked")
 
     def _lost(self, ledger: Ledger, view: EpochView) -> list[str]:
-        promised, shown = admin.promised(ledger, view, self.sink), self.is_shown(view)
+        promised, unless = admin.promised(ledger, view, self.sink), ""
+        try:
+            shown = self.is_shown(ledger, view)
+        except NotChecked as why:
+            shown, unless = False, f", unless it shows them already ({why})"
         if shown:
             return [
                 f"Sink {self.sink} shows the {promised.rows} rows of the epoch: its commit has landed, and a waiver "
                 "takes none of them back. Waive it only if it cannot get its receipt: to complete the epoch with the "
                 f"sink, clear the failed task, or start a run (transaction {view.opened.txn_id})."
             ]
-        has_receipt = ", if it has lost its commit (it has a receipt)" if self.sink in view.receipts else ""
-        unless = has_receipt or (", unless it shows them already: it could not be asked" if shown is None else "")
+        if self.sink in view.receipts:
+            unless = ", if it has lost its commit (it has a receipt)"
         offsets = records_upper_bound(view.opened.ranges_of(self.sink))
         return [
             f"Rows that sink {self.sink} loses for good{unless}: {promised.rows}, staged at {promised.place} "

@@ -117,7 +117,7 @@ class _Clearing:
         stays = "what is left there stays"
         if self.last:
             return f"{stays}, since epoch {epoch} is pruned now, and no later epoch knows of it"
-        return f"{stays}, and later epochs try again, the last one before it prunes epoch {epoch}"
+        return f"{stays}; the next epoch tries again, and for the last time the epoch that prunes epoch {epoch}"
 
     def _clear(self, sink: Sink, opened: OpenRecord, try_id: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published

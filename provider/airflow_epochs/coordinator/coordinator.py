@@ -477,13 +477,13 @@ class Coordinator:
 
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete
-        with tolerated("committing the consumer group's offsets"):
+        with tolerated("committing the consumer group's offsets", remedied=True):
             self.task.pipeline.source.acknowledge(self.task.pipeline.name, self.newest_complete().ranges, self.task.env)
         for epoch in (view.number - 1, view.number):
             self._sweep(epoch)
         for sink in self.task.pipeline.sinks:
             if isinstance(sink, Maintained):
-                with tolerated(f"maintaining sink {sink.name}"):
+                with tolerated(f"maintaining sink {sink.name}", remedied=True):
                     sink.maintain(self.task.pipeline.name, view.number, self.task.env)
         with tolerated("pruning"):  # ends at the first failure: a store that deletes nothing keeps every epoch
             for epoch in self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs):

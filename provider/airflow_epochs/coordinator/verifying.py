@@ -7,6 +7,7 @@ only, as many as it is told: to count their rows, it reads them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,7 +21,16 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.ledger.queries import given_up
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, agree, ends_of, records_upper_bound, starts_of
+from airflow_epochs.model import (
+    CompleteRecord,
+    Marker,
+    Receipt,
+    TransactionId,
+    agree,
+    ends_of,
+    records_upper_bound,
+    starts_of,
+)
 from airflow_epochs.protocol import State
 
 LEDGER = "ledger"
@@ -91,7 +101,8 @@ def _finding(about: str, check: str, epochs: int, faults: Sequence[str]) -> Find
 def _receipts(task: TaskTry, records: Sequence[CompleteRecord]) -> Finding:
     """Whether each sink has its receipt. A waiver is no fault, but is told: the sink lacks the epoch's rows."""
     found = _finding(LEDGER, "receipts", len(records), [each for of in records for each in _unaccounted(task, of)])
-    waived = (each for record in reversed(records) for each in _waived(task, record))
+    markers = _Markers(task)
+    waived = (each for record in reversed(records) for each in _waived(task, record, markers))
     return replace(found, details=(*found.details, *islice(waived, TOLD_MAX)))
 
 
@@ -102,14 +113,38 @@ _LANDED = {
 }
 
 
-def _waived(task: TaskTry, record: CompleteRecord) -> Iterator[str]:
+class _Markers:
+    """What sinks show. Each sink is asked once, also if it does not answer: that may take minutes."""
+
+    def __init__(self, task: TaskTry) -> None:
+        self._task = task
+        self._told: dict[str, Marker | EpochError | None] = {}
+
+    def of(self, sink: Sink) -> Marker | None:
+        """The sink's marker. Raises EpochError if it cannot be asked, each time."""
+        where = json.dumps(sink.spec(), sort_keys=True)  # an epoch's record may describe another table of its name
+        if where not in self._told:
+            self._told[where] = self._asked(sink)
+        found = self._told[where]
+        if isinstance(found, EpochError):
+            raise found
+        return found
+
+    def _asked(self, sink: Sink) -> Marker | EpochError | None:
+        try:
+            return sink_calls.marker_of(sink, self._task.pipeline.name, self._task.env)
+        except EpochError as error:
+            return error
+
+
+def _waived(task: TaskTry, record: CompleteRecord, markers: _Markers) -> Iterator[str]:
     number = record.txn.epoch
     for sink, by in given_up(task.ledger, EpochView(number=number, complete=record)).items():
-        landed = _LANDED[_has_landed(task, record, sink)]
+        landed = _LANDED[_has_landed(task, record, sink, markers)]
         yield f"Epoch {number}: sink {sink} was waived by {by.who} ({by.why}){landed}"
 
 
-def _has_landed(task: TaskTry, record: CompleteRecord, name: str) -> bool | None:
+def _has_landed(task: TaskTry, record: CompleteRecord, name: str, markers: _Markers) -> bool | None:
     """Whether the waived commit of a sink landed: the marker tells, and later what the sink's next epoch found there.
 
     None if the sink cannot be asked, or the record of that epoch was pruned.
@@ -118,7 +153,7 @@ def _has_landed(task: TaskTry, record: CompleteRecord, name: str) -> bool | None
         opened = task.ledger.open_record(record.txn.epoch, record.txn.attempt)
         today = next((sink for sink in task.pipeline.sinks if sink.name == name), None)
         sink = today or (task.sink_of(opened, name) if opened else None)
-        found = sink_calls.marker_of(sink, record.txn.pipeline, task.env) if sink else None
+        found = markers.of(sink) if sink else None
     except EpochError:
         return None
     if sink is None or found is None or found.epoch <= record.txn.epoch:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
 from airflow_epochs import codes, secrecy
+from airflow_epochs.contracts import Sink
 from airflow_epochs.coordinator import actions, admin, sink_calls
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.looks import NotChecked
 from airflow_epochs.coordinator.recorded_sinks import sink_of
-from airflow_epochs.errors import RAISED_BY_USERS, Refused
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused, bounded, first_line
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.known_runs import RUNNING, is_at_work, knows_dag, newest_run, state_of
 from airflow_epochs.ledger.ledger import Ledger
@@ -21,6 +23,9 @@ from airflow_epochs.model import Run, agree
 from airflow_epochs.spark.runners import SparkConnect
 
 log = secrecy.logger(__name__)
+
+ANSWERS_WITHIN_S = 10.0
+"""How long a sink may take to answer, before it counts as one that cannot be asked. Somebody waits for the page."""
 
 T = TypeVar("T")
 
@@ -45,15 +50,37 @@ class Waive(actions.Waive):
         self._of_runs(ledger)
         return super().do(ledger, by)
 
-    def is_shown(self, view: EpochView) -> bool | None:
-        """Ask the sink, as the ledger describes it."""
+    def require_possible(self, ledger: Ledger) -> None:
+        """As ``Asking.require_possible``."""
+        self._of_runs(ledger)
+
+    def is_shown(self, ledger: Ledger, view: EpochView) -> bool:
+        """Ask the sink, as the ledger describes it. It may be gone, or hang: that is why it is waived."""
+        late, env = (
+            TimeoutError(f"It has not answered within {ANSWERS_WITHIN_S:g} s."),
+            AirflowEnvironment(SparkConnect()),
+        )
         try:
-            sink = sink_of(view.opened, self.sink, ())
-            found = sink_calls.marker_of(sink, self.pipeline, AirflowEnvironment(SparkConnect()))
-        except RAISED_BY_USERS as error:  # it may be gone, which is why it is waived
-            log.warning("Sink %s cannot be asked whether it shows epoch %s: %s", self.sink, self.epoch, error)
-            return None
+            sink = self._sink(ledger, view)
+            found = bounded(lambda: sink_calls.marker_of(sink, self.pipeline, env), ANSWERS_WITHIN_S, late)
+        except RAISED_BY_USERS as error:
+            cause = error.cause if isinstance(error, EpochError) else f"{type(error).__name__}: {first_line(error)}"
+            log.warning("Sink %s was not asked whether it shows epoch %s: %s", self.sink, self.epoch, cause)
+            raise NotChecked(_why_unknown(error)) from error
         return agree(found, view.opened.txn)
+
+    def sinks_of_today(self, ledger: Ledger) -> Collection[Sink]:
+        """The sinks of today's DAG, as far as they are known here. To read them, its file must be run."""
+        return ()
+
+    def _sink(self, ledger: Ledger, view: EpochView) -> Sink:
+        """The sink on record. Raises EpochError if that may not be used, or is of a kind that is not known here."""
+        try:
+            return sink_of(view.opened, self.sink, ())
+        except Refused:  # today's DAG may use its connection, or have its class
+            if today := self.sinks_of_today(ledger):
+                return sink_of(view.opened, self.sink, today)
+            raise
 
     def _of_runs(self, ledger: Ledger) -> list[str]:
         """What runs may yet do for the sink. Raises Refused if the run in charge is at work."""
@@ -122,6 +149,13 @@ class TakeOver(actions.TakeOver):
             "On the Epochs page, only those who may read all DAGs see the pipeline from then on, and only those who "
             "may edit all DAGs can act on it there, or hand it back.",
         ]
+
+
+def _why_unknown(error: BaseException) -> str:
+    """Why nobody can tell what the sink shows, as a clause."""
+    if isinstance(error, EpochError) and error.code is codes.RECORD_CONNECTION_FOREIGN:
+        return "the ledger is not signed, so the sink was not asked"
+    return "it could not be asked"
 
 
 def _named(run: Run) -> str:

@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause
+from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause, require_possible
 from airflow_epochs.coordinator.admin import REASON_MAX, Account
 from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.hooks.informed_actions import TakeOver, Waive
@@ -93,7 +93,7 @@ def act(
     ledger = _ledger(user, conn_id, pipeline, name)
     action = _agreed(pipeline, name, _here(agreed, conn_id))
     by = Account(who=str(user.get_name()), why=agreed.why.strip(), host=HOST)
-    action.told(ledger)  # refused before the audit log says that it happened
+    require_possible(action, ledger)  # refused before the audit log says that it happened
     _log(user, action, getattr(action, "dag_id", "") or _owner(ledger, pipeline))
     action.do(ledger, by)
     return RedirectResponse(path_of(request, conn_id, pipeline), status.HTTP_303_SEE_OTHER)

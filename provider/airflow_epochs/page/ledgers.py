@@ -41,8 +41,7 @@ def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Lis
     unlisted: list[Unlisted] = []
     for conn_id in ledger_conn_ids():
         try:
-            found = _of_connection(conn_id, dag_id)
-            nothing = "" if found else EpochsHook(conn_id).nothing_stored()
+            found, nothing = _of_connection(conn_id, dag_id)
         except EpochError as error:
             unlisted.append(Unlisted(conn_id, error.what))
             continue
@@ -56,9 +55,12 @@ def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Lis
     return seen, [each for each in unlisted if each.conn_id in known]
 
 
-def _of_connection(conn_id: str, dag_id: str | None) -> list[Listed]:
+def _of_connection(conn_id: str, dag_id: str | None) -> tuple[list[Listed], str]:
+    """The pipelines; and that nothing is stored there, if so. Of a store with pipelines, one listing tells."""
     hook = EpochsHook(conn_id)
-    return [Listed(conn_id, row) for row in overview(hook.pipelines(), hook.ledger, dag_id)]
+    names = hook.pipelines()
+    rows = overview(names, hook.ledger, dag_id)
+    return [Listed(conn_id, row) for row in rows], "" if names else hook.nothing_stored()
 
 
 def ledger_for(user: GetUserDep, conn_id: str, pipeline: str) -> Ledger:

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlparse
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, SparkJob
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import NotApplied, Refused, bounded
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
 from airflow_epochs.spark import kafka_credentials
@@ -202,26 +202,9 @@ def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
 
 
 def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
-    """Run ``call()`` in a daemon thread, for at most so many seconds.
-
-    A server that accepts connections and never answers must not hold a task.
-    """
-    outcome: dict[str, Any] = {}
-
-    def target() -> None:
-        try:
-            outcome["value"] = call()
-        except BaseException as error:
-            outcome["error"] = error
-
-    thread = Thread(target=target, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if "error" in outcome:
-        raise outcome["error"]
-    if "value" not in outcome:
-        raise NotApplied(f"{doing} took longer than {seconds:g} s.", code=codes.SPARK_UNREACHABLE)
-    return outcome["value"]  # type: ignore[no-any-return]
+    """As ``bounded``: a server that accepts connections and never answers must not hold a task."""
+    late = NotApplied(f"{doing} took longer than {seconds:g} s.", code=codes.SPARK_UNREACHABLE)
+    return bounded(call, seconds, late)
 
 
 def _release(spark: SparkSession, seconds: float) -> None:
