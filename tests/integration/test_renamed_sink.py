@@ -479,6 +479,24 @@ def test_a_table_is_not_filled_again_whose_marker_alone_is_gone(database: Relate
     database.require_all_shown("orders", "lines")
 
 
+@pytest.mark.parametrize("in_dag", ["orders", "lines"])
+def test_a_table_whose_marker_alone_is_gone_is_not_filled_again_if_the_marker_of_another_sink_is_older(
+    database: Related, in_dag: str
+) -> None:
+    """The other sink has left the DAG, or took no part in the newest epoch."""
+    alone = replace(database, names=("orders",))
+    assert alone.run(3) is None
+    database.db.run("DELETE FROM epoch_markers WHERE sink = 'orders'")
+    database.source.produce(2)
+    names = ("gold",) if in_dag == "orders" else ("gold", "lines")
+    gold = replace(database, names=names, tables={"gold": "orders"})
+    for first in (1, 3):
+        error = refused(replace(gold, backfill={"gold": first}).run(4), codes.SINK_RENAMED)
+        assert "up to epoch 3" in error.what and "remove the sink from `backfill`" in error.remedy
+    assert gold.run(4) is None
+    database.require_all_shown("orders")
+
+
 def test_a_database_that_went_back_to_before_the_last_name_gets_its_epochs_under_another_one(database: Related) -> None:
     backup = shutil.copy(database.db.run("PRAGMA database_list")[0][2], database.folder / "backup")
     silver = replace(database, names=("silver",), tables={"silver": "orders"})

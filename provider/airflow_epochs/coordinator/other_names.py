@@ -49,7 +49,7 @@ class Place:
     Attributes:
         before: The record of the newest complete epoch.
         asked: The places on receipts that were compared with this one, and whether they may be the same.
-        told: Sink -> the newest epoch that markers beside the rows tell of; None: no marker is left.
+        told: Sink -> the newest epoch that markers beside the rows tell of; None: no marker tells.
         unmarked: The sinks that have no marker of their own any more.
     """
 
@@ -165,8 +165,7 @@ class Place:
     def _told_of(self, other: str) -> int | None:
         """As ``told``. If the marker here is not the newest one, the sink may have had it in another table or topic.
 
-        If it is in neither, the place may have gone back to before the sink's first epoch. Then the newest marker of
-        any other sink is older than that epoch.
+        If it is in neither, the place may have gone back to before the sink's first epoch.
         """
         if other not in self.told:
             here, then = self._told_here(other), self._on_record(other, self._newest_txn(other))
@@ -175,11 +174,16 @@ class Place:
         return self.told[other]
 
     def _told_by_others(self, other: str, then: Sink | None) -> int | None:
-        """The newest epoch that a marker of any name tells of, where that of ``other`` should be."""
+        """The newest epoch that a marker of any name tells of, where that of ``other`` should be.
+
+        None if ``other`` had rows by then: so its marker alone is gone, and the other sinks took no part since.
+        """
         self.unmarked.add(other)
         names = self.before.markers.keys() - {other}
         found = [self._marker_on_record(each) for name in sorted(names) if (each := self._alike(name, then))]
-        return max((marker.epoch for marker in found if marker), default=None)
+        newest = max((marker.epoch for marker in found if marker), default=0)
+        record = self.task.ledger.complete_record(newest) if newest else None
+        return newest if record and other not in record.markers else None
 
     def _told_here(self, other: str) -> int | None:
         alike = self._alike(other)
