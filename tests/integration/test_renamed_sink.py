@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +15,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Move, Position
-from airflow_epochs.coordinator import orders, recorded_places
+from airflow_epochs.coordinator import orders, recorded_places, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError
@@ -26,12 +26,15 @@ from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import Crash, MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator
 from airflow_epochs.testing.world import marker_of
 from tests.integration.test_renamed import refused, stopped
+from tests.support.faults_disk import FileSource
 from tests.support.faults_world import DiskWorld, crash, on_disk, start
+from tests.support.forging import alter
 from tests.support.remedies import assert_all_rows, ordered, seen_by_duckdb, typed
 from tests.support.scenario import Scenario
 from tests.support.scenario import run as run_of
 from tests.support.sql_pipeline import COLUMNS, Related
 from tests.support.sql_world import SqliteDb
+from tests.unit.test_intervals_in_one_task import MovedFile
 
 
 @pytest.fixture
@@ -413,8 +416,9 @@ def test_a_waived_epoch_that_never_landed_is_filled_in_under_another_name_and_th
     assert_all_rows(world, "orders")
 
 
+@pytest.mark.parametrize("opened_by", ["this version", "an earlier version"])
 def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_name_comes_once(
-    tmp_path: Path,
+    tmp_path: Path, opened_by: str
 ) -> None:
     world = start(DiskWorld(tmp_path, sinks=("orders",)))
     today = under_gold(world, 2)
@@ -424,6 +428,9 @@ def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_
         assert world.run(3) is None
         world.produce(2)
         today.crash_at("decision.landed", number=4)
+        if opened_by == "an earlier version":
+            (opened,) = world.records.glob("epochs/*3/*.open.json")
+            alter(opened, '"backfilled_from":2,', "")
 
     assert world.run(2, world.coordinator({"delta.commit.before": meanwhile})) is None
     error = today.run(5)
@@ -435,6 +442,46 @@ def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_
     error = refused(today.run(6), codes.SINK_RENAMED)
     assert under_gold(world, epoch_in(error)).run(6) is None
     assert_all_rows(world, "orders")
+
+
+def test_a_backfill_under_another_name_after_a_waived_epoch_that_landed_is_committed_once_its_record_is_pruned(
+    tmp_path: Path,
+) -> None:
+    world = landed_unseen(tmp_path)
+    assert replace(world, sinks=("audit",)).run(4) is None
+    world.produce(3)
+    for record in world.records.glob("epochs/*/*.open.json"):
+        record.unlink()
+    assert under_gold(world, 3).run(5) is None
+    assert_all_rows(world, "orders")
+
+
+@dataclass(frozen=True)
+class Rewindable(DiskWorld):
+    @property
+    def source(self) -> FileSource:
+        return MovedFile(folder=super().source.folder)
+
+    def rewind(self, epoch: int) -> None:
+        """``rewind``, as the command puts it on record. (It knows no source that is a file.)"""
+        at = orders.standing(self.ledger, self.name)
+        move = rewinding.to_epoch(self.ledger, at, self.source, epoch, on_disk())
+        orders.put(self.ledger, at, "rewind", Account(who="me", why="a test", host="here"), move)
+
+
+def test_a_backfill_under_another_name_may_read_the_input_of_a_waived_epoch_that_landed_before_a_rewind(
+    tmp_path: Path,
+) -> None:
+    landed = landed_unseen(tmp_path)
+    world = Rewindable(tmp_path, sinks=("audit",))
+    world.rewind(1)
+    assert world.run(4) is None, "epoch 3 reads the input of epoch 2 again"
+    world.produce(3)
+    assert replace(world, sinks=("gold",), tables={"gold": "orders"}, backfill={"gold": 3}).run(5) is None
+    shown = Counter(world.rows("orders"))
+    twice = {row for row, times in shown.items() if times > 1}
+    assert len(shown) == 14 and set(shown.values()) == {1, 2} and len(twice) == 5, "those of epoch 2, as was ordered"
+    assert landed.ledger.newest_complete() == 4
 
 
 def test_a_table_of_a_database_does_not_get_a_waived_epoch_again_that_landed(database: Related) -> None:

@@ -67,7 +67,7 @@ class Place:
 
     # -- epochs that were waived ---------------------------------------------------------------------------------
 
-    def late_since(self, first: int = 0) -> Iterator[Written]:
+    def late_since(self, first: int) -> Iterator[Written]:
         """Of each other sink, the waived transaction, of the epoch ``first`` or a later one, that landed here."""
         for other in self.before.waived:
             waived = [txn for txn in self.before.may_show(other) if TransactionId.parse(txn).epoch >= first]
