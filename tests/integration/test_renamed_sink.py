@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Move, Position
+from airflow_epochs.contracts import Environment, Move, Position, Sink
 from airflow_epochs.coordinator import orders, recorded_places, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
@@ -22,11 +22,11 @@ from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import Crash, MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator
 from airflow_epochs.testing.world import marker_of
 from tests.integration.test_renamed import refused, stopped
-from tests.support.faults_disk import FileSource
 from tests.support.faults_world import DiskWorld, crash, on_disk, start
 from tests.support.forging import alter
 from tests.support.remedies import assert_all_rows, ordered, seen_by_duckdb, typed
@@ -251,6 +251,50 @@ def test_a_new_sink_beside_others_in_the_database_is_filled_and_few_tables_are_a
     database.require_all_shown("orders", "lines", "orders_b")
 
 
+@dataclass(frozen=True)
+class Mixed(Related):
+    """Some of its sinks write to Delta tables."""
+
+    delta: tuple[str, ...] = ()
+
+    def sink(self, name: str) -> Sink:  # type: ignore[override]
+        return DeltaSink(name, str(self.folder / name)) if name in self.delta else super().sink(name)
+
+
+def test_a_new_sink_of_a_database_beside_delta_tables_is_filled_and_no_record_is_read_for_them(tmp_path: Path) -> None:
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(f"CREATE TABLE gold ({COLUMNS})")
+    world = Mixed(tmp_path, db, delta=("orders", "lines"))
+    for number in range(1, 6):
+        world.source.produce(1)
+        assert world.run(number) is None
+    world.source.produce(1)
+    today = replace(world, names=("orders", "gold"), backfill={"gold": 1})
+    with patch.object(Ledger, "complete_record", autospec=True, side_effect=Ledger.complete_record) as read:
+        assert today.run(6) is None
+    assert {2, 3}.isdisjoint(call.args[1] for call in read.call_args_list)
+    world.require_all_shown("gold")
+
+
+def test_a_table_of_a_database_is_not_filled_again_if_its_sink_writes_to_a_delta_table_since(
+    database: Related,
+) -> None:
+    today = Mixed(database.folder, database.db, delta=("orders",))
+    assert today.run(3)
+    at = orders.standing(database.ledger, "orders")
+    taken(database.ledger, at, orders.adopt(database.ledger, at, "orders", on_disk(), new_table=True))
+    assert today.run(4) is None
+    database.source.produce(2)
+    gold = replace(
+        today,
+        names=("orders", "gold"),
+        tables={"gold": "orders"},
+        backfill={"gold": 1},
+        options={"marker_table": "others"},
+    )
+    assert "up to epoch 2" in refused(gold.run(5), codes.SINK_RENAMED).what
+
+
 # -- a table that the other name has left since -----------------------------------------------------------------------
 
 
@@ -459,7 +503,7 @@ def test_a_backfill_under_another_name_after_a_waived_epoch_that_landed_is_commi
 @dataclass(frozen=True)
 class Rewindable(DiskWorld):
     @property
-    def source(self) -> FileSource:
+    def source(self) -> MovedFile:
         return MovedFile(folder=super().source.folder)
 
     def rewind(self, epoch: int) -> None:

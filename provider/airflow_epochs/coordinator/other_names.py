@@ -17,7 +17,7 @@ from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import RAISED_BY_USERS
 from airflow_epochs.model import CompleteRecord, Marker, Receipt, TransactionId
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks import from_spec, is_built_in
 
 log = secrecy.logger(__name__)
 
@@ -143,9 +143,22 @@ class Place:
     def _limit(self, other: str, first: int) -> int:
         """No record of a later epoch need be read; 0: no record at all."""
         newest = self._newest(other)
-        if newest < first or self._is_beside:
+        if newest < first or (self._is_beside and not self._is_elsewhere(other)):
             return newest
         return min(self._told_here(other) or 0, newest)
+
+    def _is_elsewhere(self, other: str) -> bool:
+        """Whether all epochs of a sink went to another kind of place, such as Delta tables, as the ledger has it.
+
+        Only a sink that ``adopt-sink`` gave a new place may have changed its kind.
+        """
+        txn = self._newest_txn(other)
+        opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
+        described = opened.sinks.get(other) if opened else None
+        if described is None or other in self.before.adopted_in:
+            return False
+        kinds = (described.spec, self.sink.spec())
+        return kinds[0]["kind"] != kinds[1]["kind"] and all(map(is_built_in, kinds))
 
     def _got(self, record: CompleteRecord, other: str) -> bool:
         """Whether the rows of an epoch may have come here under another name. No, if that sink took no part in it."""
