@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Move, Position, Sink
@@ -488,6 +489,45 @@ def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_
     assert_all_rows(world, "orders")
 
 
+def restored(table: DeltaTable) -> None:
+    table.restore(0)
+
+
+def rewritten(table: DeltaTable) -> None:
+    write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
+
+
+@pytest.mark.parametrize("steps", [(restored,), (rewritten, restored)])
+def test_a_waived_epoch_that_landed_and_was_taken_back_by_restore_is_filled_in_under_another_name(
+    tmp_path: Path, steps: tuple[Callable[[DeltaTable], None], ...]
+) -> None:
+    world = landed_unseen(tmp_path)
+    for step in steps:
+        step(DeltaTable(str(world.table("orders"))))
+    assert under_gold(world, 2).run(4) is None
+    assert_all_rows(world, "orders")
+
+
+def test_a_waived_epoch_that_landed_and_was_deleted_with_all_rows_is_filled_in_under_another_name(
+    tmp_path: Path,
+) -> None:
+    world = landed_unseen(tmp_path)
+    DeltaTable(str(world.table("orders"))).delete()
+    assert under_gold(world, 2).run(4) is None
+    assert len(seen_by_duckdb(world.table("orders"))) == 7, "all but the four rows of epoch 1"
+
+
+@pytest.mark.parametrize("steps", [(rewritten,), (restored, rewritten)])
+def test_a_waived_epoch_that_landed_is_not_written_again_if_the_table_was_overwritten_since(
+    tmp_path: Path, steps: tuple[Callable[[DeltaTable], None], ...]
+) -> None:
+    """The overwrite may have kept its rows."""
+    world = landed_unseen(tmp_path)
+    for step in steps:
+        step(DeltaTable(str(world.table("orders"))))
+    refused(under_gold(world, 2).run(4), codes.SINK_RENAMED)
+
+
 def test_a_backfill_under_another_name_after_a_waived_epoch_that_landed_is_committed_once_its_record_is_pruned(
     tmp_path: Path,
 ) -> None:
@@ -509,7 +549,8 @@ class Rewindable(DiskWorld):
     def rewind(self, epoch: int) -> None:
         """``rewind``, as the command puts it on record. (It knows no source that is a file.)"""
         at = orders.standing(self.ledger, self.name)
-        move = rewinding.to_epoch(self.ledger, at, self.source, epoch, on_disk())
+        source = self.source
+        move = rewinding.to_epoch(self.ledger, at, source, epoch, on_disk())  # type: ignore[arg-type]  # moves as needed
         orders.put(self.ledger, at, "rewind", Account(who="me", why="a test", host="here"), move)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_epochs import secrecy
-from airflow_epochs.contracts import Holding, KnownByMarker, Positioned, Sink
+from airflow_epochs.contracts import Holding, KnownByMarker, Positioned, Sink, Undoable
 from airflow_epochs.coordinator import agreement, sink_calls
 from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
@@ -108,12 +108,12 @@ class Place:
         """Whether the rows of the waived transaction that the sink ``other`` shows came here. It has no receipt."""
         if not isinstance(self.sink, Holding):
             return self._is_described(late, name)
-        if not isinstance(other, Positioned):
+        if isinstance(other, Undoable) and other.is_taken_back(self.task.pipeline.name, self.task.env):
+            return False
+        if not isinstance(other, Positioned) or not self._is_beside:
             return True
         last = sink_calls.last_epoch_of(other, self.task.pipeline.name, self.task.env)
-        if last and last.taken_back:
-            return False
-        if last is None or last.receipt is None or not self._is_beside:
+        if last is None or last.receipt is None:
             return True
         return self._holds_newest(name) if last.elsewhere else self._may_hold(self.sink, last.receipt)
 
