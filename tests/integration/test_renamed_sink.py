@@ -550,7 +550,7 @@ class Rewindable(DiskWorld):
         """``rewind``, as the command puts it on record. (It knows no source that is a file.)"""
         at = orders.standing(self.ledger, self.name)
         source = self.source
-        move = rewinding.to_epoch(self.ledger, at, source, epoch, on_disk())  # type: ignore[arg-type]  # moves as needed
+        move = rewinding.to_epoch(self.ledger, at, source, epoch, on_disk())  # type: ignore[arg-type]
         orders.put(self.ledger, at, "rewind", Account(who="me", why="a test", host="here"), move)
 
 
@@ -654,6 +654,25 @@ def test_a_table_that_lost_its_marker_and_rows_gets_them_once_its_old_marker_is_
     database.db.run(statements[1], put)
     assert today.run(5) is None
     database.require_all_shown("orders")
+
+
+def test_a_database_that_went_back_to_before_the_first_epoch_is_filled_in_a_new_table(tmp_path: Path) -> None:
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(f"CREATE TABLE orders ({COLUMNS})", "INSERT INTO orders VALUES ('theirs', 9, 999, 'other')")
+    backup = shutil.copy(db.path, tmp_path / "backup")
+    world = Related(tmp_path, db, names=("orders",))
+    for number in (1, 2):
+        world.source.produce(2)
+        assert world.run(number) is None
+    shutil.copy(backup, db.path)
+    world.source.produce(2)
+    today = replace(world, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1})
+    remedy = refused(today.run(3), codes.SINK_RENAMED).remedy
+    assert "give the sink a new table or topic, and move there what else the old one has" in remedy
+    db.run(f"CREATE TABLE gold ({COLUMNS})", "INSERT INTO gold SELECT * FROM orders")
+    assert replace(today, tables={}).run(4) is None
+    other = (9, 999, "other")
+    assert world.shown("gold") == [sorted([*world.source.all_rows(), other])]
 
 
 @pytest.mark.parametrize("options", [{}, {"marker_table": "others"}], ids=["the same markers", "other markers"])
