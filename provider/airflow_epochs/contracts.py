@@ -757,7 +757,6 @@ class LastEpoch:
         receipt: The commit's receipt, as far as the sink knows; None if it no longer knows the commit.
         watermarks, event_times: As in ``CompleteRecord``; empty if the commit does not say it.
         elsewhere: Set if the commit says that its rows went to another place than the sink's.
-        taken_back: Whether somebody has taken the commit's rows out of the sink since, and the marker has stayed.
     """
 
     marker: Marker
@@ -767,7 +766,6 @@ class LastEpoch:
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
-    taken_back: bool = False
 
 
 @runtime_checkable
@@ -1193,6 +1191,18 @@ class Vacating(Protocol):
 
     def how_to_vacate(self, first: TransactionId, env: Environment) -> str | None:
         """What the operator does, whole sentences; the commit task is then cleared. None if more came than ``first``.
+
+        Changes nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class Undoable(Protocol):
+    """A sink whose last commit somebody may undo, while its marker stays."""
+
+    def is_taken_back(self, pipeline: str, env: Environment) -> bool:
+        """Whether the rows of the last commit for this pipeline are not in the sink any more. False in doubt.
 
         Changes nothing.
         """

@@ -320,6 +320,8 @@ class SinkPlan:
         previous: The sink's transaction before this epoch; None for its first epoch.
         ranges: The sink's own input, if it begins with earlier epochs (a backfill); None: the epoch's ranges.
         replayed_from: The first epoch of a backfill in which the transform runs once for each epoch; else None.
+        backfilled_from: The first epoch of any backfill; None if there is none, or if an earlier version wrote the
+            record.
         stored: The columns of the rows that the sink stored in ``previous``, as its receipt says; empty if unknown.
     """
 
@@ -327,6 +329,7 @@ class SinkPlan:
     previous: str | None
     ranges: Ranges | None = None
     replayed_from: int | None = None
+    backfilled_from: int | None = None
     stored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -5,33 +5,37 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Move, Position
-from airflow_epochs.coordinator import orders, recorded_places
+from airflow_epochs.contracts import Environment, Move, Position, Sink
+from airflow_epochs.coordinator import orders, recorded_places, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import Crash, MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator
 from airflow_epochs.testing.world import marker_of
 from tests.integration.test_renamed import refused, stopped
 from tests.support.faults_world import DiskWorld, crash, on_disk, start
+from tests.support.forging import alter
 from tests.support.remedies import assert_all_rows, ordered, seen_by_duckdb, typed
 from tests.support.scenario import Scenario
 from tests.support.scenario import run as run_of
 from tests.support.sql_pipeline import COLUMNS, Related
 from tests.support.sql_world import SqliteDb
+from tests.unit.test_intervals_in_one_task import MovedFile
 
 
 @pytest.fixture
@@ -248,6 +252,50 @@ def test_a_new_sink_beside_others_in_the_database_is_filled_and_few_tables_are_a
     database.require_all_shown("orders", "lines", "orders_b")
 
 
+@dataclass(frozen=True)
+class Mixed(Related):
+    """Some of its sinks write to Delta tables."""
+
+    delta: tuple[str, ...] = ()
+
+    def sink(self, name: str) -> Sink:  # type: ignore[override]
+        return DeltaSink(name, str(self.folder / name)) if name in self.delta else super().sink(name)
+
+
+def test_a_new_sink_of_a_database_beside_delta_tables_is_filled_and_no_record_is_read_for_them(tmp_path: Path) -> None:
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(f"CREATE TABLE gold ({COLUMNS})")
+    world = Mixed(tmp_path, db, delta=("orders", "lines"))
+    for number in range(1, 6):
+        world.source.produce(1)
+        assert world.run(number) is None
+    world.source.produce(1)
+    today = replace(world, names=("orders", "gold"), backfill={"gold": 1})
+    with patch.object(Ledger, "complete_record", autospec=True, side_effect=Ledger.complete_record) as read:
+        assert today.run(6) is None
+    assert {2, 3}.isdisjoint(call.args[1] for call in read.call_args_list)
+    world.require_all_shown("gold")
+
+
+def test_a_table_of_a_database_is_not_filled_again_if_its_sink_writes_to_a_delta_table_since(
+    database: Related,
+) -> None:
+    today = Mixed(database.folder, database.db, delta=("orders",))
+    assert today.run(3)
+    at = orders.standing(database.ledger, "orders")
+    taken(database.ledger, at, orders.adopt(database.ledger, at, "orders", on_disk(), new_table=True))
+    assert today.run(4) is None
+    database.source.produce(2)
+    gold = replace(
+        today,
+        names=("orders", "gold"),
+        tables={"gold": "orders"},
+        backfill={"gold": 1},
+        options={"marker_table": "others"},
+    )
+    assert "up to epoch 2" in refused(gold.run(5), codes.SINK_RENAMED).what
+
+
 # -- a table that the other name has left since -----------------------------------------------------------------------
 
 
@@ -413,8 +461,9 @@ def test_a_waived_epoch_that_never_landed_is_filled_in_under_another_name_and_th
     assert_all_rows(world, "orders")
 
 
+@pytest.mark.parametrize("opened_by", ["this version", "an earlier version"])
 def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_name_comes_once(
-    tmp_path: Path,
+    tmp_path: Path, opened_by: str
 ) -> None:
     world = start(DiskWorld(tmp_path, sinks=("orders",)))
     today = under_gold(world, 2)
@@ -424,6 +473,9 @@ def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_
         assert world.run(3) is None
         world.produce(2)
         today.crash_at("decision.landed", number=4)
+        if opened_by == "an earlier version":
+            (opened,) = world.records.glob("epochs/*3/*.open.json")
+            alter(opened, '"backfilled_from":2,', "")
 
     assert world.run(2, world.coordinator({"delta.commit.before": meanwhile})) is None
     error = today.run(5)
@@ -435,6 +487,86 @@ def test_a_waived_commit_that_lands_while_its_epoch_is_backfilled_under_another_
     error = refused(today.run(6), codes.SINK_RENAMED)
     assert under_gold(world, epoch_in(error)).run(6) is None
     assert_all_rows(world, "orders")
+
+
+def restored(table: DeltaTable) -> None:
+    table.restore(0)
+
+
+def rewritten(table: DeltaTable) -> None:
+    write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
+
+
+@pytest.mark.parametrize("steps", [(restored,), (rewritten, restored)])
+def test_a_waived_epoch_that_landed_and_was_taken_back_by_restore_is_filled_in_under_another_name(
+    tmp_path: Path, steps: tuple[Callable[[DeltaTable], None], ...]
+) -> None:
+    world = landed_unseen(tmp_path)
+    for step in steps:
+        step(DeltaTable(str(world.table("orders"))))
+    assert under_gold(world, 2).run(4) is None
+    assert_all_rows(world, "orders")
+
+
+def test_a_waived_epoch_that_landed_and_was_deleted_with_all_rows_is_filled_in_under_another_name(
+    tmp_path: Path,
+) -> None:
+    world = landed_unseen(tmp_path)
+    DeltaTable(str(world.table("orders"))).delete()
+    assert under_gold(world, 2).run(4) is None
+    assert len(seen_by_duckdb(world.table("orders"))) == 7, "all but the four rows of epoch 1"
+
+
+@pytest.mark.parametrize("steps", [(rewritten,), (restored, rewritten)])
+def test_a_waived_epoch_that_landed_is_not_written_again_if_the_table_was_overwritten_since(
+    tmp_path: Path, steps: tuple[Callable[[DeltaTable], None], ...]
+) -> None:
+    """The overwrite may have kept its rows."""
+    world = landed_unseen(tmp_path)
+    for step in steps:
+        step(DeltaTable(str(world.table("orders"))))
+    refused(under_gold(world, 2).run(4), codes.SINK_RENAMED)
+
+
+def test_a_backfill_under_another_name_after_a_waived_epoch_that_landed_is_committed_once_its_record_is_pruned(
+    tmp_path: Path,
+) -> None:
+    world = landed_unseen(tmp_path)
+    assert replace(world, sinks=("audit",)).run(4) is None
+    world.produce(3)
+    for record in world.records.glob("epochs/*/*.open.json"):
+        record.unlink()
+    assert under_gold(world, 3).run(5) is None
+    assert_all_rows(world, "orders")
+
+
+@dataclass(frozen=True)
+class Rewindable(DiskWorld):
+    @property
+    def source(self) -> MovedFile:
+        return MovedFile(folder=super().source.folder)
+
+    def rewind(self, epoch: int) -> None:
+        """``rewind``, as the command puts it on record. (It knows no source that is a file.)"""
+        at = orders.standing(self.ledger, self.name)
+        source = self.source
+        move = rewinding.to_epoch(self.ledger, at, source, epoch, on_disk())  # type: ignore[arg-type]
+        orders.put(self.ledger, at, "rewind", Account(who="me", why="a test", host="here"), move)
+
+
+def test_a_backfill_under_another_name_may_read_the_input_of_a_waived_epoch_that_landed_before_a_rewind(
+    tmp_path: Path,
+) -> None:
+    landed = landed_unseen(tmp_path)
+    world = Rewindable(tmp_path, sinks=("audit",))
+    world.rewind(1)
+    assert world.run(4) is None, "epoch 3 reads the input of epoch 2 again"
+    world.produce(3)
+    assert replace(world, sinks=("gold",), tables={"gold": "orders"}, backfill={"gold": 3}).run(5) is None
+    shown = Counter(world.rows("orders"))
+    twice = {row for row, times in shown.items() if times > 1}
+    assert len(shown) == 14 and set(shown.values()) == {1, 2} and len(twice) == 5, "those of epoch 2, as was ordered"
+    assert landed.ledger.newest_complete() == 4
 
 
 def test_a_table_of_a_database_does_not_get_a_waived_epoch_again_that_landed(database: Related) -> None:
@@ -479,6 +611,24 @@ def test_a_table_is_not_filled_again_whose_marker_alone_is_gone(database: Relate
     database.require_all_shown("orders", "lines")
 
 
+@pytest.mark.parametrize("in_dag", ["orders", "lines"])
+def test_a_table_whose_marker_alone_is_gone_is_not_filled_again_if_the_marker_of_another_sink_is_older(
+    database: Related, in_dag: str
+) -> None:
+    """The other sink has left the DAG, or took no part in the newest epoch."""
+    alone = replace(database, names=("orders",))
+    assert alone.run(3) is None
+    database.db.run("DELETE FROM epoch_markers WHERE sink = 'orders'")
+    database.source.produce(2)
+    names = ("gold",) if in_dag == "orders" else ("gold", "lines")
+    gold = replace(database, names=names, tables={"gold": "orders"})
+    for first in (1, 3):
+        error = refused(replace(gold, backfill={"gold": first}).run(4), codes.SINK_RENAMED)
+        assert "up to epoch 3" in error.what and "remove the sink from `backfill`" in error.remedy
+    assert gold.run(4) is None
+    database.require_all_shown("orders")
+
+
 def test_a_database_that_went_back_to_before_the_last_name_gets_its_epochs_under_another_one(database: Related) -> None:
     backup = shutil.copy(database.db.run("PRAGMA database_list")[0][2], database.folder / "backup")
     silver = replace(database, names=("silver",), tables={"silver": "orders"})
@@ -504,6 +654,25 @@ def test_a_table_that_lost_its_marker_and_rows_gets_them_once_its_old_marker_is_
     database.db.run(statements[1], put)
     assert today.run(5) is None
     database.require_all_shown("orders")
+
+
+def test_a_database_that_went_back_to_before_the_first_epoch_is_filled_in_a_new_table(tmp_path: Path) -> None:
+    db = SqliteDb(tmp_path / "db.sqlite")
+    db.run(f"CREATE TABLE orders ({COLUMNS})", "INSERT INTO orders VALUES ('theirs', 9, 999, 'other')")
+    backup = shutil.copy(db.path, tmp_path / "backup")
+    world = Related(tmp_path, db, names=("orders",))
+    for number in (1, 2):
+        world.source.produce(2)
+        assert world.run(number) is None
+    shutil.copy(backup, db.path)
+    world.source.produce(2)
+    today = replace(world, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1})
+    remedy = refused(today.run(3), codes.SINK_RENAMED).remedy
+    assert "give the sink a new table or topic, and move there what else the old one has" in remedy
+    db.run(f"CREATE TABLE gold ({COLUMNS})", "INSERT INTO gold SELECT * FROM orders")
+    assert replace(today, tables={}).run(4) is None
+    other = (9, 999, "other")
+    assert world.shown("gold") == [sorted([*world.source.all_rows(), other])]
 
 
 @pytest.mark.parametrize("options", [{}, {"marker_table": "others"}], ids=["the same markers", "other markers"])

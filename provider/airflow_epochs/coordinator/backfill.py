@@ -105,7 +105,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
             sink=sink,
         ) from gone
     log.info("sink %s begins with epoch %s: %s offsets to read", sink, first, records_upper_bound(wide))
-    return replace(plan, ranges=wide, replayed_from=first if replays or earlier else None)
+    return replace(plan, ranges=wide, replayed_from=first if replays or earlier else None, backfilled_from=first)
 
 
 def _require_contiguous(task: TaskTry, sink: str, first: int, epoch: int, moved: bool) -> None:

@@ -39,14 +39,16 @@ def found(task: TaskTry, opened: OpenRecord, sink: Sink, late: TransactionId) ->
 def require_not_overtaken(task: TaskTry, opened: OpenRecord, sink: Sink) -> None:
     """Raise Corrupt if a waived commit of another name is where the sink is to write, and has rows of this backfill.
 
-    ``open`` has looked, too. A commit that lands after this look is not found: only its task's end makes sure of that.
+    ``open`` has looked, too. As there, a commit of an epoch before the backfill's first one does not count: a command
+    may have moved the input back since, so that the backfill reads the same offsets. A commit that lands after this
+    look is not found: only its task's end makes sure of that.
     """
     before = task.ledger.complete_record(opened.txn.epoch - 1)
     if before is None or replaces_by(sink) or not set(before.waived) - {sink.name}:
         return
     if agree(sink_calls.marker_of(sink, opened.txn.pipeline, task.env), opened.txn):
         return  # a repeat: the commit is done
-    late = Place(task=task, sink=sink, before=before).late_since()
+    late = Place(task=task, sink=sink, before=before).late_since(opened.sinks[sink.name].backfilled_from or 0)
     if overtaken := next((each for each in late if _shares_rows_with(task, opened, sink.name, each)), None):
         raise _overtaken(opened, sink, overtaken)
 

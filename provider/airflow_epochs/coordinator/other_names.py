@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_epochs import secrecy
-from airflow_epochs.contracts import Holding, KnownByMarker, Positioned, Sink
+from airflow_epochs.contracts import Holding, KnownByMarker, Positioned, Sink, Undoable
 from airflow_epochs.coordinator import agreement, sink_calls
 from airflow_epochs.coordinator.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import RAISED_BY_USERS
 from airflow_epochs.model import CompleteRecord, Marker, Receipt, TransactionId
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks import from_spec, is_built_in
 
 log = secrecy.logger(__name__)
 
@@ -49,7 +49,7 @@ class Place:
     Attributes:
         before: The record of the newest complete epoch.
         asked: The places on receipts that were compared with this one, and whether they may be the same.
-        told: Sink -> the newest epoch that markers beside the rows tell of; None: no marker is left.
+        told: Sink -> the newest epoch that markers beside the rows tell of; None: no marker tells.
         unmarked: The sinks that have no marker of their own any more.
     """
 
@@ -67,7 +67,7 @@ class Place:
 
     # -- epochs that were waived ---------------------------------------------------------------------------------
 
-    def late_since(self, first: int = 0) -> Iterator[Written]:
+    def late_since(self, first: int) -> Iterator[Written]:
         """Of each other sink, the waived transaction, of the epoch ``first`` or a later one, that landed here."""
         for other in self.before.waived:
             waived = [txn for txn in self.before.may_show(other) if TransactionId.parse(txn).epoch >= first]
@@ -108,12 +108,12 @@ class Place:
         """Whether the rows of the waived transaction that the sink ``other`` shows came here. It has no receipt."""
         if not isinstance(self.sink, Holding):
             return self._is_described(late, name)
-        if not isinstance(other, Positioned):
+        if isinstance(other, Undoable) and other.is_taken_back(self.task.pipeline.name, self.task.env):
+            return False
+        if not isinstance(other, Positioned) or not self._is_beside:
             return True
         last = sink_calls.last_epoch_of(other, self.task.pipeline.name, self.task.env)
-        if last and last.taken_back:
-            return False
-        if last is None or last.receipt is None or not self._is_beside:
+        if last is None or last.receipt is None:
             return True
         return self._holds_newest(name) if last.elsewhere else self._may_hold(self.sink, last.receipt)
 
@@ -143,9 +143,22 @@ class Place:
     def _limit(self, other: str, first: int) -> int:
         """No record of a later epoch need be read; 0: no record at all."""
         newest = self._newest(other)
-        if newest < first or self._is_beside:
+        if newest < first or (self._is_beside and not self._is_elsewhere(other)):
             return newest
         return min(self._told_here(other) or 0, newest)
+
+    def _is_elsewhere(self, other: str) -> bool:
+        """Whether all epochs of a sink went to another kind of place, such as Delta tables, as the ledger has it.
+
+        Only a sink that ``adopt-sink`` gave a new place may have changed its kind.
+        """
+        txn = self._newest_txn(other)
+        opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
+        described = opened.sinks.get(other) if opened else None
+        if described is None or other in self.before.adopted_in:
+            return False
+        kinds = (described.spec, self.sink.spec())
+        return kinds[0]["kind"] != kinds[1]["kind"] and all(map(is_built_in, kinds))
 
     def _got(self, record: CompleteRecord, other: str) -> bool:
         """Whether the rows of an epoch may have come here under another name. No, if that sink took no part in it."""
@@ -165,8 +178,7 @@ class Place:
     def _told_of(self, other: str) -> int | None:
         """As ``told``. If the marker here is not the newest one, the sink may have had it in another table or topic.
 
-        If it is in neither, the place may have gone back to before the sink's first epoch. Then the newest marker of
-        any other sink is older than that epoch.
+        If it is in neither, the place may have gone back to before the sink's first epoch.
         """
         if other not in self.told:
             here, then = self._told_here(other), self._on_record(other, self._newest_txn(other))
@@ -175,11 +187,16 @@ class Place:
         return self.told[other]
 
     def _told_by_others(self, other: str, then: Sink | None) -> int | None:
-        """The newest epoch that a marker of any name tells of, where that of ``other`` should be."""
+        """The newest epoch that a marker of any name tells of, where that of ``other`` should be.
+
+        None if ``other`` had rows by then: so its marker alone is gone, and the other sinks took no part since.
+        """
         self.unmarked.add(other)
         names = self.before.markers.keys() - {other}
         found = [self._marker_on_record(each) for name in sorted(names) if (each := self._alike(name, then))]
-        return max((marker.epoch for marker in found if marker), default=None)
+        newest = max((marker.epoch for marker in found if marker), default=0)
+        record = self.task.ledger.complete_record(newest) if newest else None
+        return newest if record and other not in record.markers else None
 
     def _told_here(self, other: str) -> int | None:
         alike = self._alike(other)

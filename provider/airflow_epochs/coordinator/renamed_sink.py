@@ -58,7 +58,8 @@ def _twice(task: TaskTry, sink: Sink, found: Written, first: int, epoch: int) ->
 _IF_LACKING = (
     " But if the table or topic lacks some of these rows, put the marker of the newest epoch that it has back, under "
     "the old name: if the sink has that name in the DAG, the error of `open` says how. Then let `backfill` of the new "
-    "name begin with the epoch after that."
+    "name begin with the epoch after that. If it has no rows of the old name at all, give the sink a new table or "
+    "topic, and move there what else the old one has."
 )
 
 

@@ -6,7 +6,7 @@ rows and compact files, and part of the table may be their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
@@ -35,11 +35,13 @@ class ForeignChange:
         version: The entry's version.
         what: The operation, as ``DESCRIBE HISTORY`` names it.
         built_on: Whether the sink has committed after it.
+        back_to: The earlier version to which it led the table back, if it is a RESTORE that names one.
     """
 
     version: int
     what: str
     built_on: bool = False
+    back_to: int | None = None
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.what})"
@@ -58,7 +60,7 @@ def foreign_changes(files: Files, app: App, since: int, ledger_id: str | None = 
             break
         if app.epoch.encode() in entry and _is_signed(entry, app):
             own = version
-            found = [ForeignChange(change.version, change.what, built_on=True) for change in found]
+            found = [replace(change, built_on=True) for change in found]
         elif any(word in entry for word in _WORTH_A_LOOK):
             found = _after(found, version, list(actions_of(entry)), own, app, ledger_id)
     return found
@@ -76,7 +78,7 @@ def _after(
         back_to = _number(how.get("version"))
         if back_to is not None and back_to >= own:
             return [change for change in found if change.version <= back_to]
-        return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}")]
+        return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}", back_to=back_to)]
     in_part = str(how.get(_DYNAMIC)).lower() == "true" and "REPLACE" not in operation
     writer = next((pipeline_of(told.get("app", "")) for action in actions if (told := user_metadata_of(action))), None)
     same_name = writer is not None and writer == pipeline_of(app.epoch)

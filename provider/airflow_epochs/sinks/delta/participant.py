@@ -6,7 +6,6 @@ One module for each part: ``ready``, ``stage``, ``vote``, ``commit``, ``cleanup`
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import partial
 
 from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt, StagedSample
@@ -98,8 +97,7 @@ class DeltaParticipant(Whereabouts):
             commit = spark_commit.found_in(told) if told.marker.txn else None
             return self._as_told(spark_commit.marker_in(told), commit, "")
         target = self.look(self.location(), pipeline)
-        last = self._as_told(target.marker, target.newest_commit, target.location.url)
-        return replace(last, taken_back=_is_taken_back(target)) if last else None
+        return self._as_told(target.marker, target.newest_commit, target.location.url)
 
     def _as_told(self, marker: Marker | None, commit: FoundCommit | None, url: str) -> LastEpoch | None:
         if marker is None:
@@ -117,6 +115,22 @@ class DeltaParticipant(Whereabouts):
             watermarks=watermarks,
             event_times=times,
         )
+
+    def is_taken_back(self, pipeline: str) -> bool:
+        """Whether the table is empty, or the last that befell all its rows is a RESTORE to before the newest commit.
+
+        False for a table of a catalog. An overwrite may have kept the rows.
+        """
+        if self.sink.in_catalog:
+            return False
+        target = self.look(self.location(), pipeline)
+        commit = target.newest_commit
+        if commit is None or commit.version is None:
+            return False
+        if target.table is not None and not target.table.file_uris():
+            return True
+        changes = foreign_changes(target.location.files, target.app, commit.version)
+        return bool(changes) and changes[-1].back_to is not None
 
     def diagnose(self, seen: Disagreement) -> Corrupt | None:
         """Why the marker is not the expected one."""
@@ -156,12 +170,3 @@ class DeltaParticipant(Whereabouts):
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         return upkeep.maintain(self, pipeline, epoch)
-
-
-def _is_taken_back(target: Target) -> bool:
-    """Whether a RESTORE or an overwrite has undone the newest commit, or the table is empty."""
-    commit = target.newest_commit
-    if commit is None or commit.version is None:
-        return False
-    is_empty = target.table is not None and not target.table.file_uris()
-    return is_empty or bool(foreign_changes(target.location.files, target.app, commit.version))

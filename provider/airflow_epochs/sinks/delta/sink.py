@@ -355,6 +355,10 @@ class DeltaSink:
         """What the commit of the marker's epoch says, in the table's log; for a catalog table, Spark is asked."""
         return self._participant(env).last_epoch(pipeline)
 
+    def is_taken_back(self, pipeline: str, env: Environment) -> bool:
+        """Whether the table is empty, or a RESTORE has led it back to before the marker's commit."""
+        return self._participant(env).is_taken_back(pipeline)
+
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         """Explain the marker from the table's identity, history and log."""
         return self._participant(env).diagnose(disagreement)
