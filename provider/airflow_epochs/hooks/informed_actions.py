@@ -56,10 +56,8 @@ class Waive(actions.Waive):
 
     def is_shown(self, ledger: Ledger, view: EpochView) -> bool:
         """Ask the sink, as the ledger describes it. It may be gone, or hang: that is why it is waived."""
-        late, env = (
-            TimeoutError(f"It has not answered within {ANSWERS_WITHIN_S:g} s."),
-            AirflowEnvironment(SparkConnect()),
-        )
+        late = TimeoutError(f"It has not answered within {ANSWERS_WITHIN_S:g} s.")
+        env = AirflowEnvironment(SparkConnect())
         try:
             sink = self._sink(ledger, view)
             found = bounded(lambda: sink_calls.marker_of(sink, self.pipeline, env), ANSWERS_WITHIN_S, late)
