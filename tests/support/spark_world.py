@@ -38,7 +38,6 @@ FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.ui.explainMode": "simple",  # each query writes its plan for a page that nobody opens
     # the logs of a thousand tables, each with its plans, would fill the heap: an hour long, by default
     "spark.databricks.delta.delta.log.cacheSize": "50",
     # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here
