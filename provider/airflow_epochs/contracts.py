@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import (
@@ -472,6 +472,11 @@ class ByInterval(Protocol):
     def read_until(self, state: JsonDict) -> datetime | None:
         """The end of the interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: it had none."""
         ...
+
+
+def is_by_interval(source: object) -> TypeGuard[ByInterval]:
+    """Whether the epochs of a source belong to the data intervals of their runs. Needs no connection."""
+    return isinstance(source, ByInterval) and source.by_interval()
 
 
 @runtime_checkable

@@ -14,9 +14,8 @@ from airflow_epochs.testing import MemorySource
 MIDNIGHT, HOUR = datetime(2026, 1, 31, tzinfo=timezone.utc), timedelta(hours=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hourly(MemorySource):
-    """One partition, whose n-th record is of hour n. Plans as KafkaSource does."""
+class ByTheHour:
+    """What a source says of its epochs, as KafkaSource does. The n-th record of a partition is of hour n."""
 
     def by_interval(self) -> bool:
         return True
@@ -26,7 +25,16 @@ class Hourly(MemorySource):
 
     def read_until(self, state: JsonDict) -> datetime | None:
         covered = by_interval.coverage_of(state)
-        return covered.end if covered else None
+        return covered.end if covered and not covered.went_back else None
+
+    @staticmethod
+    def hour_of(time: datetime) -> int:
+        return int((time - MIDNIGHT).total_seconds()) // 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hourly(ByTheHour, MemorySource):
+    """One partition. Plans as KafkaSource does."""
 
     def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
         at = by_interval.require_interval(past.interval)
@@ -38,10 +46,6 @@ class Hourly(MemorySource):
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
         return moved_back(position, offsets)
-
-    @staticmethod
-    def hour_of(time: datetime) -> int:
-        return int((time - MIDNIGHT).total_seconds()) // 3600
 
 
 def moved_back(position: Position, offsets: Mapping[str, Mapping[int, int]]) -> Move:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from airflow_epochs.testing import Crash, run_epoch
 from tests.support.environment import Action
 from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
 from tests.support.faults_world import DiskWorld, crash
-from tests.support.hourly import HOUR, MIDNIGHT, moved_back
+from tests.support.hourly import HOUR, MIDNIGHT, ByTheHour, moved_back
 from tests.support.one_task import run_in_one_task
 
 ME = Account(who="me", why="a mistake in the transform", host="here")
@@ -41,34 +40,20 @@ class MovedFile(FileSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HourlyFile(MovedFile):
-    """The n-th record of each partition is of hour n. Plans as KafkaSource does with ``missed="refuse"``."""
-
-    def by_interval(self) -> bool:
-        return True
-
-    def is_of(self, state: JsonDict, interval: Interval) -> bool:
-        return by_interval.is_of(state, interval)
-
-    def read_until(self, state: JsonDict) -> datetime | None:
-        covered = by_interval.coverage_of(state)
-        return covered.end if covered and not covered.went_back else None
+class HourlyFile(ByTheHour, MovedFile):
+    """Plans as KafkaSource does with ``missed="refuse"``."""
 
     def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
         at, state = by_interval.require_interval(past.interval), position.state if position else {}
         covered = by_interval.coverage_of(state)
         by_interval.require_unread(at, covered, past.epochs())
         known = ends_of(position.ranges) if position else {}
-        first, behind = ({(TOPIC, p): _hour_of(time) for p in PARTITIONS} for time in (at.start, at.end))
+        first, behind = ({(TOPIC, p): self.hour_of(time) for p in PARTITIONS} for time in (at.start, at.end))
         begins = {p: known.get((TOPIC, p), first[TOPIC, p]) for p in PARTITIONS}
         full: Ranges = {TOPIC: tuple(OffsetRange(p, begin, len(self._records(p))) for p, begin in begins.items())}
         ranges, _ = by_interval.plan(at, covered, full, first, behind, refuse_missed=True)
         interval = by_interval.recorded(at, covered, by_interval.began_of(state))
         return PlannedEpoch(ranges=ranges, state={by_interval.KEY: interval})
-
-
-def _hour_of(time: datetime) -> int:
-    return int((time - MIDNIGHT).total_seconds()) // 3600
 
 
 def of_hour(hour: int) -> Interval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
-from airflow_epochs.contracts import ByInterval
+from airflow_epochs.contracts import ByInterval, is_by_interval
 from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.series import newest
 from airflow_epochs.coordinator.task import TaskTry
@@ -52,7 +52,7 @@ def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
 
 def _blocks(task: TaskTry) -> bool:
     source, chosen = task.pipeline.source, task.pipeline.on_failed_epoch
-    return chosen == BLOCK if chosen else isinstance(source, ByInterval) and source.by_interval()
+    return chosen == BLOCK if chosen else is_by_interval(source)
 
 
 def _may_have(task: TaskTry, view: EpochView, run: Run) -> bool:

@@ -14,7 +14,6 @@ from pathlib import Path
 from airflow_epochs import secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import (
-    ByInterval,
     Environment,
     Lagging,
     Limits,
@@ -26,6 +25,7 @@ from airflow_epochs.contracts import (
     SparkJob,
     Stateful,
     WithSchemas,
+    is_by_interval,
 )
 from airflow_epochs.coordinator import (
     code_changes,
@@ -268,7 +268,7 @@ def _input(state: _State) -> str:
             renamed_pipeline.require_new_input(task, view.number, state.planned, view.open)
             return f"All records of epoch {view.number} can be read."
         position = _position(state)
-        if isinstance(task.pipeline.source, ByInterval) and task.pipeline.source.by_interval():
+        if is_by_interval(task.pipeline.source):
             return _input_of_intervals(state, position)
         try:
             state.planned, *_ = opening.next_input(task, state.before, position, Limits(wait_at_most=0))

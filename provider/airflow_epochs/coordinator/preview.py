@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import (
-    ByInterval,
     Limits,
     PlannedEpoch,
     Position,
@@ -20,6 +19,7 @@ from airflow_epochs.contracts import (
     SinkAttempt,
     StagedSample,
     Versioned,
+    is_by_interval,
 )
 from airflow_epochs.coordinator import opening, schemas, sink_specs, state_tables
 from airflow_epochs.coordinator.task import TaskTry
@@ -139,7 +139,7 @@ def _next_input(
 ) -> tuple[PlannedEpoch, str, Watermarks]:
     """The input of a new epoch, of at most ``records`` records if the source counts them."""
     source, name = task.pipeline.source, task.pipeline.name
-    if isinstance(source, ByInterval) and source.by_interval():
+    if is_by_interval(source):
         raise _has_no_interval(task, view.number)
     of_versions = isinstance(source, Versioned)
     limits = Limits(wait_at_most=0) if of_versions else Limits(max_records=records, min_records=1, wait_at_most=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_epochs.contracts import ByInterval, PlannedEpoch, Position
+from airflow_epochs.contracts import PlannedEpoch, Position, is_by_interval
 from airflow_epochs.coordinator import renamed_wording
 from airflow_epochs.coordinator.former_pipelines import Former, Partition, Rows, formers
 from airflow_epochs.coordinator.task import TaskTry
@@ -104,6 +104,6 @@ def _furthest(found: Sequence[Former], now: Position) -> dict[Partition, int]:
 
 def _is_earliest(task: TaskTry, starting: object) -> bool:
     source = task.pipeline.source
-    if isinstance(source, ByInterval) and source.by_interval():
+    if is_by_interval(source):
         return False  # the interval of the run says where the input begins
     return str(starting or source.spec().get("starting", "")).strip().lower() == "earliest"

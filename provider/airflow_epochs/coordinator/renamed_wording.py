@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import ByInterval, Position, Stateful
+from airflow_epochs.contracts import ByInterval, Position, Stateful, is_by_interval
 from airflow_epochs.coordinator.former_pipelines import Former, Partition, Rows, ending
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
@@ -186,7 +186,7 @@ class _GoingOn:
         source = self.task.pipeline.source
         if self.epoch > 1:
             how = self._by_command()
-        elif isinstance(source, ByInterval) and source.by_interval():
+        elif is_by_interval(source):
             how = self._by_time(source)
         else:
             how = f"To go on after its rows, also set `starting` of the source to {self._offsets()}"

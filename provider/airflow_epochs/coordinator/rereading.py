@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from airflow_epochs.contracts import ByInterval, Interval
+from airflow_epochs.contracts import ByInterval, Interval, is_by_interval
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
@@ -35,7 +35,7 @@ def as_known(task: TaskTry, run: Run, *, begins: bool = False) -> Run:
     its other tasks still work on the epoch that did so.
     """
     source = task.pipeline.source
-    if not isinstance(source, ByInterval) or not source.by_interval():
+    if not is_by_interval(source):
         return run
     return known_by(task.ledger, source, run, task.interval, begins=begins)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import ByInterval, Environment, LeavingOut, Movable, Move, Position
+from airflow_epochs.contracts import ByInterval, Environment, LeavingOut, Movable, Move, Position, is_by_interval
 from airflow_epochs.coordinator import orders, rereading
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.errors import Refused, filled
@@ -86,7 +86,7 @@ def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> boo
 
 def next_step(pipeline: str, source: object, restoration: Restoration | None = None) -> str:
     """What the operator has to do then. ``source``: what the next runs read."""
-    by_intervals = isinstance(source, ByInterval) and source.by_interval()
+    by_intervals = is_by_interval(source)
     if not (restoration and restoration.points):
         return filled(_NEXT_INTERVAL if by_intervals else _NEXT, PIPELINE=pipeline)
     return filled(_RESTORES_BY_INTERVALS if by_intervals else _RESTORES, PIPELINE=pipeline)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import ByInterval
+from airflow_epochs.contracts import is_by_interval
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.ledger import Ledger
@@ -47,7 +47,7 @@ def is_at_its_end(task: TaskTry, epoch: int) -> bool:
     if record.only_restored:
         return True
     source = task.pipeline.source
-    if not isinstance(source, ByInterval) or not source.by_interval():
+    if not is_by_interval(source):
         return False
     at = task.interval()
     return at is None or at.start >= at.end or source.is_of(record.source_state, at)
@@ -58,9 +58,7 @@ def has_next_run(task: TaskTry, error: EpochError) -> bool:
 
     It has not ended where epochs belong to data intervals: the run has not read its own, as ``is_at_its_end`` has told.
     """
-    source = task.pipeline.source
-    by_interval = isinstance(source, ByInterval) and source.by_interval()
-    return error.code is codes.EPOCH_BLOCKED and not by_interval
+    return error.code is codes.EPOCH_BLOCKED and not is_by_interval(task.pipeline.source)
 
 
 def put_end(ledger: Ledger, run: Run, number: int, epoch: int) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
-from airflow_epochs.contracts import ByInterval
+from airflow_epochs.contracts import ByInterval, is_by_interval
 from airflow_epochs.coordinator import admin, pausing, rereading
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
@@ -139,7 +139,7 @@ class Retry:
             return found[1] == "data_interval"
         opened = newest_opened(ledger)
         source = source_in(opened.source) if opened else None
-        return isinstance(source, ByInterval) and source.by_interval()
+        return is_by_interval(source)
 
     def _blocks(self, by_interval: bool) -> bool:
         """Whether no other run may finish an epoch."""
