@@ -95,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         "<= for ==: a sink that is behind is taken for one that is where it should be",
-        [("model/__init__.py", "        return Shown.BEHIND\n", "        return Shown.EXPECTED\n")],
+        [("model/marker.py", "        return Shown.BEHIND\n", "        return Shown.EXPECTED\n")],
         [RESTORED],
     ),
     Mutation(
@@ -170,7 +170,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the transaction id is not compared: the epoch's number is enough",
-        [("model/__init__.py", "return Shown.EXPECTED if is_it else Shown.ANOTHER", "return Shown.EXPECTED")],
+        [("model/marker.py", "return Shown.EXPECTED if is_it else Shown.ANOTHER", "return Shown.EXPECTED")],
         [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
@@ -683,7 +683,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the digest of schemas leaves out of which kind they are",
-        [("model/__init__.py", "[number, each.kind, each.text, each.flaw]", "[number, each.text, each.flaw]")],
+        [("model/schema.py", "[number, each.kind, each.text, each.flaw]", "[number, each.text, each.flaw]")],
         [SCHEMAS],
     ),
     Mutation(
