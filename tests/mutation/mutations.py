@@ -57,7 +57,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit that was lost after its receipt is not done again",
-        [("coordinator/coordinator.py", "return Promise(self.task, view, name).keep()", "return receipt")],
+        [("coordinator/completing.py", "return Promise(task, view, name).keep()", "return receipt")],
         [LOST],
     ),
     Mutation(
@@ -140,8 +140,8 @@ MUTATIONS = [
                 "        receipt = promise.keep()\n",
             ),
             (
-                "coordinator/coordinator.py",
-                "holding[name] = self._shown_again(view, name, receipt)",
+                "coordinator/completing.py",
+                "holding[name] = _shown_again(task, view, name, receipt)",
                 "holding[name] = receipt",
             ),
         ],
@@ -362,8 +362,8 @@ MUTATIONS = [
         "a sink without a receipt may be completed though it shows nothing of the epoch",
         [
             (
-                "coordinator/coordinator.py",
-                "holding[name] = self._shown_again(view, name, receipt)",
+                "coordinator/completing.py",
+                "holding[name] = _shown_again(task, view, name, receipt)",
                 "holding[name] = receipt",
             )
         ],
@@ -656,7 +656,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an epoch does not say that a command moved its input",
-        [("coordinator/coordinator.py", "moved_in(opened, before)", "before.moved_in if before else 0")],
+        [("coordinator/completing.py", "moved_in(opened, before)", "before.moved_in if before else 0")],
         [ORDERS],
     ),
     Mutation(
