@@ -38,6 +38,7 @@ EVENT_TIME = "tests/unit/test_event_time.py"
 STATE_LOG = "tests/unit/test_state_log.py"
 LEDGER = "tests/unit/test_ledger.py"
 ORDERS = "tests/unit/test_orders.py"
+TOGETHER = "tests/unit/test_orders_together.py"
 SCHEMAS = "tests/unit/test_schemas_on_record.py"
 AVRO_SCHEMAS = "tests/unit/test_avro_schemas.py"
 STATISTICS = "tests/unit/test_file_statistics.py"
@@ -622,6 +623,21 @@ MUTATIONS = [
         "an aborted attempt that obeyed a command is opened again from where the epoch before ended",
         [("coordinator/orders.py", "self.order or self.before", "self.before")],
         [ORDERS],
+    ),
+    Mutation(
+        "an outlook is counted from where an earlier command of the epoch would begin",
+        [("coordinator/orders.py", "Position.after(self.before)", "Position.after(self.order or self.before)")],
+        [TOGETHER, "-k", "where_the_last_epoch_ended"],
+    ),
+    Mutation(
+        "a table that goes back is counted as if it stayed",
+        [("coordinator/outlook.py", "    if name in back.points:", "    if False:")],
+        [TOGETHER, "-k", "same_names"],
+    ),
+    Mutation(
+        "an epoch's record has what a later command has called off",
+        [("model/obeying.py", "    if not later:", "    if True:")],
+        [TOGETHER, "-k", "same_names"],
     ),
     Mutation(
         "a command is told to be recorded although a run opened the epoch first",

@@ -13,7 +13,8 @@ from airflow_epochs.contracts import Move, PlannedEpoch, Position
 from airflow_epochs.coordinator import staging
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.order_wording import told
-from airflow_epochs.coordinator.orders import NO_RESTORATION, standing
+from airflow_epochs.coordinator.orders import standing
+from airflow_epochs.coordinator.outlook import outlook
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import CompleteRecord, OffsetRange, OpenRecord, Ranges, Run
@@ -81,10 +82,17 @@ def test_reading_again_tells_that_the_watermark_stays_and_what_that_means() -> N
     finish(coordinator(scenario, event_time), run(2), 90, 90)
     now = standing(scenario.ledger, "orders")
     here = Position.after(now.before) or Position(ranges={}, state={})
-    back = Move(position=here, again={"orders": (OffsetRange(0, 0, 1),)})
-    words = "\n".join(told(scenario.ledger, now, back, NO_RESTORATION))
+    begin = Position(ranges={"orders": (OffsetRange(0, 0, 0),)}, state={})
+    back = Move(position=begin, again={"orders": (OffsetRange(0, 0, 1),)})
+
+    def words_of(move: Move) -> str:
+        return "\n".join(
+            told(scenario.ledger, now, outlook(scenario.ledger, now, MemorySource(world="", topics=()), move))
+        )
+
+    words = words_of(back)
     assert "The watermark does not go back. Rows up to it, at least to 2026-01-01T12:00:29.999999+00:00, are" in words
-    assert "watermark" not in "\n".join(told(scenario.ledger, now, Move(position=here), NO_RESTORATION))
+    assert "watermark" not in words_of(Move(position=here))
 
 
 def test_an_epochs_now_is_the_time_after_the_source_has_waited_for_data(monkeypatch: pytest.MonkeyPatch) -> None:

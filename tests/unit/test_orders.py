@@ -17,6 +17,7 @@ from airflow_epochs.contracts import Before, Environment, Limits, Movable, Move,
 from airflow_epochs.coordinator import admin, order_wording, orders, rewinding, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.outlook import Outlook, outlook
 from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger import run_ids
@@ -72,7 +73,8 @@ class NoLongerRead(MemorySource):
             raise Refused("Its records are gone.", code=codes.OFFSETS_UNUSABLE)
         ends = ends_of(position.ranges)
         again = {t: tuple(OffsetRange(p, to, ends[t, p]) for p, to in of.items()) for t, of in offsets.items()}
-        return Move(position=position, again=again, ahead=again)
+        there = {t: tuple(r._replace(end=r.start) for r in of) for t, of in again.items()}
+        return Move(position=Position(ranges=there, state=position.state), again=again, ahead=again)
 
 
 def standing(scenario: Scenario) -> orders.Standing:
@@ -87,13 +89,32 @@ def replanned(scenario: Scenario, at: orders.Standing | None = None) -> OpenReco
 
 def moved(scenario: Scenario, partition: int, offset: int) -> OpenRecord:
     """As ``skip --offsets`` puts it, for one partition."""
-    at, source = standing(scenario), scenario.pipeline.source
-    assert isinstance(source, Before)
-    position = at.position(source)
+    at = standing(scenario)
+    return orders.put(
+        scenario.ledger, at, "skip", ME, looked(scenario, at, to_offset(scenario, partition, offset)).move
+    )
+
+
+def to_offset(scenario: Scenario, partition: int, offset: int) -> Move:
+    """One partition goes on at an offset."""
+    position = standing(scenario).position(before(scenario))
     there = OffsetRange(partition, offset, offset)
     ranges = tuple(there if r.partition == partition else r for r in position.ranges["orders"])
-    move = Move(position=Position(ranges={"orders": ranges}, state=position.state), ahead={"orders": (there,)})
-    return orders.put(scenario.ledger, at, "skip", ME, move)
+    again = tuple(OffsetRange(partition, offset, r.end) for r in position.ranges["orders"] if r.partition == partition)
+    back = {"orders": again} if again[0].start < again[0].end else {}
+    return Move(
+        position=Position(ranges={"orders": ranges}, state=position.state), again=back, ahead={"orders": (there,)}
+    )
+
+
+def before(scenario: Scenario) -> Before:
+    source = scenario.pipeline.source
+    assert isinstance(source, Before)
+    return source
+
+
+def looked(scenario: Scenario, at: orders.Standing, move: Move, back: orders.Restoration | None = None) -> Outlook:
+    return outlook(scenario.ledger, at, before(scenario), move, restoration=back)
 
 
 def aborted(scenario: Scenario, number: int) -> OpenRecord:
@@ -231,36 +252,32 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
     at, source = standing(scenario), NoLongerRead(scenario.world.name, kept)
     move = rewinding.to_epoch(scenario.ledger, at, cast(Movable, source), 1, MemoryEnvironment())
     tables = orders.Restoration(epoch=1, points={"orders": RestorePoint(epoch=1, version=0)})
-    lines = order_wording.told(scenario.ledger, at, move, tables if restored else orders.NO_RESTORATION)
+    look = outlook(scenario.ledger, at, source, move, restoration=tables if restored else None)
+    lines = order_wording.told(scenario.ledger, at, look)
     assert f"  {line.format('6 offsets, orders[0] [5, 8), orders[1] [5, 8)')}" in lines
     assert "  there to be read now: nothing" in lines
     assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
 
 
-def told_of(scenario: Scenario, start: int, end: int) -> list[str]:
-    """What a rewind of partition 0 from ``end`` to ``start`` tells of rows that come, and come twice."""
-    at, source = standing(scenario), scenario.pipeline.source
-    assert isinstance(source, Before)
-    move = Move(position=at.position(source), again={"orders": (OffsetRange(0, start, end),)})
-    lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+def told_of(scenario: Scenario, start: int) -> list[str]:
+    """What a rewind of partition 0 to ``start`` tells of rows that come, and come twice."""
+    at = standing(scenario)
+    lines = order_wording.told(scenario.ledger, at, looked(scenario, at, to_offset(scenario, 0, start)))
     return [line.strip() for line in lines if "read again" in line or "not read" in line]
 
 
 def test_a_rewind_tells_which_rows_any_complete_epoch_has_read_over_all_commands_before(scenario: Scenario) -> None:
-    assert told_of(scenario, 3, 5) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
+    assert told_of(scenario, 3) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
     moved(scenario, 0, 6)
-    assert told_of(scenario, 3, 6) == [
-        "not read by any epoch yet: 1 offsets, orders[0] [5, 6)",
-        "read again, so their rows come twice: 2 offsets, orders[0] [3, 5)",
-    ]
+    assert told_of(scenario, 3) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
     assert scenario.airflow_run(run(2)) is None
-    assert told_of(scenario, 3, 7) == [
+    assert told_of(scenario, 3) == [
         "not read by any epoch yet: 1 offsets, orders[0] [5, 6)",
         "read again, so their rows come twice: 3 offsets, orders[0] [3, 5), orders[0] [6, 7)",
     ]
     moved(scenario, 0, 4)
     assert scenario.airflow_run(run(3)) is None
-    assert told_of(scenario, 3, 7) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+    assert told_of(scenario, 3) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_read(scenario: Scenario) -> None:
@@ -268,9 +285,9 @@ def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_rea
     assert isinstance(source, Before)
     position = at.position(source)
     orders.put(scenario.ledger, at, "reset-source", ME, Move(position=position, left=position.ranges))
-    assert told_of(scenario, 3, 5) == ["not read by any epoch yet: 2 offsets, orders[0] [3, 5)"]
+    assert told_of(scenario, 3) == ["not read by any epoch yet: 2 offsets, orders[0] [3, 5)"]
     assert scenario.airflow_run(run(2)) is None
-    assert told_of(scenario, 3, 7) == [
+    assert told_of(scenario, 3) == [
         "not read by any epoch yet: 2 offsets, orders[0] [3, 5)",
         "read again, so their rows come twice: 2 offsets, orders[0] [5, 7)",
     ]
@@ -282,7 +299,7 @@ def test_a_rewind_tells_that_all_rows_come_twice_where_the_ledger_lost_what_was_
     newest = scenario.ledger.complete_record(2)
     assert newest
     scenario.ledger.put(replace(rebuilt_to(newest), sinks={}))
-    assert told_of(scenario, 3, 7) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+    assert told_of(scenario, 3) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scenario: Scenario) -> None:
@@ -302,7 +319,9 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
         "own": SinkPlan(spec={"kind": "my.Sink"}, previous=None)
     }
     at = replace(at, newest=replace(at.newest, sinks=plans))
-    move = Move(position=at.position(source), again={"orders": (OffsetRange(0, 5, 8),)})
+    back = {"orders": tuple(OffsetRange(partition, 5, 7) for partition in (0, 1))}
+    there = {"orders": tuple(OffsetRange(partition, 5, 5) for partition in (0, 1))}
+    move = Move(position=Position(ranges=there, state=at.position(source).state), again=back)
     once = "nothing comes twice: the newer row of a key takes the place of the older one"
     latest = "nothing comes twice: a row takes the place of the row with its key. But without `sequence_by`, a key may "
     counted = "the clauses of `merge` work on these rows once more: what they count is counted again; a key may "
@@ -310,7 +329,7 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
     overwritten = "nothing comes twice: the rows of each epoch take the place of all rows"
     points = {"orders": RestorePoint(epoch=1, version=0)}
     tables = orders.Restoration(epoch=1, points=points, stay=tuple(plans))
-    lines = order_wording.told(scenario.ledger, at, move, tables)
+    lines = order_wording.told(scenario.ledger, at, looked(scenario, at, move, tables))
     cut = (
         "have one row in an epoch. If the next epoch reads more of it, it is aborted: then type `airflow epochs replan "
         "orders --why …`, and let epochs be smaller until they have read all of this (`max_records` of topics, also as "
@@ -326,7 +345,7 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
         f"  sink overwritten stays as it is: {overwritten}",
         "  sink own stays as it is: it gets the rows of epoch 2 once more",
     ]
-    lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+    lines = order_wording.told(scenario.ledger, at, looked(scenario, at, move))
     assert [line for line in lines if "but in sink" in line] == [
         f"  but in sink counted, {counted}{cut}",
         f"  but in sink days, {days}",
@@ -344,9 +363,8 @@ def test_a_rewind_tells_a_command_for_each_state_and_tells_of_none_once_the_comm
         at, source = standing(scenario), scenario.pipeline.source
         assert isinstance(source, Before)
         at = replace(at, newest=replace(at.newest, state={name: StatePin(version=1) for name in ("days", "hours")}))
-        move = Move(position=at.position(source), again={"orders": (OffsetRange(0, 3, 5),)})
-        lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
-        return [line for line in lines if "The state counts" in line or "adopt-sink" in line]
+        lines = order_wording.told(scenario.ledger, at, looked(scenario, at, to_offset(scenario, 0, 3)))
+        return [line for line in lines if "The state counts" in line or "epochs adopt-sink" in line]
 
     said, *commands = told()
     assert "a second time, too: days, hours. " in said and "point its `table` to a new table in the DAG" in said
@@ -368,7 +386,7 @@ def test_a_move_to_other_topics_tells_which_sinks_drop_what_is_older_than_their_
     position = at.position(source)
 
     def told(move: Move) -> list[str]:
-        lines = order_wording.told(scenario.ledger, at, move, orders.NO_RESTORATION)
+        lines = order_wording.told(scenario.ledger, at, looked(scenario, at, move))
         return [line for line in lines if "drops what is older" in line]
 
     (line,) = told(Move(position=position, left=position.ranges))

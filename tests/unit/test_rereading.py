@@ -13,6 +13,7 @@ from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import orders, rereading, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.outlook import outlook
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Fenced, NoNewData, Refused
 from airflow_epochs.hooks import passed_on
@@ -86,7 +87,7 @@ class Hours:
         again: Ranges = {"orders": (OffsetRange(0, to, was),)}
         back_to = (MIDNIGHT + to * HOUR).isoformat()
         move = Move(position=Position(ranges=there, state={}), again=again, ahead=again, back_to=back_to)
-        orders.put(self.ledger, at, "rewind", ME, move)
+        orders.put(self.ledger, at, "rewind", ME, outlook(self.ledger, at, self.source, move).move)
 
 
 @pytest.mark.parametrize("on_failed_epoch", [BLOCK, TAKE_OVER])

@@ -26,8 +26,9 @@ from airflow_epochs.commands.asking import (
 from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Movable, Move, backfill_from
 from airflow_epochs.coordinator import admin, orders, rewinding, savepoints
-from airflow_epochs.coordinator.order_wording import planned_anew, told
+from airflow_epochs.coordinator.order_wording import outcome, planned_anew, told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
+from airflow_epochs.coordinator.outlook import Outlook, outlook
 from airflow_epochs.errors import EpochError, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
@@ -187,11 +188,12 @@ def replan(args: Namespace) -> None:
     """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
-    move = orders.replan(at, from_spec(at.newest.source))
-    confirm(args, *planned_anew(at), f"Will be recorded: {caller()}, because: {by.why}")
+    source = from_spec(at.newest.source)
+    look = outlook(ledger, at, source, orders.replan(at, source))
+    confirm(args, *planned_anew(ledger, at, look), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
-        orders.put(ledger, at, "replan", by, move)
-    print(rewinding.next_step(args.pipeline, from_spec(at.newest.source)))
+        orders.put(ledger, at, "replan", by, look.move)
+    print(rewinding.next_step(args.pipeline, source, look.restoration))
 
 
 @tells_refusals
@@ -207,11 +209,12 @@ def adopt_sink(args: Namespace) -> None:
             "add --new-table."
         )
         return
-    confirm(args, *_adopted(ledger, at, adoption), f"Will be recorded: {caller()}, because: {by.why}")
+    source = from_spec(at.newest.source)
+    look = outlook(ledger, at, source, Move(position=at.position(source)), adoption=adoption)
+    confirm(args, *_adopted(ledger, at, adoption, look), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
-        move = Move(position=at.position(from_spec(at.newest.source)))
-        orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
-    print(rewinding.next_step(args.pipeline, from_spec(at.newest.source)))
+        orders.put(ledger, at, "adopt-sink", by, look.move, adoption=adoption)
+    print(rewinding.next_step(args.pipeline, source, look.restoration))
 
 
 def _order(
@@ -232,11 +235,12 @@ def _order(
     if rewinding.is_nothing(at, move, restoration) and not anew:
         print("Nothing to do: the pipeline goes on there in any case.")
         return
-    lines = planned_anew(at) if anew else told(ledger, at, move, restoration or NO_RESTORATION)
+    look = outlook(ledger, at, source, move, restoration=restoration)
+    lines = planned_anew(ledger, at, look) if anew else told(ledger, at, look)
     confirm(args, *lines, f"Will be recorded: {caller()}, because: {by.why}")
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
-        orders.put(ledger, at, name, by, move, restoration=restoration)
-    print(rewinding.next_step(args.pipeline, source, restoration))
+        orders.put(ledger, at, name, by, look.move, restoration=restoration)
+    print(rewinding.next_step(args.pipeline, source, look.restoration))
 
 
 def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
@@ -256,18 +260,26 @@ def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
         return newest.source
 
 
-def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
-    if adoption.lacks is None:
-        return _taken_back(at, adoption)
-    first, epochs = adoption.lacks[0], described_epochs(*adoption.lacks)
+def _adopted(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
+    lines = _taken_back(at, adoption) if adoption.lacks is None else _taken(ledger, at, adoption, adoption.lacks, look)
+    return [*lines, *outcome(ledger, at, look)]
+
+
+def _taken(ledger: Ledger, at: Standing, adoption: Adoption, lacks: tuple[int, int], look: Outlook) -> list[str]:
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
-    return [
+    told = (
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
-        f"it is, and goes on with epoch {at.epoch}.",
-        f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption, adoption.lacks)}",
+        f"it is, and goes on with epoch {at.epoch}."
+    )
+    if look.elsewhere:
+        return [told, "  It lacks rows up to there, unless its table has them, as the lines below say of it."]
+    return [
+        told,
+        f"  missing for good, unless its table has them: the rows of {described_epochs(*lacks)}"
+        f"{_rows(ledger, adoption, lacks)}",
         "  To read them again, answer no, and give the sink another name, with "
-        f"{backfill_from(first)} in the DAG instead.",
+        f"{backfill_from(lacks[0])} in the DAG instead.",
     ]
 
 

@@ -20,7 +20,6 @@ class Move:
         lost, again, left: As in ``model.Command``.
         ahead: What can be read now in the partitions that were moved.
         stay: The topics that stay where they are, because they are no longer read, and cannot go back.
-        unread: The topics that go back, although they are no longer read: in case they are read again.
         back_to: As in ``model.Command``.
     """
 
@@ -30,7 +29,6 @@ class Move:
     left: Ranges = field(default_factory=dict)
     ahead: Ranges = field(default_factory=dict)
     stay: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
     back_to: str = ""
 
     @property

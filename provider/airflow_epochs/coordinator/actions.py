@@ -21,7 +21,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import in_words, unfinished
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import DecisionKind, DecisionRecord, attempt_fields, records_upper_bound
+from airflow_epochs.model import DecisionKind, DecisionRecord, attempt_fields, described_epochs, records_upper_bound
 from airflow_epochs.names import no_dag_of
 from airflow_epochs.protocol import State
 
@@ -76,6 +76,7 @@ class Waive:
         return [
             f"Epoch {self.epoch} of pipeline {self.pipeline} will be complete without sink {self.sink}.",
             *self._lost(ledger, view),
+            *self._of_table(view),
             *self._of_state(view),
             *self._left(view),
         ]
@@ -114,6 +115,17 @@ class Waive:
             "A commit that has begun is not stopped by the waiver, and may land later all the same. So end all tasks "
             f"of the epoch that hang, before a sink of another name gets epoch {self.epoch} by `backfill` in the same "
             "table or topic: its rows could come twice.",
+        ]
+
+    def _of_table(self, view: EpochView) -> list[str]:
+        """A table that was to go back keeps its rows, and the next epochs read them again."""
+        if self.sink not in view.opened.restores:
+            return []
+        epoch = view.opened.restored_to
+        since = described_epochs(epoch + 1, view.number - 1)
+        return [
+            f"Its table does not go back to epoch {epoch}: it keeps its rows of {since}. The next epochs read "
+            "them again, so they come twice there, unless the sink replaces them."
         ]
 
     def _of_state(self, view: EpochView) -> list[str]:

@@ -65,7 +65,13 @@ class Standing:
 
     def position(self, source: Before) -> Position:
         """Where the next epoch begins now."""
-        base = Position.after(self.order or self.before)
+        return self._before(source, Position.after(self.order or self.before))
+
+    def without_commands(self, source: Before) -> Position:
+        """Where the next epoch would begin if no command waited."""
+        return self._before(source, Position.after(self.before))
+
+    def _before(self, source: Before, base: Position | None) -> Position:
         planned = self.newest if self.attempt else None
         return source.before(base, planned.ranges if planned else {}, planned.source_state if planned else {})
 
@@ -150,7 +156,7 @@ def put(
     Raises:
         Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
     """
-    restoration = restoration or _standing_restoration(at, adoption)
+    restoration = restoration or ordered_restoration(at, adoption)
     record = _attempt(ledger, at, move, _command(name, by, move, adoption, restoration), adoption, restoration)
     standing, complete = ledger.put(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
@@ -164,12 +170,13 @@ def put(
     return standing
 
 
-def _standing_restoration(at: Standing, adoption: Adoption | None) -> Restoration:
+def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Restoration:
     """That of an earlier command of this epoch, without a sink that is now taken as it is."""
     if at.order is None:
         return NO_RESTORATION
     left = {name: point for name, point in at.order.restores.items() if not (adoption and name == adoption.sink)}
-    return Restoration(epoch=at.order.restored_to, points=left)
+    stay = tuple(sorted(at.newest.sinks.keys() - left.keys())) if at.order.restored_to else ()
+    return Restoration(epoch=at.order.restored_to, points=left, stay=stay)
 
 
 def _attempt(
@@ -249,18 +256,23 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
             pipeline=at.newest.txn.pipeline,
         )
     _require_same_topics(ledger, at, at.before, number)
-    last = Position.of(at.order or at.before)
-    found = ends_of(Position.of(record).named_as_in(last))
+    offsets: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in sorted(ends_at(ledger, at, number, Position.of(at.order or at.before)).items()):
+        offsets.setdefault(topic, {})[partition] = offset
+    return offsets
+
+
+def ends_at(ledger: Ledger, at: Standing, number: int, last: Position) -> dict[tuple[str, int], int]:
+    """As ``ends_after``, of the partitions of ``last``, whatever commands have done since. 0: before all epochs."""
+    record = ledger.complete_record(number) if number else None
+    found = ends_of(Position.of(record).named_as_in(last)) if record else {}
     missing = ends_of(last.ranges).keys() - found.keys()
     for later in range(number + 1, at.epoch):
         complete = ledger.complete_record(later) if missing else None
         starts = starts_of(Position.of(complete).named_as_in(last)) if complete else {}
         found |= {partition: starts[partition] for partition in missing & starts.keys()}
         missing -= starts.keys()
-    offsets: dict[str, dict[int, int]] = {}
-    for topic, partition in sorted(found.keys() & ends_of(last.ranges).keys()):
-        offsets.setdefault(topic, {})[partition] = found[topic, partition]
-    return offsets
+    return {partition: found[partition] for partition in found.keys() & ends_of(last.ranges).keys()}
 
 
 def _require_same_topics(ledger: Ledger, at: Standing, before: CompleteRecord, number: int) -> None:

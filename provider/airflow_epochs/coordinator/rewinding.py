@@ -41,8 +41,7 @@ def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: En
     stay = [topic for topic in moving if _cannot_go_back(source, position, topic, moving[topic], env)]
     back = {topic: of for topic, of in moving.items() if topic not in stay}
     move = source.to_offsets(position, back, env) if back else Move(position=position)
-    unread = tuple(topic for topic in back if _leaves_out(source, topic))
-    return replace(move, stay=tuple(stay), unread=unread, back_to=_end_of(ledger, source, number))
+    return replace(move, stay=tuple(stay), back_to=_end_of(ledger, source, number))
 
 
 def _end_of(ledger: Ledger, source: Movable, number: int) -> str:

@@ -11,6 +11,7 @@ from airflow_epochs.coordinator import orders, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.order_wording import told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Restoration, Standing
+from airflow_epochs.coordinator.outlook import Outlook, outlook
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
@@ -34,13 +35,13 @@ class _Rewinding(ABC):
     attempt: int
 
     @abstractmethod
-    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
+    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
         """Where the source goes, and what happens to the tables. Asks the source; reads only."""
 
     def told(self, ledger: Ledger) -> list[str]:
         """As ``Action.told``."""
-        at, move, restoration = self._planned(ledger)
-        return [*told(ledger, at, move, restoration or NO_RESTORATION), self._source(at)]
+        at, look = self._planned(ledger)
+        return [*told(ledger, at, look), self._source(at)]
 
     def _source(self, at: Standing) -> str:
         """The command looks for the DAG, and so runs DAG files. The API server must not."""
@@ -51,11 +52,11 @@ class _Rewinding(ABC):
 
     def do(self, ledger: Ledger, by: Account) -> str:
         """As ``Action.do``."""
-        at, move, restoration = self._planned(ledger)
-        orders.put(ledger, at, COMMAND, by, move, restoration=restoration)
-        return rewinding.next_step(self.pipeline, from_spec(at.newest.source), restoration)
+        at, look = self._planned(ledger)
+        orders.put(ledger, at, COMMAND, by, look.move, restoration=look.restoration)
+        return rewinding.next_step(self.pipeline, from_spec(at.newest.source), look.restoration)
 
-    def _planned(self, ledger: Ledger) -> tuple[Standing, Move, Restoration | None]:
+    def _planned(self, ledger: Ledger) -> tuple[Standing, Outlook]:
         at = self._standing(ledger)
         with located(self.pipeline):
             move, restoration = self._moved(ledger, at, AirflowEnvironment(SparkConnect()))
@@ -65,7 +66,7 @@ class _Rewinding(ABC):
                 code=codes.NOTHING_TO_REWIND,
                 pipeline=self.pipeline,
             )
-        return at, move, restoration
+        return at, outlook(ledger, at, from_spec(at.newest.source), move, restoration=restoration)
 
     def _standing(self, ledger: Ledger) -> Standing:
         at = orders.standing(ledger, self.pipeline)
@@ -97,7 +98,7 @@ class Rewind(_Rewinding):
         at = orders.standing(ledger, pipeline)
         return cls(pipeline, at.epoch, at.attempt, to_epoch, restore_tables)
 
-    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
+    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
         move = rewinding.to_epoch(ledger, at, from_spec(at.newest.source), self.to_epoch, env)
         return move, orders.restoration(ledger, at, self.to_epoch, env) if self.restore_tables else NO_RESTORATION
 
@@ -119,6 +120,6 @@ class RewindToTime(_Rewinding):
         at = orders.standing(ledger, pipeline)
         return cls(pipeline, at.epoch, at.attempt, to_time)
 
-    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
+    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
         source = from_spec(at.newest.source)
         return source.to_time(at.position(source), self.to_time, env), NO_RESTORATION

@@ -17,6 +17,7 @@ from airflow_epochs.model import (
     OpenRecord,
     SinkPlan,
     WaivedRecord,
+    obeyed,
     reasons_against,
     records_upper_bound,
 )
@@ -210,9 +211,18 @@ def order_in_force(ledger: Ledger, view: EpochView) -> OpenRecord | None:
 
 
 def commands_obeyed(ledger: Ledger, opened: OpenRecord) -> tuple[Command, ...]:
-    """The commands that the epoch of this attempt obeys, oldest first; of an attempt that holds one, with that one."""
+    """The commands that the epoch of this attempt obeys, oldest first; of an attempt that holds one, with that one.
+
+    Each as far as no later one has taken its place.
+    """
+    orders = orders_of(ledger, opened)
+    return tuple(obeyed(order, orders[number:]) for number, order in enumerate(orders, 1))
+
+
+def orders_of(ledger: Ledger, opened: OpenRecord) -> list[OpenRecord]:
+    """The attempts that hold these commands, oldest first, as typed."""
     attempts = [ledger.open_record(opened.txn.epoch, number) for number in range(1, opened.obeys + 1)]
-    return tuple(each.command for each in attempts if each and each.command)
+    return [each for each in attempts if each and each.command]
 
 
 def commands_of(ledger: Ledger, view: EpochView) -> tuple[Command, ...]:

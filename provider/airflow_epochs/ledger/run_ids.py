@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Command, CompleteRecord, Run
 
@@ -89,6 +90,4 @@ def moves_since(ledger: Ledger, epoch: int) -> Iterator[tuple[int, list[Command]
 
 def _standing(ledger: Ledger, view: EpochView) -> list[Command]:
     """The commands that the next epoch obeys."""
-    obeys = view.open.obeys if view.open else 0
-    attempts = (ledger.open_record(view.number, number) for number in range(1, obeys + 1))
-    return [each.command for each in attempts if each and each.command]
+    return list(commands_obeyed(ledger, view.open)) if view.open else []

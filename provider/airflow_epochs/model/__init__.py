@@ -9,6 +9,7 @@ The names are imported from here, whatever file they stand in. A file imports on
     savepoint    a complete epoch that has a name
     dry_run      what a dry run stages
     completion   receipts, waivers, and the end of an epoch
+    obeying      what is left of a command if others follow it
     attempt      one attempt, from its opening to its decision
     command      what an operator orders for the next epoch
     pipeline     what is recorded beside the epochs
@@ -38,6 +39,7 @@ from airflow_epochs.model.marker import (
     described_epochs,
     described_transaction,
 )
+from airflow_epochs.model.obeying import obeyed
 from airflow_epochs.model.pipeline import (
     AcknowledgedRecord,
     PauseRecord,
@@ -131,6 +133,7 @@ __all__ = [
     "empty_at_ends",
     "ends_of",
     "moved_in",
+    "obeyed",
     "process_of",
     "reasons_against",
     "records_upper_bound",

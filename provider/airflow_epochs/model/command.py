@@ -19,9 +19,9 @@ class Command:
 
     Attributes:
         name: The command, as typed after ``airflow epochs``.
-        lost: The offsets that no epoch will read, half-open.
-        again: The offsets before the position that the next epochs read once more, half-open. No epoch has read those
-            that lie before the first epoch's beginning, or that a command has skipped.
+        lost: The offsets that some sink will never get, half-open.
+        again: The offsets before the end of the last epoch that the next epochs read once more, half-open. No epoch has
+            read those that lie before the first epoch's beginning, or that a command has skipped.
         left: Where the pipeline left a topic whose place another topic has taken, as empty ranges.
         lacks: Sink -> the epochs ``(first, last)`` that it lacks from now on.
         restores: Sink -> the version of its table that comes back.

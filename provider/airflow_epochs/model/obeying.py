@@ -1,0 +1,56 @@
+"""What is left of a command if others are typed before the same epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from airflow_epochs.model.attempt import OpenRecord
+from airflow_epochs.model.command import Command
+from airflow_epochs.model.ranges import OffsetRange, Ranges, ends_of
+
+
+def obeyed(order: OpenRecord, later: Sequence[OpenRecord]) -> Command:
+    """The command that ``order`` holds, as far as the epoch obeys it together with those of ``later`` attempts.
+
+    What is lost or read again follows from where the newest one lets the epoch begin. A table goes back only if that
+    one says so; a command that changes which ones do has counted anew what is lost. A time counts as long as some
+    partition begins where the command has put it.
+    """
+    command = order.command
+    assert command, "an attempt that holds a command"
+    if not later:
+        return command
+    begins = ends_of(later[-1].ranges)
+    lost = command.lost if later[-1].restores == order.restores else {}
+    return replace(
+        command,
+        lost=_each(lost, lambda at, r: r._replace(end=min(r.end, begins.get(at, r.start))), later),
+        again=_each(command.again, lambda at, r: r._replace(start=max(r.start, begins.get(at, r.end))), later),
+        lacks={sink: of for sink, of in command.lacks.items() if all(sink in each.adopted for each in later)},
+        restores={
+            sink: version
+            for sink, version in command.restores.items()
+            if all(sink in each.restores and each.restores[sink].version == version for each in later)
+        },
+        back_to=command.back_to if _holds(order, later) else "",
+    )
+
+
+def _each(
+    ranges: Ranges, part: Callable[[tuple[str, int], OffsetRange], OffsetRange], later: Sequence[OpenRecord]
+) -> Ranges:
+    """A part of each range, without those that are empty then, and without topics that a later command has left."""
+    left = {topic for each in later if each.command for topic in each.command.left}
+    kept = {
+        topic: tuple(kept for r in of if (kept := part((topic, r.partition), r)).start < kept.end)
+        for topic, of in ranges.items()
+        if topic not in left
+    }
+    return {topic: of for topic, of in kept.items() if of}
+
+
+def _holds(order: OpenRecord, later: Sequence[OpenRecord]) -> bool:
+    """Whether some partition still begins where it did by the command."""
+    here = ends_of(order.ranges)
+    return any(all(ends_of(each.ranges).get(at) == end for each in later) for at, end in here.items())
