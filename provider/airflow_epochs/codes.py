@@ -2054,6 +2054,16 @@ TRANSACTION_OPEN = KAFKA_SINK.code(
     "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
     "transaction timeout. If the error comes again, check that all brokers run.",
 )
+TRANSACTION_ENDING = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-ENDING",
+    NotApplied,
+    "The brokers have not ended an earlier transaction of the sink's transactional id yet.",
+    "Let Airflow retry the task, or clear the failed task later. If the error comes again, a broker cannot write the "
+    "end of that transaction. Type `kafka-transactions.sh --bootstrap-server … describe --transactional-id …` with the "
+    "id in the message: it lists the partitions. See that they have leaders and replicas in sync, and read the "
+    "leaders' logs for the cause. Repair it. If it was a max.message.bytes that was too small, restart that broker. "
+    "Clear the failed task.",
+)
 KAFKA_SEND_FAILED = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SEND-FAILED",
     NotApplied,
