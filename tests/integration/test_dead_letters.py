@@ -509,6 +509,8 @@ def test_rows_are_put_in_quarantine_nowhere_if_the_attempt_began_without_dead_le
 BAD, NUL = "cast(unhex('61FF') as string)", "concat('a', char(0))"
 LONG_AGO, FAR_AHEAD = "timestamp_micros(-62135596800000001)", "timestamp_micros(253402300800000000)"
 DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=True, record_bytes=300)
+PARTED = Fit(dates=True, partition_by=("P",))
+CHANGED = replace(PARTED, unless="gone", keys=("K",))
 PACKED = replace(TOPIC, packed=True)
 NESTED = "array(NULL, named_struct('a.b', map('x', cast(repeat('y', 256) AS binary), repeat('z', 256), NULL)))"
 DELETES = Fit(required=("C", "K"), unless="gone", keys=("K",))
@@ -530,6 +532,15 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (DATABASE, f"array(cast({FAR_AHEAD} AS date)) AS c", "column c is outside of the years 1 to 9999"),
     (DATABASE, f"cast({LONG_AGO} AS timestamp_ntz) AS c", "column c is outside of the years 1 to 9999"),
     (Fit(), f"{FAR_AHEAD} AS c", None),
+    (PARTED, f"cast({FAR_AHEAD} AS date) AS c", "column c is outside of the years 1 to 9999"),
+    (PARTED, f"cast({LONG_AGO} AS date) AS c", "column c is outside of the years 1 to 9999"),
+    (CHANGED, f"cast({FAR_AHEAD} AS date) AS c, 1 AS k, true AS gone", None),
+    (PARTED, f"{FAR_AHEAD} AS c, array(cast({FAR_AHEAD} AS date)) AS d", None),
+    (PARTED, f"{FAR_AHEAD} AS p", "the partition column p is outside of the years 1 to 9999"),
+    (CHANGED, f"{LONG_AGO} AS p, 1 AS k, true AS gone", "the partition column p is outside of the years 1 to 9999"),
+    (PARTED, "timestamp_micros(253402300799999999) AS p, date'0001-01-01' AS c", None),
+    (PARTED, "'__HIVE_DEFAULT_PARTITION__' AS c, '' AS p", None),
+    (PARTED, "'__HIVE_DEFAULT_PARTITION__' AS p", "column p is the text __HIVE_DEFAULT_PARTITION__, which Spark takes"),
     (Fit(longest={"C": 3}), "'éàü' AS c", None),
     (Fit(longest={"C": 3}), "'éàüx' AS c", "column c has more than 3 characters"),
     (Fit(required=("C",)), "cast(NULL AS int) AS c", "column c is NULL"),

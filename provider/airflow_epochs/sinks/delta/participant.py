@@ -53,20 +53,25 @@ class DeltaParticipant(Whereabouts):
     def fit(self, pipeline: str) -> Fit:
         """What the table takes of a row, as it is now. Text that is not UTF-8 would keep every reader but Spark out.
 
+        So would dates and partitions of years that others do not know.
+
         The rows of a MERGE need not look like the table's. Those that delete a key bring no values.
         """
         how, shape = self.sink.how, self._seen(pipeline).shape
         keys = (*how.keys, *((how.sequence_by,) if how.sequence_by else ()))
+        partition_by = shape.partition_by if shape else tuple(self.sink.partition_by)
         if how.mode == MERGE:
-            return Fit(required=keys)
+            return Fit(dates=True, required=keys, partition_by=partition_by)
         rules = shape.properties if shape else self.sink.properties
         return Fit(
+            dates=True,
             required=(*(shape.required if shape else ()), *keys),
             conditions=tuple(
                 (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", value)
                 for key, value in sorted(rules.items())
                 if key.startswith(CONSTRAINTS)
             ),
+            partition_by=partition_by,
             unless=how.delete_when,
             keys=keys,
         )

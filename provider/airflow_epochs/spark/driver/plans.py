@@ -117,6 +117,7 @@ class Fit:
         utf8: Whether texts must be UTF-8.
         nul: Whether a text may contain the character NUL.
         calendar: Whether dates and times must be in the years 1 to 9999.
+        dates: Whether dates must be so that are not inside of another value.
         longest: Column -> the most characters of a text.
         required: Columns that must not be NULL.
         conditions: What the table demands of every row: what to call it, and a condition in SQL.
@@ -127,6 +128,7 @@ class Fit:
         keyed: Whether the column ``key`` must not be NULL.
         partitions: How many partitions a topic has; None: that is not known.
         json: Whether structs, arrays and maps become JSON, in which no two keys of a map may be equal.
+        partition_by: Columns by which a Delta table is partitioned: it keeps their values as texts.
         unless: Rows that meet this condition in SQL bring no values, as they delete a key: only ``keys`` are looked at.
         keys: Columns that are looked at in every row.
     """
@@ -134,6 +136,7 @@ class Fit:
     utf8: bool = True
     nul: bool = True
     calendar: bool = False
+    dates: bool = False
     longest: dict[str, int] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     conditions: tuple[tuple[str, str], ...] = ()
@@ -144,6 +147,7 @@ class Fit:
     keyed: bool = False
     partitions: int | None = None
     json: bool = False
+    partition_by: tuple[str, ...] = ()
     unless: str | None = None
     keys: tuple[str, ...] = ()
 

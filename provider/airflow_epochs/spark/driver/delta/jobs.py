@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
-from airflow_epochs.spark.driver.delta import partitions, session, staged, table_rules, types
+from airflow_epochs.spark.driver.delta import dates, partitions, session, staged, table_rules, types
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.files import entries, exists, is_missing
 from airflow_epochs.spark.driver.delta.layout import Layout
@@ -79,7 +79,7 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
     try:
-        df = partitions.unambiguous(df, plan)
+        df = partitions.sound(dates.known(df, plan), plan)
         df, observation = row_digest.observing(types.plain(df))
         _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
