@@ -1795,7 +1795,8 @@ DELTA_TABLE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TABLE-UNREADABLE",
     Refused,
     'The library deltalake cannot open the table, and the sink has commit="deltalake".',
-    'Repair the table. A sink that is no state table may get commit="spark" instead. Then clear the failed task.',
+    'Repair the table. A sink that is no state table may get commit="spark" instead, if no epoch of it is in doubt. '
+    "Then clear the failed task.",
 )
 DELTA_TABLE_SPARK_ONLY = DELTA.code(
     "EPOCHS-DELTA-TABLE-SPARK-ONLY",
