@@ -46,6 +46,7 @@ from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,
     JsonDict,
+    Marker,
     OpenRecord,
     PipelineRecord,
     Receipt,
@@ -457,20 +458,21 @@ class Coordinator:
         return holding
 
     def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
-        opened, sink = view.opened, self.task.sink_of(view.opened, name)
-        lost = self._lost_since(receipt, sink, opened)
+        opened, sink, pipeline = view.opened, self.task.sink_of(view.opened, name), self.task.pipeline.name
+        found = sink_calls.marker_of(sink, pipeline, self.task.env)
+        lost = self._lost_since(receipt, found, sink, opened)
         if lost and not self.task.ledger.waiver(view.number, name):
             log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
             return Promise(self.task, view, name).keep()
-        agreement.require_marker(sink, opened.txn, self.task.pipeline.name, self.task.env, receipt, in_doubt=opened.txn)
+        if not agree(found, opened.txn):
+            agreement.require_marker(sink, opened.txn, pipeline, self.task.env, receipt, in_doubt=opened.txn)
         return receipt
 
-    def _lost_since(self, receipt: Receipt, sink: Sink, opened: OpenRecord) -> str | None:
-        """What the sink has lost since its receipt: "its commit", "rows", or None.
+    def _lost_since(self, receipt: Receipt, found: Marker | None, sink: Sink, opened: OpenRecord) -> str | None:
+        """What the sink, which shows ``found``, has lost since its receipt: "its commit", "rows", or None.
 
         None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
         """
-        found = sink_calls.marker_of(sink, self.task.pipeline.name, self.task.env)
         if not agree(found, opened.txn):
             return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
         return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.task.env) else None
