@@ -18,17 +18,13 @@ BadArgument is no EpochError: it is raised while a DAG file is loaded, before th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Thread
-from typing import Any, TypeVar
 
 from airflow_epochs import secrecy
 
 log = secrecy.logger(__name__)
-
-T = TypeVar("T")
 
 RAISED_BY_USERS = Exception, SystemExit
 """What code of the user's may raise. ``sys.exit`` there is a failure like any other: Airflow would retry the task, and
@@ -238,26 +234,6 @@ def tolerated(
         log.debug("what led to it", exc_info=True)
     except RAISED_BY_USERS:
         log.warning("%s failed; %s", what, then, exc_info=True)
-
-
-def bounded(call: Callable[[], T], seconds: float, late: Exception) -> T:
-    """Run ``call()`` in a daemon thread. After so many seconds, leave it alone there and raise ``late``."""
-    outcome: dict[str, Any] = {}
-
-    def target() -> None:
-        try:
-            outcome["value"] = call()
-        except BaseException as error:
-            outcome["error"] = error
-
-    thread = Thread(target=target, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if "error" in outcome:
-        raise outcome["error"]
-    if "value" not in outcome:
-        raise late
-    return outcome["value"]  # type: ignore[no-any-return]
 
 
 def first_line(error: BaseException) -> str:

@@ -57,7 +57,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit that was lost after its receipt is not done again",
-        [("coordinator/coordinator.py", "return Promise(self.task, view, name).keep()", "return receipt")],
+        [("coordinator/completing.py", "return Promise(task, view, name).keep()", "return receipt")],
         [LOST],
     ),
     Mutation(
@@ -95,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         "<= for ==: a sink that is behind is taken for one that is where it should be",
-        [("model.py", "        return Shown.BEHIND\n", "        return Shown.EXPECTED\n")],
+        [("model/marker.py", "        return Shown.BEHIND\n", "        return Shown.EXPECTED\n")],
         [RESTORED],
     ),
     Mutation(
@@ -140,8 +140,8 @@ MUTATIONS = [
                 "        receipt = promise.keep()\n",
             ),
             (
-                "coordinator/coordinator.py",
-                "holding[name] = self._shown_again(view, name, receipt)",
+                "coordinator/completing.py",
+                "holding[name] = _shown_again(task, view, name, receipt)",
                 "holding[name] = receipt",
             ),
         ],
@@ -170,7 +170,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the transaction id is not compared: the epoch's number is enough",
-        [("model.py", "return Shown.EXPECTED if is_it else Shown.ANOTHER", "return Shown.EXPECTED")],
+        [("model/marker.py", "return Shown.EXPECTED if is_it else Shown.ANOTHER", "return Shown.EXPECTED")],
         [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
@@ -362,8 +362,8 @@ MUTATIONS = [
         "a sink without a receipt may be completed though it shows nothing of the epoch",
         [
             (
-                "coordinator/coordinator.py",
-                "holding[name] = self._shown_again(view, name, receipt)",
+                "coordinator/completing.py",
+                "holding[name] = _shown_again(task, view, name, receipt)",
                 "holding[name] = receipt",
             )
         ],
@@ -656,7 +656,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an epoch does not say that a command moved its input",
-        [("coordinator/coordinator.py", "moved_in(opened, before)", "before.moved_in if before else 0")],
+        [("coordinator/completing.py", "moved_in(opened, before)", "before.moved_in if before else 0")],
         [ORDERS],
     ),
     Mutation(
@@ -683,7 +683,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the digest of schemas leaves out of which kind they are",
-        [("model.py", "[number, each.kind, each.text, each.flaw]", "[number, each.text, each.flaw]")],
+        [("model/schema.py", "[number, each.kind, each.text, each.flaw]", "[number, each.text, each.flaw]")],
         [SCHEMAS],
     ),
     Mutation(

@@ -72,26 +72,32 @@ def test_a_dag_file_with_sinks_loads_nothing_that_only_a_task_needs() -> None:
     assert loaded_by(statement, [*HEAVY, "airflow", "airflow_epochs.sinks.sql.participant"]) == []
 
 
-def imports_of(module: str) -> set[str]:
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+def files_of(room: str) -> list[Path]:
+    """The files of a room, which is a module or a package."""
+    files = [*PACKAGE.glob(f"{room}.py"), *(PACKAGE / room).rglob("*.py")]
+    assert files, room
+    return files
+
+
+def imports_of(room: str) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in (node for path in files_of(room) for node in ast.walk(ast.parse(path.read_text()))):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module if node.module.startswith("airflow_epochs") else node.module.split(".")[0])
-    return found - {"__future__"}
+    return {name for name in found - {"__future__"} if not name.startswith(f"airflow_epochs.{room}.")}
 
 
 PURE = {"collections", "dataclasses", "enum", "functools", "hashlib", "json", "re", "typing"}
 
 
 @pytest.mark.parametrize(
-    ("module", "own"),
+    ("room", "own"),
     [("protocol", {"airflow_epochs.model"}), ("model", {"airflow_epochs.names", "airflow_epochs.schemas"})],
 )
-def test_the_heart_imports_nothing_that_does_io_reads_a_clock_or_draws_a_number(module: str, own: set[str]) -> None:
-    assert imports_of(module) <= PURE | own
+def test_the_heart_imports_nothing_that_does_io_reads_a_clock_or_draws_a_number(room: str, own: set[str]) -> None:
+    assert imports_of(room) <= PURE | own
 
 
 def test_code_of_the_driver_never_imports_airflow_within_functions_either() -> None:

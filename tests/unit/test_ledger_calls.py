@@ -14,7 +14,8 @@ from airflow_epochs.ledger.overview import overview
 from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
-from airflow_epochs.model import DecisionKind, _parsed
+from airflow_epochs.model import DecisionKind
+from airflow_epochs.model.transaction import _parsed
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore
 from tests.support.ledger_calls import CountedEpochs, CountingStore, total

@@ -26,7 +26,7 @@ from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import REMEDY_OF_NOTHING, EpochsHook
 from airflow_epochs.hooks.packages import missing_named
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.operators.telling import CHATTER
+from airflow_epochs.operators.telling import quiet_clients
 from airflow_epochs.operators.wording import of_command
 from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
@@ -47,8 +47,6 @@ _UNKNOWN = (
 )
 """The command names something that is not there: the cause says where."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
-_QUIET = {**dict.fromkeys(CHATTER, logging.WARNING), "kafka.net.selector": logging.ERROR}
-"""Logger -> what it may log. kafka-python's selector warns of every step that takes 0.1 s, such as to connect."""
 _MOST = 10**18
 """As good as all. Python's ``islice`` and SQLite, which shows samples of rows, take no number beyond 64 bits."""
 Command = Callable[[Namespace], None]
@@ -148,15 +146,12 @@ def _connections_of_the_database() -> Iterator[None]:
 @contextmanager
 def _quiet_clients() -> Iterator[None]:
     """Let clients log no lines between the command and its question, unless somebody has set their levels."""
-    loggers = {logging.getLogger(name): level for name, level in _QUIET.items()}
-    unset = [logger for logger in loggers if logger.level == logging.NOTSET]
-    for logger in unset:
-        logger.setLevel(loggers[logger])
+    quieted = quiet_clients()
     try:
         yield
     finally:
-        for logger in unset:
-            logger.setLevel(logging.NOTSET)
+        for client in quieted:
+            client.setLevel(logging.NOTSET)
 
 
 def ledger_of(args: Namespace) -> Ledger:

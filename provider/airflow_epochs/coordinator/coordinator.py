@@ -17,28 +17,27 @@ from functools import cached_property
 
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
-from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
+from airflow_epochs.contracts import Limits, Maintained, SinkAttempt
 from airflow_epochs.coordinator import (
     agreement,
     backfill,
     blocking,
-    code_changes,
     dead_letters,
     pausing,
-    sink_calls,
     state_tables,
     users_vote,
 )
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
+from airflow_epochs.coordinator.completing import completion, receipts_that_hold
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
 from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
-from airflow_epochs.coordinator.restaging import Promise, event_times
+from airflow_epochs.coordinator.restaging import Promise
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, located, tolerated
-from airflow_epochs.ledger.queries import causes_of, commands_obeyed, given_up
+from airflow_epochs.errors import EpochError, Fenced, NoNewData, Refused, located, tolerated
+from airflow_epochs.ledger.queries import causes_of, given_up
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
@@ -46,16 +45,13 @@ from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,
     JsonDict,
-    Marker,
     OpenRecord,
     PipelineRecord,
     Receipt,
     Run,
     StageReport,
     Vote,
-    agree,
     attempt_fields,
-    moved_in,
     process_of,
     reasons_against,
 )
@@ -371,7 +367,7 @@ class Coordinator:
     def newest_complete(self) -> CompleteRecord:
         """The newest completion record; there must be one.
 
-        There must be one. It is looked for once per task: hints need no more.
+        It is looked for once per task: hints need no more.
         """
         return self._newest_complete
 
@@ -393,8 +389,8 @@ class Coordinator:
                 **attempt_fields(view.opened.txn),
             )
         with located(**attempt_fields(view.opened.txn)):
-            receipts = self._receipts_that_hold(view)
-        record = self._completion(view, receipts, run, metrics)
+            receipts = receipts_that_hold(self.task, view)
+        record = completion(self.task, view, receipts, run, metrics)
         if run != view.opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
@@ -402,80 +398,6 @@ class Coordinator:
         self.task.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, view.opened.txn_id)
         return self.task.ledger.view(view.number)
-
-    def _completion(self, view: EpochView, receipts: dict[str, Receipt], run: Run, metrics: JsonDict) -> CompleteRecord:
-        opened = view.opened
-        before = self.task.ledger.complete_record(view.number - 1) if view.number > 1 else None
-        waived_ids = _waived_ids(before, view, receipts)
-        code = (view.decision and view.decision.code) or opened.code
-        return CompleteRecord(
-            txn_id=opened.txn_id,
-            ranges=opened.ranges,
-            source_state=opened.source_state,
-            receipts=receipts,
-            markers={**(before.markers if before else {}), **dict.fromkeys(receipts, opened.txn_id)},
-            opened_by=opened.run,
-            completed_by=run,
-            metrics={**(view.decision.metrics if view.decision else {}), **metrics},
-            completed_at=self.task.now(),
-            writer=self.task.writer,
-            waived=tuple(waived_ids),
-            waived_ids=waived_ids,
-            watermarks=opened.watermarks,
-            event_times=event_times(self.task.ledger, view),
-            moved_in=moved_in(opened, before),
-            # kept here, because the open records may be pruned
-            commands=(
-                *commands_obeyed(self.task.ledger, opened),
-                *code_changes.obeyed(self.task.ledger, opened, code, before),
-            ),
-            adopted_in={
-                **(before.adopted_in if before else {}),
-                **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
-            },
-            code=code,
-            backlog=opened.backlog,
-        )
-
-    def _receipts_that_hold(self, view: EpochView) -> dict[str, Receipt]:
-        """The receipts, after every sink was asked again. A sink that has lost its commit since commits again.
-
-        After a failover to a late replica, or a restore from a copy, a sink shows the epoch before. After a VACUUM that
-        overlapped the commit, a sink shows the epoch without its rows. In both cases the promise stands. The receipt of
-        a waived sink that shows neither epoch is left out.
-
-        Raises:
-            Corrupt: A sink shows neither this epoch nor the one before.
-        """
-        holding = {}
-        for name, receipt in view.receipts.items():
-            try:
-                with self.task.unless_overtaken(view):
-                    holding[name] = self._shown_again(view, name, receipt)
-            except Corrupt:
-                if not self.task.ledger.waiver(view.number, name):
-                    raise
-        return holding
-
-    def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
-        opened, sink, pipeline = view.opened, self.task.sink_of(view.opened, name), self.task.pipeline.name
-        found = sink_calls.marker_of(sink, pipeline, self.task.env)
-        lost = self._lost_since(receipt, found, sink, opened)
-        if lost and not self.task.ledger.waiver(view.number, name):
-            log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
-            return Promise(self.task, view, name).keep()
-        if not agree(found, opened.txn):
-            agreement.require_marker(sink, opened.txn, pipeline, self.task.env, receipt, in_doubt=opened.txn)
-        return receipt
-
-    def _lost_since(self, receipt: Receipt, found: Marker | None, sink: Sink, opened: OpenRecord) -> str | None:
-        """What the sink, which shows ``found``, has lost since its receipt: "its commit", "rows", or None.
-
-        None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
-        """
-        if not agree(found, opened.txn):
-            return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
-        return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.task.env) else None
 
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete
@@ -601,18 +523,6 @@ def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> Epoch
         if "epochs waive" in error.remedy and not view.opened.state.keys().isdisjoint(sinks):
             error.remedy += state_tables.AFTER_A_WAIVER
     return error
-
-
-def _waived_ids(
-    before: CompleteRecord | None, view: EpochView, receipts: Collection[str]
-) -> dict[str, tuple[str, ...]]:
-    """``CompleteRecord.waived_ids``: those of the epoch before and of this one, for sinks without a receipt; sorted."""
-    waived = view.opened.sinks.keys() - set(receipts)  # every sink has a receipt or a waiver by now
-    earlier = {sink: before.may_show(sink) for sink in before.waived} if before else {}
-    return {
-        sink: (*reversed(earlier.get(sink, [])), *([view.opened.txn_id] if sink in waived else []))
-        for sink in sorted({*earlier, *waived} - set(receipts))
-    }
 
 
 def _rows_out(decision: DecisionRecord | None) -> JsonDict:

@@ -12,7 +12,7 @@ from airflow_epochs.coordinator import actions, admin, sink_calls
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.looks import NotChecked
 from airflow_epochs.coordinator.recorded_sinks import sink_of
-from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused, bounded, first_line
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused, first_line
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.known_runs import RUNNING, is_at_work, knows_dag, newest_run, state_of
 from airflow_epochs.ledger.ledger import Ledger
@@ -21,6 +21,7 @@ from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run, agree
 from airflow_epochs.spark.runners import SparkConnect
+from airflow_epochs.time_limit import bounded
 
 log = secrecy.logger(__name__)
 

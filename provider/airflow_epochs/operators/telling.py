@@ -10,12 +10,12 @@ CHATTER = ("kafka", "py4j")
 """Loggers of clients that tell of every connection at INFO."""
 
 
-def quiet_clients() -> None:
-    """Let clients log warnings only, unless somebody has set their levels."""
-    for name in CHATTER:
-        client = logging.getLogger(name)
-        if client.level == logging.NOTSET:
-            client.setLevel(logging.WARNING)
+def quiet_clients() -> list[logging.Logger]:
+    """Let clients log warnings only, unless somebody has set their levels; returns the loggers that were not set."""
+    unset = [client for client in map(logging.getLogger, CHATTER) if client.level == logging.NOTSET]
+    for client in unset:
+        client.setLevel(logging.WARNING)
+    return unset
 
 
 def told(step: str, done: Checkpoint, seconds: float) -> str:

@@ -22,7 +22,7 @@ from urllib.parse import urlparse
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, SparkJob
-from airflow_epochs.errors import NotApplied, Refused, bounded
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
 from airflow_epochs.spark import kafka_credentials
@@ -30,6 +30,7 @@ from airflow_epochs.spark.connect_address import DEFAULT_PORT, connection_url, r
 from airflow_epochs.spark.driver import failures, jobs, kafka_read, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.runners import stop_session
+from airflow_epochs.time_limit import bounded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

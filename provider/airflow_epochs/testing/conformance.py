@@ -17,34 +17,23 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import pytest
 
-from airflow_epochs.contracts import (
-    Connection,
-    Ends,
-    Environment,
-    Positioned,
-    Replacing,
-    Sink,
-    SinkAttempt,
-    SparkRunner,
-)
+from airflow_epochs.contracts import Ends, Environment, Positioned, Replacing, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.testing.environment import Crash
+from airflow_epochs.testing._moments import MOMENTS_MAX, Dying, HeldUp, dies_at, dies_ever_later
 
 T = TypeVar("T")
 
 PIPELINE = "conformance"
-MOMENTS_MAX = 100
-"""A try dies at so many of the moments that a sink names, at most: at the first ones."""
 
 _SECRET_NAME = re.compile(r"(.*[._-])?(password|passwd|passphrase|pwd|secret|secret[._-]?key|token)", re.I)
 
@@ -254,14 +243,14 @@ class SinkConformance:
         """Each try of epoch 1 dies one named moment later, until one gets through. Then an epoch for each moment."""
         attempt, shown = _attempt(1), [[1, 2]]
         commit = partial(_commit, subject, attempt, _staged(subject, attempt, [1, 2]))
-        died: str | None = _dies_ever_later(subject, commit)
+        died: str | None = dies_ever_later(subject.env, commit)
         self._require_shown_once(subject, attempt, commit(subject.env), shown, died)
         moment, moments = 0, 1
         while moment < min(moments, MOMENTS_MAX):
             attempt, ids = _attempt(moment + 2, attempt.txn), [2 * moment + 3, 2 * moment + 4]
             commit = partial(_commit, subject, attempt, _staged(subject, attempt, ids))
             shown.append(ids)
-            died, again = _dies_at(subject, moment, commit), _Dying(subject.env)
+            died, again = dies_at(subject.env, moment, commit), Dying(subject.env)
             self._require_shown_once(subject, attempt, commit(again), shown, died)
             moment, moments = moment + 1, max(moments, again.named)  # the first repeat names them all
 
@@ -277,7 +266,7 @@ class SinkConformance:
     def test_a_vote_that_dies_at_any_moment_is_given_when_it_is_repeated(self, subject: Subject) -> None:
         attempt = _attempt(1)
         claim = _claim(subject, attempt, [1, 2])
-        died = _dies_ever_later(subject, partial(_vote, subject, attempt, claim))
+        died = dies_ever_later(subject.env, partial(_vote, subject, attempt, claim))
         vote = _vote(subject, attempt, claim, subject.env)
         assert vote.staged is not None, f"after votes that died at {died}: {vote.reason}"
         assert (subject.visible(), _marker(subject)) == ([], None)
@@ -296,7 +285,7 @@ class SinkConformance:
 
     def _discarded(self, subject: Subject, attempt: SinkAttempt, place: str, *, published: bool) -> None:
         """Clear a place away, by tries that die at ever later moments, and at last by one that does not."""
-        _dies_ever_later(subject, lambda env: subject.sink().discard(attempt, place, env, published=published))
+        dies_ever_later(subject.env, lambda env: subject.sink().discard(attempt, place, env, published=published))
 
     # -- what must be refused ----------------------------------------------------------------------------------------
 
@@ -379,7 +368,7 @@ class SinkConformance:
         Returns the commit's receipt, None if it raised an error, and what the other one returned.
         """
         with ThreadPoolExecutor(1) as others:
-            held = _HeldUp(subject.env, lambda: others.submit(other), self.overtaken_within_s)
+            held = HeldUp(subject.env, lambda: others.submit(other), self.overtaken_within_s)
             late = _if_committed(subject, attempt, staged, held)
             result = (held.by or others.submit(other)).result()
         assert (held.by is not None) == self.names_moments
@@ -517,29 +506,6 @@ def _vote(subject: Subject, attempt: SinkAttempt, claim: StagedClaim, env: Envir
     return subject.sink().vote(attempt, claim, env)
 
 
-def _dies_at(subject: Subject, moment: int, work: Callable[[Environment], object]) -> str | None:
-    """Work until the named moment of this number, and die there.
-
-    Returns the moment's name; None if the work has named fewer moments, and is done.
-    """
-    dying = _Dying(subject.env, moment)
-    try:
-        work(dying)
-    except Crash as crash:
-        return str(crash)
-    return None
-
-
-def _dies_ever_later(subject: Subject, work: Callable[[Environment], object]) -> str:
-    """Work again and again, and die each time one named moment later, until the work is done. Returns the moments."""
-    died = []
-    for moment in range(MOMENTS_MAX):
-        if (at := _dies_at(subject, moment, work)) is None:
-            break
-        died.append(at)
-    return ", ".join(died)
-
-
 def _if_committed(
     subject: Subject, attempt: SinkAttempt, staged: Staged, env: Environment | None = None
 ) -> Receipt | None:
@@ -596,44 +562,3 @@ def _refused(subject: Subject) -> Iterator[None]:
     with _untouched(subject), pytest.raises((Corrupt, Fenced)) as stopped:
         yield
     assert not isinstance(stopped.value, RowsGone), "that would have the rows staged again"
-
-
-@dataclass
-class _Through:
-    """An environment that is the subject's, but for the named moments."""
-
-    env: Environment
-
-    @property
-    def spark(self) -> SparkRunner:
-        return self.env.spark
-
-    def connection(self, conn_id: str) -> Connection:
-        return self.env.connection(conn_id)
-
-
-@dataclass
-class _HeldUp(_Through, Generic[T]):
-    """It holds the first named moment up until another commit ends, at most ``within_s`` seconds."""
-
-    other: Callable[[], Future[T]]
-    within_s: float
-    by: Future[T] | None = None
-
-    def reached(self, phase: str) -> None:
-        if self.by is None:
-            self.by = self.other()
-            wait([self.by], self.within_s)
-
-
-@dataclass
-class _Dying(_Through):
-    """The process dies at the named moment of the number ``at``, from 0; None: it does not. ``named``: so many were."""
-
-    at: int | None = None
-    named: int = 0
-
-    def reached(self, phase: str) -> None:
-        self.named += 1
-        if self.named - 1 == self.at:
-            raise Crash(phase)
