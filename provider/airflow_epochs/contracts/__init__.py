@@ -48,7 +48,7 @@ from airflow_epochs.contracts.environment import Connection, Environment
 from airflow_epochs.contracts.fencing import Fencing
 from airflow_epochs.contracts.last_epoch import Elsewhere, LastEpoch, Positioned
 from airflow_epochs.contracts.lineage import Dataset, Traceable, TraceableSource
-from airflow_epochs.contracts.moving import Before, LeavingOut, Movable, Move
+from airflow_epochs.contracts.moving import Before, ByTime, LeavingOut, Movable, Move
 from airflow_epochs.contracts.pace import (
     Awaited,
     ByInterval,
@@ -79,6 +79,7 @@ __all__ = [
     "Awaited",
     "Before",
     "ByInterval",
+    "ByTime",
     "Confirming",
     "Connection",
     "Dataset",

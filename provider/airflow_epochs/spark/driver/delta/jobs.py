@@ -80,13 +80,13 @@ def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Cl
     """The append to the staging table; its claim."""
     try:
         df = partitions.unambiguous(df, plan)
-        df, observation = row_digest.observing(types.plain(df))
+        df, observation = row_digest.observing(types.plain(df), typed=not job.variants_by_json)
         _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
         if problem := problem_in(error):
             return Claim(place=plan.place, problem=problem)
         raise
-    return Claim(place=plan.place, content=row_digest.told(df, observation))
+    return Claim(place=plan.place, content=row_digest.told(df, observation, typed=not job.variants_by_json))
 
 
 def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> DataFrameWriter:
