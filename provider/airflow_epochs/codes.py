@@ -137,7 +137,7 @@ SINK_FAULTY = CONFIGURATION.code(
     "A method of a sink of your own returned something that it must not return, or raised an error that does not say "
     "what is known of the effect. The message names the sink, its class and the method.",
     "Correct the method in the class of the sink: docs/write-your-own-sink.md says what it must return, and which "
-    "errors it raises. Then type `airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
+    "errors it raises. Then type `airflow epochs retry PIPELINE --why …`, or wait for the next run.",
 )
 SINK_COMMIT_FAULTY = CONFIGURATION.code(
     "EPOCHS-SINK-COMMIT-FAULTY",

@@ -344,13 +344,18 @@ VALUES = {
         {"at": ["2026-11-29T01:02:03.000001Z", None], "n": None},
     ),
     "m": ("map('at', timestamp_ntz'2026-11-29 01:02:03.000001')", {"at": "2026-11-29T01:02:03.000001"}),
+    "raw_keys": ("map(CAST(repeat('y', 60) AS BINARY), X'62')", {"eXl5" * 20: "Yg=="}),
+    "raw keys in it": (
+        "array(named_struct('a b', map(struct(X'61' AS `c d`), map(X'62', CAST(NULL AS INT)))), NULL)",
+        [{"a b": {'{"c d":"YQ=="}': {"Yg==": None}}}, None],
+    ),
 }
 """By column: a value in SQL, and what the row of a letter has of it."""
 
 
 def test_the_row_of_a_letter_has_every_value_of_every_column_with_times_in_utc(other_session: Any) -> None:
     other_session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    rows = other_session.sql("SELECT " + ", ".join(f"{value} AS {name}" for name, (value, _) in VALUES.items()))
+    rows = other_session.sql("SELECT " + ", ".join(f"{value} AS `{name}`" for name, (value, _) in VALUES.items()))
     fits = {"database": Fit(conditions=(("every rule", "false"),))}
     plan = replace(PLAN, letters=LettersPlan(sink="rejected", as_records=False, fits=fits))
     (letter,) = judged(plan, {"database": rows})["database"].bad.collect()
@@ -512,6 +517,7 @@ DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=Tru
 PARTED = Fit(dates=True, partition_by=("P",))
 CHANGED = replace(PARTED, unless="gone", keys=("K",))
 PACKED = replace(TOPIC, packed=True)
+HUNDRED_TIMES, TIME = replace(TOPIC, record_bytes=3100), "timestamp'2026-11-29 01:02:03.000001Z'"
 NESTED = "array(NULL, named_struct('a.b', map('x', cast(repeat('y', 256) AS binary), repeat('z', 256), NULL)))"
 DELETES = Fit(required=("C", "K"), unless="gone", keys=("K",))
 RULED = Fit(conditions=(("it", "c > 1"),), expected=(expect("c < 3"),), unless="gone", keys=("K",))
@@ -565,6 +571,12 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (TOPIC, "array_repeat(1.5, 20) AS c", "the record has more than 300 bytes"),
     (TOPIC, "array_repeat(cast(NULL AS int), 100) AS c", "the record has more than 300 bytes"),
     (TOPIC, f"cast(NULL AS int) AS {'long' * 80}", "the record has more than 300 bytes"),
+    # as many bytes as the sink writes: a fraction of a second only where it is not zero
+    (HUNDRED_TIMES, f"array_repeat({TIME}, 100) AS c", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, f"array_repeat(named_struct('n', {TIME}), 95) AS c", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, f"array_repeat(CAST({TIME} AS TIMESTAMP_NTZ), 105) AS c", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, "array_repeat(timestamp'2026-11-29 01:02:03Z', 100) AS c", None),
+    (HUNDRED_TIMES, "array_repeat(timestamp_ntz'2026-11-29 01:02:03', 100) AS c", None),
     # what Avro or Protobuf may write in fewer bytes, and what they cannot
     (PACKED, "array_repeat(1.5, 200) AS c, 2 AS d", None),
     (PACKED, "array_repeat(named_struct('long_name_of_a_field', 1, 'of_an_enum', 'NAME'), 100) AS c", None),

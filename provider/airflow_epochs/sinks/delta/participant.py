@@ -14,7 +14,7 @@ from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.event_time import unpacked
 from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, TransactionId, Vote
-from airflow_epochs.sinks.delta import cleanup, ready, restore, spark_commit, stage, told_rows, upkeep, vote
+from airflow_epochs.sinks.delta import cleanup, fence, ready, restore, spark_commit, stage, told_rows, upkeep, vote
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
@@ -49,6 +49,10 @@ class DeltaParticipant(Whereabouts):
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         with unknown_without_answer(self.sink.name):
             return Commit.of(self, attempt, staged).run()
+
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
+        with located(pipeline, sink=self.sink.name):
+            return fence.fence(self, pipeline, over, by)
 
     def fit(self, pipeline: str) -> Fit:
         """What the table takes of a row, as it is now. Text that is not UTF-8 would keep every reader but Spark out.

@@ -95,8 +95,7 @@ def _committer(sink: DeltaSink, target: Target) -> str:
         return SPARK
     if target.problem:
         checks.require_not_spoilt(target.location)
-    shape = target.opened_shape
-    reason = target.problem or ", ".join(shape.refused_features if shape else [])
+    reason = target.for_spark_alone
     if reason:
         log.warning(
             "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. %s",

@@ -79,6 +79,11 @@ class Target:
     def opened_shape(self) -> TableShape | None:
         return None if self.table is None else TableShape.of_table(self.table)
 
+    @property
+    def for_spark_alone(self) -> str:
+        """What keeps deltalake from committing to it; empty if nothing does."""
+        return self.problem or ", ".join(self.opened_shape.refused_features if self.opened_shape else [])
+
     @cached_property
     def shape(self) -> TableShape | None:
         """None if there is no table."""

@@ -207,7 +207,7 @@ def _letters_of(sink: str, rows: DataFrame, *, flat: bool) -> DataFrame:
         *_origin(rows, flat=flat),
         F.lit(sink).alias("sink"),
         F.col(_FLAW).alias("error"),
-        exact_json.of_columns(names).alias("row"),
+        exact_json.of_columns(rows, names).alias("row"),
     )
 
 

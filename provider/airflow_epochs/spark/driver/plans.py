@@ -184,6 +184,7 @@ class StagePlan(JobPlan):
         again: Whether promised rows are staged again, so that other sinks' DataFrames are no mistake.
         files_of_0_1: Whether version 0.1 promised these rows by a digest of their files.
         statistics: Whether Spark collects statistics of what it stages: a vote of another version counts on them.
+        variants_by_json: Whether variants count in the digest by their JSON alone: a vote of another version did so.
         measure_input: Whether the records read are counted.
         sinks: The plan of each sink that is staged. Its ``kind`` says of which class it is (``stage.STAGERS``).
         watermarks: The epoch's, then those of the epochs before, newest first, in microseconds since 1970 (UTC). None:
@@ -213,6 +214,7 @@ class StagePlan(JobPlan):
     again: bool = False
     files_of_0_1: bool = False
     statistics: bool = False
+    variants_by_json: bool = False
     measure_input: bool = True
     sinks: dict[str, JsonDict]
     watermarks: tuple[int | None, ...] = ()
@@ -229,11 +231,15 @@ class StagePlan(JobPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class RowDigest:
-    """The parts of a digest of rows (``row_digest``). ``columns`` is a digest of the columns' names and types."""
+    """The parts of a digest of rows (``row_digest``). ``columns`` is a digest of the columns' names and types.
+
+    ``typed``: whether there are variants, and they count with their types.
+    """
 
     rows: int
     sums: tuple[int, ...]
     columns: str
+    typed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
