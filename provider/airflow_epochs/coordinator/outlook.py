@@ -6,16 +6,16 @@ command of the epoch has put the position does not count: no run has read from t
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 
 from airflow_epochs.contracts import Before, LeavingOut, Move, Position
 from airflow_epochs.coordinator.orders import Adoption, Restoration, Standing, ends_at, ordered_restoration
 from airflow_epochs.coordinator.read_before import Spans, added, in_two, left_by, read_in_rows
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import orders_of
-from airflow_epochs.model import Command, OffsetRange, Ranges, TransactionId, ends_of
+from airflow_epochs.model import Command, CompleteRecord, OffsetRange, Ranges, TransactionId, ends_of
 
 Partition = tuple[str, int]
 
@@ -123,6 +123,7 @@ class _Counting:
         anew: Where the waiting commands put partitions whose offsets stand for other records than those of ``base``.
         anew_now: The same, with the command that is asked about.
         left: The topics that all these commands leave.
+        complete, ends: ``ledger.complete_record``, and ``ends_at`` an epoch, both asked once: all sinks need the same.
     """
 
     ledger: Ledger
@@ -132,6 +133,8 @@ class _Counting:
     anew: Mapping[Partition, int]
     anew_now: Mapping[Partition, int]
     left: frozenset[str]
+    complete: Callable[[int], CompleteRecord | None]
+    ends: Callable[[int], Mapping[Partition, int]]
 
     @classmethod
     def of(cls, ledger: Ledger, at: Standing, source: Before, move: Move) -> _Counting:
@@ -147,13 +150,24 @@ class _Counting:
         now = _put_anew(base, was, ends_of(move.position.ranges), move)
         left = left_by([order.command for order in orders if order.command]) | move.left.keys()
         return cls(
-            ledger=ledger, at=at, move=move, base=base, anew=anew, anew_now={**anew, **now}, left=frozenset(left)
+            ledger=ledger,
+            at=at,
+            move=move,
+            base=base,
+            anew=anew,
+            anew_now={**anew, **now},
+            left=frozenset(left),
+            complete=cache(ledger.complete_record),
+            ends=cache(lambda upto: ends_at(ledger, at, upto, base)),
         )
 
     def outcome(self, upto: int, sink: str | None = None) -> Outcome:
         """That of a sink that shows the rows up to an epoch. None: if no table had ever gone back."""
         ends = {**self._ends_at(upto), **self.anew}
-        spans = [self._cut(each) for each in read_in_rows(self.ledger, self.at, self._to, self.left, upto, sink)]
+        spans = [
+            self._cut(each)
+            for each in read_in_rows(self.ledger, self.at, self._to, self.left, upto, sink, complete=self.complete)
+        ]
         behind, before = self._split({**ends, **self.anew_now})
         return Outcome(
             lost=in_two(behind, spans)[0],
@@ -185,7 +199,7 @@ class _Counting:
 
     def _ends_at(self, upto: int) -> dict[Partition, int]:
         ends = ends_of(self.base.ranges)
-        return ends if upto == self.at.epoch - 1 else {**ends, **ends_at(self.ledger, self.at, upto, self.base)}
+        return ends if upto == self.at.epoch - 1 else {**ends, **self.ends(upto)}
 
     def _split(self, ends: Mapping[Partition, int]) -> tuple[Ranges, Ranges]:
         """Between where rows end and where reading goes on: what is passed over, and what is read before the ends."""

@@ -23,7 +23,14 @@ def in_two(of: Ranges, read: Iterable[Spans]) -> tuple[Ranges, Ranges]:
 
 
 def read_in_rows(
-    ledger: Ledger, at: Standing, to: Position, left: Collection[str], upto: int, sink: str | None = None
+    ledger: Ledger,
+    at: Standing,
+    to: Position,
+    left: Collection[str],
+    upto: int,
+    sink: str | None = None,
+    *,
+    complete: Callable[[int], CompleteRecord | None],
 ) -> Iterator[Spans]:
     """What epochs up to ``upto`` have read, newest first: those between two moves have read it without a gap.
 
@@ -38,17 +45,18 @@ def read_in_rows(
         left: The topics that commands of the next epoch have left.
         upto: The newest epoch that counts.
         sink: Without the epochs whose rows went when the table of this sink was brought back; None: with all epochs.
+        complete: ``ledger.complete_record``, which may remember: all sinks ask for the same records.
     """
     gone, last = set(left), at.before
     while last:
         number = last.moved_in or 1
-        first = ledger.complete_record(number) if number > ledger.rebuilt_to else None
-        newest = last if last.txn.epoch <= upto else ledger.complete_record(upto)
+        first = complete(number) if number > ledger.rebuilt_to else None
+        newest = last if last.txn.epoch <= upto else complete(upto)
         if number <= upto and newest:
             yield _read_since(first, newest, to, gone)
             upto = _goes_on_from(ledger, first, sink) if first and _went_back(first, sink) else upto
         gone |= left_by(first.commands) if first else set()
-        last = ledger.complete_record(number - 1)
+        last = complete(number - 1)
 
 
 def _read_since(first: CompleteRecord | None, newest: CompleteRecord, to: Position, gone: Collection[str]) -> Spans:
