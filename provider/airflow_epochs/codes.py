@@ -1891,9 +1891,11 @@ DELTA_OTHER_PIPELINE = DELTA.code(
 DELTA_FOREIGN_CHANGE = DELTA.code(
     "EPOCHS-DELTA-FOREIGN-CHANGE",
     Corrupt,
-    "Another program has removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was opened.",
-    "Put the rows back by RESTORE TABLE, as the message says. If the change was intended, set on_foreign_change='warn' "
-    "on the sink until the next epoch is complete. Then clear the open task.",
+    "Another program may have removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was "
+    "opened.",
+    "Compare the rows with those of the version before. If rows are missing, put them back by RESTORE TABLE, as the "
+    "message says. Otherwise, or if the change was intended, set on_foreign_change='warn' on the sink until the next "
+    "epoch is complete. Then clear the open task.",
 )
 DELTA_ROWS_LOST = DELTA.code(
     "EPOCHS-DELTA-ROWS-LOST",
