@@ -12,14 +12,15 @@ from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, s
 from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.other_pipelines import ledger_of
+from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.wire import as_json
 
 log = secrecy.logger(__name__)
 
-
 _LOST, _TOLD_BEFORE = " may have lost rows of complete epochs ", " has lost rows of complete epochs "
 """What is told of a change of which the log has only the operation; and what records of earlier versions say of it."""
+
 
 def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
     """Compact small files and checkpoint the log where it is due."""
@@ -29,7 +30,8 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
         return _optimized(at, after_epoch)
     target = at.look(at.location(), pipeline)
     shape, files = target.opened_shape, target.location.files
-    if target.problem or (shape and shape.refused_features):
+    is_state = isinstance(sink, StateTable)
+    if target.problem or (shape and (shape.refused_to_states if is_state else shape.refused_features)):
         return _optimized(at, after_epoch)
     if target.table is None or shape is None:
         return {}
