@@ -27,6 +27,7 @@ from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, Transact
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.state_columns import columns_of, types_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.testing import memory_ledger
 from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import attempt_of, stage, transaction
 from tests.support.environment import Environment
@@ -288,7 +289,7 @@ def test_an_epoch_that_is_replayed_begins_its_state_with_the_table_that_initial_
 def task_of(state: StateTable) -> Any:
     """As much of a task as is asked here."""
     pipeline = SimpleNamespace(name="p", sinks=(state,))
-    task = SimpleNamespace(pipeline=pipeline, env=Environment())
+    task = SimpleNamespace(pipeline=pipeline, env=Environment(), ledger=memory_ledger("p"))
     task.sink_of = lambda opened, name: sink_of(opened, name, pipeline.sinks)
     return task
 

@@ -259,15 +259,42 @@ def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
     if adoption.lacks is None:
         return _taken_back(at, adoption)
-    first, epochs = adoption.lacks[0], described_epochs(*adoption.lacks)
+    if adoption.is_new:
+        return _new_state(at, adoption)
+    epochs = described_epochs(*adoption.lacks)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
     return [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
         f"it is, and goes on with epoch {at.epoch}.",
         f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption, adoption.lacks)}",
+        *(_state_anew() if adoption.is_state else _read_again(adoption.lacks[0])),
+    ]
+
+
+def _read_again(first: int) -> list[str]:
+    return [
         "  To read them again, answer no, and give the sink another name, with "
-        f"{backfill_from(first)} in the DAG instead.",
+        f"{backfill_from(first)} in the DAG instead."
+    ]
+
+
+def _state_anew() -> list[str]:
+    """What a state lacks cannot be read again by `backfill`: each epoch rests on the one before."""
+    return [
+        "  It is a state table: in a new table it begins empty, or with the rows of `initial`. Later results lack what "
+        "is not among these rows.",
+        "  Do not give the state another name: `backfill` does not fill a state. To give it its rows, or to let it see "
+        "earlier records again, see docs/state.md, 'A state that is lost'.",
+    ]
+
+
+def _new_state(at: Standing, adoption: Adoption) -> list[str]:
+    return [
+        f"Pipeline {at.newest.txn.pipeline} never had a sink {adoption.sink}. As a new state table it begins with "
+        f"epoch {at.epoch}: empty, or with the rows of `initial`.",
+        "  If it takes the place of another state, later results lack what that state holds. To keep that, answer no, "
+        "and give the state its old name and table again, or name its rows in `initial`.",
     ]
 
 
