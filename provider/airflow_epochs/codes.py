@@ -137,7 +137,7 @@ SINK_FAULTY = CONFIGURATION.code(
     "A method of a sink of your own returned something that it must not return, or raised an error that does not say "
     "what is known of the effect. The message names the sink, its class and the method.",
     "Correct the method in the class of the sink: docs/write-your-own-sink.md says what it must return, and which "
-    "errors it raises. Then type `airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
+    "errors it raises. Then type `airflow epochs retry PIPELINE --why …`, or wait for the next run.",
 )
 SINK_COMMIT_FAULTY = CONFIGURATION.code(
     "EPOCHS-SINK-COMMIT-FAULTY",
@@ -1805,7 +1805,8 @@ DELTA_TABLE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TABLE-UNREADABLE",
     Refused,
     'The library deltalake cannot open the table, and the sink has commit="deltalake".',
-    'Repair the table. A sink that is no state table may get commit="spark" instead. Then clear the failed task.',
+    'Repair the table. A sink that is no state table may get commit="spark" instead, if no epoch of it is in doubt. '
+    "Then clear the failed task.",
 )
 DELTA_TABLE_SPARK_ONLY = DELTA.code(
     "EPOCHS-DELTA-TABLE-SPARK-ONLY",
@@ -2065,6 +2066,16 @@ TRANSACTION_OPEN = KAFKA_SINK.code(
     "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer.",
     "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
     "transaction timeout. If the error comes again, check that all brokers run.",
+)
+TRANSACTION_ENDING = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-ENDING",
+    NotApplied,
+    "The brokers have not ended an earlier transaction of the sink's transactional id yet.",
+    "Let Airflow retry the task, or clear the failed task later. If the error comes again, a broker cannot write the "
+    "end of that transaction. Type `kafka-transactions.sh --bootstrap-server … describe --transactional-id …` with the "
+    "id in the message: it lists the partitions. See that they have leaders and replicas in sync, and read the "
+    "leaders' logs for the cause. Repair it. If it was a max.message.bytes that was too small, restart that broker. "
+    "Clear the failed task.",
 )
 KAFKA_SEND_FAILED = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SEND-FAILED",

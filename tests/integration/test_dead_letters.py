@@ -344,13 +344,18 @@ VALUES = {
         {"at": ["2026-11-29T01:02:03.000001Z", None], "n": None},
     ),
     "m": ("map('at', timestamp_ntz'2026-11-29 01:02:03.000001')", {"at": "2026-11-29T01:02:03.000001"}),
+    "raw_keys": ("map(CAST(repeat('y', 60) AS BINARY), X'62')", {"eXl5" * 20: "Yg=="}),
+    "raw keys in it": (
+        "array(named_struct('a b', map(struct(X'61' AS `c d`), map(X'62', CAST(NULL AS INT)))), NULL)",
+        [{"a b": {'{"c d":"YQ=="}': {"Yg==": None}}}, None],
+    ),
 }
 """By column: a value in SQL, and what the row of a letter has of it."""
 
 
 def test_the_row_of_a_letter_has_every_value_of_every_column_with_times_in_utc(other_session: Any) -> None:
     other_session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    rows = other_session.sql("SELECT " + ", ".join(f"{value} AS {name}" for name, (value, _) in VALUES.items()))
+    rows = other_session.sql("SELECT " + ", ".join(f"{value} AS `{name}`" for name, (value, _) in VALUES.items()))
     fits = {"database": Fit(conditions=(("every rule", "false"),))}
     plan = replace(PLAN, letters=LettersPlan(sink="rejected", as_records=False, fits=fits))
     (letter,) = judged(plan, {"database": rows})["database"].bad.collect()
@@ -509,7 +514,10 @@ def test_rows_are_put_in_quarantine_nowhere_if_the_attempt_began_without_dead_le
 BAD, NUL = "cast(unhex('61FF') as string)", "concat('a', char(0))"
 LONG_AGO, FAR_AHEAD = "timestamp_micros(-62135596800000001)", "timestamp_micros(253402300800000000)"
 DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=True, record_bytes=300)
+PARTED = Fit(dates=True, partition_by=("P",))
+CHANGED = replace(PARTED, unless="gone", keys=("K",))
 PACKED = replace(TOPIC, packed=True)
+HUNDRED_TIMES, TIME = replace(TOPIC, record_bytes=3100), "timestamp'2026-11-29 01:02:03.000001Z'"
 NESTED = "array(NULL, named_struct('a.b', map('x', cast(repeat('y', 256) AS binary), repeat('z', 256), NULL)))"
 DELETES = Fit(required=("C", "K"), unless="gone", keys=("K",))
 RULED = Fit(conditions=(("it", "c > 1"),), expected=(expect("c < 3"),), unless="gone", keys=("K",))
@@ -530,6 +538,15 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (DATABASE, f"array(cast({FAR_AHEAD} AS date)) AS c", "column c is outside of the years 1 to 9999"),
     (DATABASE, f"cast({LONG_AGO} AS timestamp_ntz) AS c", "column c is outside of the years 1 to 9999"),
     (Fit(), f"{FAR_AHEAD} AS c", None),
+    (PARTED, f"cast({FAR_AHEAD} AS date) AS c", "column c is outside of the years 1 to 9999"),
+    (PARTED, f"cast({LONG_AGO} AS date) AS c", "column c is outside of the years 1 to 9999"),
+    (CHANGED, f"cast({FAR_AHEAD} AS date) AS c, 1 AS k, true AS gone", None),
+    (PARTED, f"{FAR_AHEAD} AS c, array(cast({FAR_AHEAD} AS date)) AS d", None),
+    (PARTED, f"{FAR_AHEAD} AS p", "the partition column p is outside of the years 1 to 9999"),
+    (CHANGED, f"{LONG_AGO} AS p, 1 AS k, true AS gone", "the partition column p is outside of the years 1 to 9999"),
+    (PARTED, "timestamp_micros(253402300799999999) AS p, date'0001-01-01' AS c", None),
+    (PARTED, "'__HIVE_DEFAULT_PARTITION__' AS c, '' AS p", None),
+    (PARTED, "'__HIVE_DEFAULT_PARTITION__' AS p", "column p is the text __HIVE_DEFAULT_PARTITION__, which Spark takes"),
     (Fit(longest={"C": 3}), "'éàü' AS c", None),
     (Fit(longest={"C": 3}), "'éàüx' AS c", "column c has more than 3 characters"),
     (Fit(required=("C",)), "cast(NULL AS int) AS c", "column c is NULL"),
@@ -554,6 +571,12 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (TOPIC, "array_repeat(1.5, 20) AS c", "the record has more than 300 bytes"),
     (TOPIC, "array_repeat(cast(NULL AS int), 100) AS c", "the record has more than 300 bytes"),
     (TOPIC, f"cast(NULL AS int) AS {'long' * 80}", "the record has more than 300 bytes"),
+    # as many bytes as the sink writes: a fraction of a second only where it is not zero
+    (HUNDRED_TIMES, f"array_repeat({TIME}, 100) AS c", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, f"array_repeat(named_struct('n', {TIME}), 95) AS c", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, f"array_repeat(CAST({TIME} AS TIMESTAMP_NTZ), 105) AS c", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, "array_repeat(timestamp'2026-11-29 01:02:03Z', 100) AS c", None),
+    (HUNDRED_TIMES, "array_repeat(timestamp_ntz'2026-11-29 01:02:03', 100) AS c", None),
     # what Avro or Protobuf may write in fewer bytes, and what they cannot
     (PACKED, "array_repeat(1.5, 200) AS c, 2 AS d", None),
     (PACKED, "array_repeat(named_struct('long_name_of_a_field', 1, 'of_an_enum', 'NAME'), 100) AS c", None),

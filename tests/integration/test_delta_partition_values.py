@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
@@ -331,3 +332,54 @@ def test_an_empty_text_in_a_partition_column_is_digested_and_shown_as_null(
     assert staged[0].has_rows_of(staged[1])
     sink.commit(attempt, staged[0], world)
     assert shown(session, table) == shown_by_others(table) == [(1, None)]
+
+
+# -- values that readers would not get ---------------------------------------------------------------------------------
+
+FAR_DAY, BEFORE_CHRIST = "date_from_unix_date(2147483647)", "timestamp'-0044-03-15 00:00:00Z'"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+YEARS = "is outside of the years 1 to 9999: "
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("how", "value", "told"),
+    [
+        ({}, FAR_DAY, f"column p of TABLE {YEARS}+5881580-07-11"),
+        ({"mode": "upsert", "keys": ["id"]}, f"'{NO_VALUE}'", f"column p of TABLE is the text {NO_VALUE}, which Spark"),
+        ({"commit": "spark"}, BEFORE_CHRIST, f"the partition column p of TABLE {YEARS}-0044-03-15 "),
+        ({"mode": "overwrite_partitions"}, f"CAST({BEFORE_CHRIST} AS TIMESTAMP_NTZ)", f"of TABLE {YEARS}-0044-03-15 "),
+    ],
+    ids=str,
+)
+def test_a_value_that_some_reader_would_not_get_is_no_partition(
+    session: Any, world: Environment, table: str, how: dict[str, Any], value: str, told: str
+) -> None:
+    sink = DeltaSink("bronze", table, partition_by=["p"], **how)
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, p", f"(1L, {value})"), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert told.replace("TABLE", table) in (vote.reason or "")
+
+
+@pytest.mark.long
+def test_a_day_that_the_table_computes_and_others_do_not_know_is_no_partition(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "at TIMESTAMP, day DATE GENERATED ALWAYS AS (CAST(at AS DATE))", "PARTITIONED BY (day)")
+    rows = values(session, "at", "(timestamp_micros(9223372036854775807L))")
+    vote = vote_on(DeltaSink("bronze", table), attempt_of(transaction(1)), rows, world)
+    assert f"the partition column day of {table} {YEARS}+294247-01-10" in (vote.reason or "")
+
+
+def test_a_date_that_others_do_not_know_is_refused_in_every_column_but_of_a_row_that_deletes_its_key(
+    session: Any, world: Environment, table: str
+) -> None:
+    """Spark commits an upsert, with statistics in which deltalake would find the date."""
+    sink = DeltaSink("silver", table, mode="upsert", keys=["id"], sequence_by="v", delete_when="gone")
+    rows = [f"({id_}L, 1L, {FAR_DAY}, {at}, {id_} = 2)" for id_, at in ((1, "NULL"), (2, BEFORE_CHRIST))]
+    columns = "id, v, day, at, gone"
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, columns, *rows), world)
+    assert f"A value of column day of {table} {YEARS}+5881580-07-11" in (vote.reason or "")
+    near = f"(3L, 1L, date'9999-12-31', {BEFORE_CHRIST}, false)"
+    Epochs(sink, world).run(values(session, columns, rows[1], near))
+    assert DeltaTable(table).to_pyarrow_table()["id"].to_pylist() == [3]

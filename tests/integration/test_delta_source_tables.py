@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -312,3 +313,31 @@ def test_a_log_that_was_checkpointed_and_cleaned_up_behind_the_pipeline_loses_no
     other.table = lab.table
     other.run()
     assert other.ids() == Counter([1, 2, 3])
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_with_a_day_that_only_spark_knows_is_read_after_the_statement_that_the_error_names(
+    lab: TableLab, session: Any
+) -> None:
+    """The row with that day becomes a dead letter."""
+    lab.letters = True
+    rows = session.sql("SELECT 1L AS id, 1.0D AS amount, date'2026-01-31' AS day")
+    rows.write.format("delta").partitionBy("day").save(str(lab.table))
+    lab.run()
+    far = "(2L, 2.0D, date'2026-01-31'), (3L, 3.0D, date_from_unix_date(2147483647))"
+    sql(session, lab, f"INSERT INTO t VALUES {far}")
+    with pytest.raises(Refused) as unreadable, located(PIPELINE):
+        lab.run()
+    [statement] = re.findall("DELETE FROM .+?'9999-12-31'", unreadable.value.remedy)
+    session.sql(statement).collect()
+    sql(session, lab, "INSERT INTO t VALUES (4L, 4.0D, date'2026-01-31')")
+    lab.run()
+    with pytest.raises(Corrupt) as changed, located(PIPELINE):
+        lab.run()
+    lab.typed(changed.value, "skip")
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 4])
+    [(error, row)] = lab.asked("SELECT error, row FROM t", of="rejected")
+    assert error == "column day is outside of the years 1 to 9999" and json.loads(row)["id"] == 3

@@ -216,6 +216,8 @@ OTHER_ROWS = {
 }
 SUMS = (205417140575, 240060583987)
 """Of these rows, as the versions had it whose expressions were Columns, not SQL."""
+SUMS_OF_VARIANTS = (224928167758, 219798609423)
+"""Of variants, as the versions had it that hashed their JSON alone."""
 SAME_ROWS: dict[str, Callable[[Any], Any]] = {
     "another order": lambda rows: rows.orderBy(F.desc("id")),
     "one file": lambda rows: rows.coalesce(1),
@@ -224,10 +226,10 @@ SAME_ROWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def hashed(rows: Any) -> Any:
-    observed, observation = row_digest.observing(rows)
+def hashed(rows: Any, *, typed: bool = True) -> Any:
+    observed, observation = row_digest.observing(rows, typed=typed)
     observed.write.format("noop").mode("overwrite").save()
-    return row_digest.told(observed, observation)
+    return row_digest.told(observed, observation, typed=typed)
 
 
 def test_the_digest_tells_rows_that_differ_in_any_value_and_not_their_order_or_files(session: Any) -> None:
@@ -252,8 +254,21 @@ def test_the_digest_tells_variants_that_differ_in_a_microsecond_only(session: An
     assert told("03.000001").sums == told("03.000001").sums != told("03.000002").sums
 
 
+def test_the_digest_tells_variants_whose_json_is_equal_and_whose_type_differs(session: Any) -> None:
+    def told(value: str, typed: bool = True) -> Any:
+        found = hashed(session.sql(f"SELECT ARRAY(CAST({value} AS VARIANT)) AS v"), typed=typed)
+        assert found.typed is typed
+        return found.sums
+
+    for one, other in (("1", "1.0BD"), ("1.5F", "1.5D"), ("DATE'2026-01-01'", "'2026-01-01'"), ("X'61'", "'YQ=='")):
+        assert told(one) == told(one) != told(other)
+        assert told(one, typed=False) == told(other, typed=False), "so it was when earlier versions promised them"
+
+
 def test_the_digest_of_rows_stays_that_of_earlier_versions_which_promised_them(session: Any) -> None:
     assert hashed(session.sql(ROWS)).sums == SUMS
+    variants = session.sql("SELECT id, ARRAY(CAST(CAST(id AS INT) AS VARIANT)) AS v FROM RANGE(0, 100, 1, 4)")
+    assert hashed(variants, typed=False).sums == SUMS_OF_VARIANTS
 
 
 def test_the_digest_covers_odd_names_even_where_the_session_takes_quoted_ones_for_patterns(other_session: Any) -> None:

@@ -237,6 +237,15 @@ def test_a_run_and_a_dag_lead_to_their_epochs(ledgers: Ledgers, reader: Browser)
     assert "This run has worked on no epoch" in reader.text(f"/epochs/dags/{run.dag_id}/runs/other")
 
 
+def test_a_run_whose_epoch_a_restored_ledger_lacks_is_told_so(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch()
+    run = ledgers.epoch()
+    shutil.rmtree((ledgers.root / "orders" / complete_key(2)).parent)
+    tab = reader.text(f"/epochs/dags/{run.dag_id}/runs/{run.run_id}")
+    assert "orders, epoch 2: the ledger has no records of it. It was restored from an older copy, or rebuilt." in tab
+    assert "has worked on no epoch" not in tab
+
+
 def test_a_run_leads_to_its_epoch_also_after_another_dag_has_taken_the_pipeline_over(
     ledgers: Ledgers, reader: Browser
 ) -> None:

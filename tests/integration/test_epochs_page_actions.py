@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_epochs import codes
+from airflow_epochs import DeltaSource, codes
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort
@@ -18,7 +19,7 @@ from airflow_epochs.errors import BadArgument, NoNewData, OutcomeUnknown
 from airflow_epochs.hooks import rewind_action
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import DecisionKind, OffsetRange, Run
+from airflow_epochs.model import DecisionKind, JsonDict, OffsetRange, Run
 from airflow_epochs.testing import MemorySink, MemorySource, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected, fields_of
 
@@ -232,6 +233,26 @@ def test_a_rewind_is_offered_only_while_no_epoch_is_undecided_or_in_doubt(
     if not decided:
         assert done(ada, ABORT) == 303
         assert [way for way in offered if way in ada.page(ORDERS)] == offered
+
+
+class OfATable(MemorySource):
+    """On record as a source that reads a Delta table."""
+
+    def spec(self) -> JsonDict:
+        return DeltaSource("/lake/orders").spec()
+
+
+def test_a_rewind_to_a_time_is_not_offered_for_a_source_that_knows_no_times(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.epoch("orders", "a")
+    world = ledgers.worlds["orders"]
+    world.produce("orders", 0, ["b"])
+    source = OfATable(world=world.name, topics=("orders",))
+    pipeline = replace(memory_pipeline(world, ("orders", "audit"), dag_id="orders_dag"), source=source)
+    run_epoch(memory_coordinator(world, pipeline, store=LocalStore(ledgers.root)), Run("orders_dag", "next"))
+    assert f'"{REWIND}"' in ada.page(ORDERS) and REWIND_TO_TIME not in ada.page(ORDERS)
+    path = f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"
+    answer = ada.client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 409 and "A DeltaSource does not go back to a time." in answer.text
 
 
 @pytest.mark.parametrize("path", [f"{REWIND}?to_epoch=1", f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"])

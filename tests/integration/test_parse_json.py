@@ -295,10 +295,11 @@ def examples() -> list[str]:
     return re.findall(r"^```python\n(.*?def orders.*?)^```", PAGE.read_text().partition("\n## Avro")[0], re.M | re.S)
 
 
-@pytest.mark.parametrize("example", examples(), ids=["usual", "dead letters"])
+@pytest.mark.parametrize("example", examples(), ids=["usual", "dead letters", "with the id of a schema"])
 def test_the_examples_of_the_page_run_as_they_stand(session: Any, tmp_path: Path, example: str) -> None:
     (tmp_path / "orders.py").write_text(example)
-    records = ['{"order_id":"a","amount":12.5,"at":"2026-01-31T10:20:30Z"}', "no JSON"]
+    frame = b"\0\0\0\0\7" if "substring" in example else b""
+    records = [frame + b'{"order_id":"a","amount":12.5,"at":"2026-01-31T10:20:30Z"}', frame + b"no JSON"]
     found = run_transform(f"{tmp_path / 'orders.py'}:orders", records=records, spark=session)
     [row], [letter] = found["orders"], found["rejected"]
     assert (row["order_id"], str(row["amount"])) == ("a", "12.50")

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, Sink
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Fenced, NotApplied, Refused
 from airflow_epochs.model import WaivedRecord
 from airflow_epochs.sinks.kafka.sink import KafkaSink
 from airflow_epochs.testing import Crash
@@ -282,6 +282,27 @@ def test_a_topic_gets_no_waived_epoch_again_that_landed(world: TopicWorld) -> No
         assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and "Epoch 2 was waived" in error.what
     assert world.run(5) is None
     assert world.shown("out") == "abcdefgh"
+
+
+@pytest.mark.parametrize("phase", ["kafka.init", "kafka.rows.sent"])
+def test_a_topic_gets_no_waived_epoch_again_whose_commit_hangs(world: TopicWorld, phase: str) -> None:
+    """It goes on after the commit under another name, which has fenced it."""
+    world = world.but(sinks=("out",))
+
+    def meanwhile() -> None:
+        waived = world.ledger.view(2).opened.txn_id
+        world.ledger.put(WaivedRecord(txn_id=waived, sink="out", who="me", why="it hangs", at="now"))
+        assert world.run(2) is None
+        world.produce("gh")
+        assert world.but(sinks=("sent",), tables={"sent": "out"}, backfill={"sent": 2}).run(3) is None
+
+    with patch.object(KafkaSink, "discard"):  # what is staged stays, so that the late commit finds it
+        error = world.run(2, {phase: meanwhile})
+    assert isinstance(error, (Fenced, NotApplied))
+    assert world.shown("out") == "abcdefgh"
+    world.produce("i")
+    assert world.run(4) is None, "the old name is back"
+    assert world.shown("out") == "abcdefghi"
 
 
 def test_brokers_are_asked_once_for_all_epochs_that_a_topic_had_before_it_was_created_again(world: TopicWorld) -> None:

@@ -15,7 +15,7 @@ from airflow_epochs.ledger.keys import Record
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Receipt, TryRecord, Vote, WaivedRecord
 from airflow_epochs.protocol import State
-from airflow_epochs.staged.digest import CONTENT_OF_STATISTICS, CONTENT_SCHEME
+from airflow_epochs.staged.digest import CONTENT_OF_STATISTICS, CONTENT_OF_TYPED, CONTENT_SCHEME
 from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch, MemoryTransform
 from airflow_epochs.testing.world import Row
@@ -442,9 +442,12 @@ def test_a_promise_outlives_a_dag_that_gains_or_loses_a_sink_if_the_digest_is_of
     scenario.check_every_row()
 
 
-@pytest.mark.parametrize(("scheme", "counted"), [(CONTENT_SCHEME, False), (CONTENT_OF_STATISTICS, True)])
-def test_rows_that_were_promised_by_what_spark_counted_are_counted_once_more(
-    scheme: str, counted: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("scheme", "counted", "by_json"),
+    [(CONTENT_OF_TYPED, False, False), (CONTENT_SCHEME, False, True), (CONTENT_OF_STATISTICS, True, True)],
+)
+def test_rows_that_were_promised_by_an_earlier_digest_are_staged_again_with_what_is_in_it(
+    scheme: str, counted: bool, by_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemorySink, "vote", with_content(MemorySink.vote, scheme))
     scenario, spark = Scenario(), MemorySpark()
@@ -453,6 +456,7 @@ def test_rows_that_were_promised_by_what_spark_counted_are_counted_once_more(
     scenario.coordinator(spark=spark).commit(run(1), "orders")
     (job,) = spark.jobs
     assert (job.args["again"], job.args["statistics"], job.args["files_of_0_1"]) == (True, counted, False)
+    assert job.args["variants_by_json"] is by_json
 
 
 def test_a_column_that_the_vote_promised_to_store_is_not_left_out_because_the_rows_are_staged_again(

@@ -78,8 +78,13 @@ def test_what_avro_can_resolve_is_readable(written: Any, wanted: Any) -> None:
         (record("int", "x") | {"name": "S"}, "int", "field f is S, not int"),
         (decimal(10, 2), decimal(12, 4), "field f: decimal(10,2) is not decimal(12,4)"),
         (decimal(12, 2), decimal(10, 2), "field f: decimal(12,2) is not decimal(10,2)"),
-        ("string", decimal(10, 2), "field f is string, not decimal(10,2)"),
-        (decimal(10, 2), "string", "field f is decimal(10,2), not string"),
+        ("string", decimal(10, 2), "field f is string, not decimal(10,2) in bytes"),
+        (decimal(10, 2), "string", "field f is decimal(10,2) in bytes, not string"),
+        (
+            decimal(6, 2) | {"type": "fixed", "name": "F", "size": 3},
+            ["null", decimal(6, 2)],
+            "field f is decimal(6,2) in fixed, not null or decimal(6,2) in bytes",
+        ),
         (decimal(10, 2), ["null", decimal(10, 3)], "field f: decimal(10,2) is not decimal(10,3)"),
         (
             logical("timestamp-millis"),

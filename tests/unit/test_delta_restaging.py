@@ -22,6 +22,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.plans import RowDigest
 from airflow_epochs.staged.digest import (
     CONTENT_OF_STATISTICS,
+    CONTENT_OF_TYPED,
     CONTENT_SCHEME,
     SCHEME,
     SCHEME_OF_LOG,
@@ -193,8 +194,21 @@ def test_nulls_that_footers_count_are_not_in_the_digest_of_the_rows_since_a_foot
     assert digest_of(replace(of_files(A2), from_footers=True)).startswith(SCHEME)
 
 
+def test_rows_whose_variants_count_with_their_types_have_a_digest_that_says_so() -> None:
+    typed, plain = (replace(TOLD, rows=2, typed=typed) for typed in (True, False))
+    found = [content_of(replace(of_files(A2), from_footers=True), told) for told in (typed, plain)]
+    assert [(digest or "").startswith(CONTENT_OF_TYPED) for digest in found] == [True, False]
+    assert content_of(of_files(A2), typed) == found[0], "whoever has counted the NULLs"
+
+
 @pytest.mark.parametrize(
-    ("content", "needed"), [(None, True), (f"{CONTENT_OF_STATISTICS}1", True), (f"{CONTENT_SCHEME}1", False)]
+    ("content", "needed"),
+    [
+        (None, True),
+        (f"{CONTENT_OF_STATISTICS}1", True),
+        (f"{CONTENT_SCHEME}1", False),
+        (f"{CONTENT_OF_TYPED}1", False),
+    ],
 )
 def test_rows_that_were_promised_by_statistics_of_delta_are_staged_again_with_them(
     content: str | None, needed: bool

@@ -171,6 +171,24 @@ def test_a_wrong_answer_of_a_commit_leaves_the_epoch_in_doubt_and_the_mended_cla
     assert shown(world) == ["a", "b"]
 
 
+def test_the_remedy_of_a_wrong_answer_after_the_decision_holds_for_an_epoch_whose_offsets_are_not_taken_again(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = coordinator(world)
+    first.open(RUN)
+    first.vote(RUN, first.stage(RUN).stage)
+    first.commit(RUN, "archive")
+    with monkeypatch.context() as mistake:
+        mistake.setattr(Own, "last_committed", lambda *_: 7)
+        with pytest.raises(Refused) as stopped:
+            first.complete(RUN)
+    assert stopped.value.code is codes.SINK_FAULTY
+    assert str(stopped.value).endswith("Then type `airflow epochs retry orders --why …`, or wait for the next run.")
+    run_epoch(coordinator(world), NEXT)
+    ledger = coordinator(world).task.ledger
+    assert (shown(world), ledger.newest_complete(), ledger.open_record(1, 2)) == (["a", "b"], 1, None)
+
+
 def test_a_sink_that_fails_while_an_epoch_is_rolled_forward_does_not_keep_the_others_from_it(
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,17 @@ def test_brokers_that_refuse_the_settings_of_a_new_topic_are_not_told_as_brokers
     assert "EPOCHS-MARKER-TOPIC-SETTINGS" in str(refused) and "not permitted here" in refused.what
 
 
+def test_a_transaction_that_the_brokers_are_ending_is_not_told_as_brokers_that_do_not_answer() -> None:
+    doing = "begin transactions under the id orders/a"
+    busy = cluster(Answers(), timeout_s=1).failure(doing, KafkaError(KafkaError.CONCURRENT_TRANSACTIONS))
+    assert isinstance(busy, NotApplied)
+    assert busy.code is codes.TRANSACTION_ENDING
+    assert "cannot begin transactions under the id orders/a yet: " in busy.what
+    assert (
+        "describe --transactional-id …` with the id in the message" in busy.remedy and "brokers run" not in busy.remedy
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "told", "code"),
     [

@@ -288,6 +288,16 @@ def test_absent_files_and_folders_are_no_error(tmp_path: Path) -> None:
     files.delete("x")
 
 
+def test_a_file_at_which_the_disk_does_not_let_one_look_is_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "folder").mkdir()
+    files = LocalFiles(tmp_path)
+    assert files.missing(["none", "folder", "loops/none"]) == {"none", "folder", "loops/none"}
+    with pytest.raises(NotApplied, match="symbolic links") as error:
+        files.missing(["none", "loop"])
+    assert error.value.code is codes.STORE_UNREACHABLE
+
+
 def test_deleting_a_folder_deletes_all_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     for name in ("a/b/c", "a/d", "ab"):

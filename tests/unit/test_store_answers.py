@@ -110,6 +110,15 @@ def test_a_look_that_is_denied_without_a_word_is_told_with_both_causes(s3: Answe
     assert "Debug source" not in str(error.value)
 
 
+def test_files_are_not_missing_where_the_whole_bucket_is(s3: AnsweringS3) -> None:
+    """S3 tells the two apart in the body of an answer, and an answer to HEAD has none."""
+    files = open_files("s3://bucket/lake/orders", s3.options, "aws_lake")
+    error = told(lambda: files.missing(["a", "b"]), s3, 404, "NoSuchBucket")
+    assert error.remedy.startswith("Create the bucket, or correct its name in the path.")
+    files.write_new("b", b"x")
+    assert files.missing(["a", "b"]) == {"a"}
+
+
 @pytest.mark.parametrize(
     ("conn_id", "holder"),
     [(None, "the store's connection, or in the worker's environment:"), ("epochs_default", "connection 'epochs_")],

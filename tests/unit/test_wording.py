@@ -119,6 +119,10 @@ def test_a_remedy_says_to_clear_the_one_task(said: str, says: str) -> None:
         ("Let Airflow retry, or clear the failed task: it looks first.", "Run the command again: it looks first."),
         ("Let Airflow retry the task, or clear the failed task later: so.", "Run the command again later: so."),
         ("Wait. If it is right, let Airflow retry.", "Wait. If it is right, run the command again."),
+        (
+            f"Correct it. {codes.SINK_FAULTY.remedy.partition('raises. ')[2]}",
+            "Correct it. Then run the command again.",
+        ),
         ("Choose another epoch.", "Choose another epoch."),
     ],
 )

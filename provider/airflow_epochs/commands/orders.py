@@ -163,7 +163,7 @@ def rewind(args: Namespace) -> None:
     def moved(source: Movable, at: Standing) -> Move:
         position = at.position(source)
         if args.to_timestamp:
-            return source.to_time(position, args.to_timestamp, environment())
+            return rewinding.to_time(source, position, args.to_timestamp, environment())
         if args.offsets:
             return source.to_offsets(position, offsets_in(args.offsets), environment())
         return rewinding.to_epoch(ledger, at, source, _named_epoch(args), environment())

@@ -25,6 +25,7 @@ Sinks:
     versions     earlier versions that are read, or come back
     rows         its rows, to be shown and compared
     committing   what is special about its commit
+    fencing      how a commit that hangs is kept from landing
     afterwards   what may become of rows after their commit
     diagnosis    why its marker is not the expected one
     remedies     what an operator does then
@@ -44,9 +45,10 @@ from airflow_epochs.contracts.afterwards import (
 from airflow_epochs.contracts.committing import Adapting, Joint, Noting, Replacing, replaces_by
 from airflow_epochs.contracts.diagnosis import Diagnosing, Disagreement
 from airflow_epochs.contracts.environment import Connection, Environment
+from airflow_epochs.contracts.fencing import Fencing
 from airflow_epochs.contracts.last_epoch import Elsewhere, LastEpoch, Positioned
 from airflow_epochs.contracts.lineage import Dataset, Traceable, TraceableSource
-from airflow_epochs.contracts.moving import Before, LeavingOut, Movable, Move
+from airflow_epochs.contracts.moving import Before, ByTime, LeavingOut, Movable, Move
 from airflow_epochs.contracts.pace import (
     Awaited,
     ByInterval,
@@ -77,6 +79,7 @@ __all__ = [
     "Awaited",
     "Before",
     "ByInterval",
+    "ByTime",
     "Confirming",
     "Connection",
     "Dataset",
@@ -86,6 +89,7 @@ __all__ = [
     "Ends",
     "Environment",
     "Explaining",
+    "Fencing",
     "Fitting",
     "Following",
     "Holding",

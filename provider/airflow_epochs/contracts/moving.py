@@ -77,10 +77,15 @@ class Movable(Before, Protocol):
         """Go on at these offsets."""
         ...
 
-    def to_time(self, position: Position, time: str, env: Environment) -> Move:
-        """Go back to the first records at or after a time with its zone."""
-        ...
-
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
         """Go on in what has these names now; none: in all of them. ``starting``: as the source's option, or offsets."""
+        ...
+
+
+@runtime_checkable
+class ByTime(Protocol):
+    """A source that knows which of its records came at or after a time. It reads only."""
+
+    def to_time(self, position: Position, time: str, env: Environment) -> Move:
+        """Go back to the first records at or after a time with its zone. Raises as ``Movable``."""
         ...

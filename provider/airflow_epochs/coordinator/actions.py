@@ -111,9 +111,9 @@ class Waive:
         return [
             f"Rows that sink {self.sink} loses for good{unless}: {promised.rows}, staged at {promised.place} "
             f"(offsets: {offsets}; transaction {view.opened.txn_id}).",
-            "A commit that has begun is not stopped by the waiver, and may land later all the same. So end all tasks "
-            f"of the epoch that hang, before a sink of another name gets epoch {self.epoch} by `backfill` in the same "
-            "table or topic: its rows could come twice.",
+            "A commit that has begun is not stopped by the waiver, and may land later all the same. If a sink of "
+            f"another name gets epoch {self.epoch} by `backfill` in the same table or topic, it fences that commit "
+            "first. Not every sink can be fenced. So end all tasks of the epoch that hang: its rows could come twice.",
         ]
 
     def _of_state(self, view: EpochView) -> list[str]:

@@ -94,13 +94,26 @@ def require_marker(
 
 
 def late_commit(sink: Sink, before: CompleteRecord | None, env: Environment) -> TransactionId | None:
-    """The waived transaction that the sink shows all the same; None if it shows none. Asks only a sink that was waived.
+    """The waived transaction that the sink shows all the same, or its fence; None if it shows neither.
 
-    ``before``: the record of the newest complete epoch.
+    Asks only a sink that was waived. ``before``: the record of the newest complete epoch.
     """
     if before is None or sink.name not in before.waived:
         return None
-    return late_in(sink_calls.marker_of(sink, before.txn.pipeline, env), before.may_show(sink.name))
+    return waived_in(sink_calls.marker_of(sink, before.txn.pipeline, env), before.may_show(sink.name))
+
+
+def waived_in(found: Marker | None, waived: Collection[str]) -> TransactionId | None:
+    """What a sink shows since it was waived: one of these transactions, or the fence of one. None: neither.
+
+    With a fence, it shows no row of them, and its next epoch goes on from there.
+    """
+    return late_in(found, waived) or fence_in(found, waived)
+
+
+def fence_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None:
+    """The fence of one of the waived transactions, if a sink shows it."""
+    return late_in(found, (str(TransactionId.parse(txn).fence) for txn in waived))
 
 
 def late_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None:

@@ -66,10 +66,19 @@ def with_backfill(
     """
     return {
         name: _backfilled(task, name, plan, epoch, planned, moved)
-        if plan.previous is None and name not in known
+        if name not in known and shows_no_epoch(task, name, plan.previous, epoch)
         else plan
         for name, plan in plans.items()
     }
+
+
+def shows_no_epoch(task: TaskTry, sink: str, previous: str | None, epoch: int) -> bool:
+    """Whether a sink of which the ledger has no epoch shows none. ``previous``: what it shows before ``epoch``.
+
+    A fence is none: it stands for an epoch that was waived, and never landed.
+    """
+    before = task.ledger.complete_record(epoch - 1) if previous else None
+    return previous is None or (before is not None and previous not in before.may_show(sink))
 
 
 def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: PlannedEpoch, moved: bool) -> SinkPlan:

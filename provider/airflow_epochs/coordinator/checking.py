@@ -28,6 +28,7 @@ from airflow_epochs.contracts import (
     is_by_interval,
 )
 from airflow_epochs.coordinator import (
+    backfill,
     code_changes,
     opening,
     preflight,
@@ -411,7 +412,8 @@ def _marker(state: _State, sink: Sink) -> str:
 def _ready(state: _State, sink: Sink) -> str:
     """Whether the sink can take an epoch, whatever the rows are."""
     previous = opening.previous_of(state.task, sink, state.before)
-    if previous is None and sink.name not in opening.known(state.before, _adopted(state)):
+    is_known = sink.name in opening.known(state.before, _adopted(state))
+    if not is_known and backfill.shows_no_epoch(state.task, sink.name, previous, state.view.number):
         renamed_sink.require_new_rows(state.task, sink, state.view.number)
     if refused := preflight.refusal(state.task, sink.name, SinkPlan(spec=sink.spec(), previous=previous)):
         raise refused

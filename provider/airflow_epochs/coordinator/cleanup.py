@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, Leftovers, Sink, SinkAttempt
-from airflow_epochs.coordinator import sink_calls
+from airflow_epochs.coordinator import agreement, sink_calls
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, sink_of
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger.ledger import Ledger
@@ -146,8 +146,8 @@ def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, e
     if found and compare(found, complete.txn) is Shown.AHEAD:
         return _is_of_a_later_epoch(ledger, found, sink.name)
     shown = complete.markers.get(sink.name)
-    late = any(agree(found, TransactionId.parse(txn)) for txn in complete.may_show(sink.name))
-    return late or agree(found, TransactionId.parse(shown) if shown else None)
+    late = agreement.waived_in(found, complete.may_show(sink.name))
+    return late is not None or agree(found, TransactionId.parse(shown) if shown else None)
 
 
 def _is_of_a_later_epoch(ledger: Ledger, found: Marker, sink: str) -> bool:

@@ -12,7 +12,7 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, JsonDict, OpenRecord, Receipt, Run, agree, moved_in
+from airflow_epochs.model import CompleteRecord, JsonDict, Marker, OpenRecord, Receipt, Run, agree, moved_in
 
 log = secrecy.logger(__name__)
 
@@ -40,20 +40,21 @@ def receipts_that_hold(task: TaskTry, view: EpochView) -> dict[str, Receipt]:
 
 def _shown_again(task: TaskTry, view: EpochView, name: str, receipt: Receipt) -> Receipt:
     opened, sink = view.opened, task.sink_of(view.opened, name)
-    lost = _lost_since(task, receipt, sink, opened)
+    found = sink_calls.marker_of(sink, task.pipeline.name, task.env)
+    lost = _lost_since(task, receipt, found, sink, opened)
     if lost and not task.ledger.waiver(view.number, name):
         log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
         return Promise(task, view, name).keep()
-    agreement.require_marker(sink, opened.txn, task.pipeline.name, task.env, receipt, in_doubt=opened.txn)
+    if not agree(found, opened.txn):
+        agreement.require_marker(sink, opened.txn, task.pipeline.name, task.env, receipt, in_doubt=opened.txn)
     return receipt
 
 
-def _lost_since(task: TaskTry, receipt: Receipt, sink: Sink, opened: OpenRecord) -> str | None:
-    """What the sink has lost since its receipt: "its commit", "rows", or None.
+def _lost_since(task: TaskTry, receipt: Receipt, found: Marker | None, sink: Sink, opened: OpenRecord) -> str | None:
+    """What the sink, which shows ``found``, has lost since its receipt: "its commit", "rows", or None.
 
     None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
     """
-    found = sink_calls.marker_of(sink, task.pipeline.name, task.env)
     if not agree(found, opened.txn):
         return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
     return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, task.env) else None

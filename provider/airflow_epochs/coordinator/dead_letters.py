@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import with_more
-from airflow_epochs.model import OpenRecord, Vote, VoteKind
+from airflow_epochs.expectations import QUARANTINE
+from airflow_epochs.model import OpenRecord, Vote
+
+_OF_ROWS = tuple(
+    f"{code.name}:"
+    for code in (
+        *(codes.ROWS_UNFIT, codes.DELTA_ROWS_UNFIT, codes.TOPIC_ROWS_UNFIT),
+        *(codes.SQL_ROWS_UNFIT, codes.SQL_ROW_REFUSED, codes.BAD_RECORD),
+    )
+)
+"""How the reason of a VOTE_ABORT begins that may be about what ``Fit`` judges."""
 
 
 def sink_in(task: TaskTry, opened: OpenRecord) -> str | None:
@@ -17,15 +28,23 @@ def sink_in(task: TaskTry, opened: OpenRecord) -> str | None:
 
 
 def explained(task: TaskTry, opened: OpenRecord, votes: Mapping[str, Vote]) -> dict[str, Vote]:
-    """The votes; each VOTE_ABORT of a sink whose rows could not become dead letters says why."""
-    letters = task.pipeline.dead_letters
-    whys = {name: _why_none_of(opened, name, letters) if letters else "" for name in votes}
-    return {
-        name: replace(vote, reason=with_more(vote.reason or "", whys[name]))
-        if whys[name] and vote.vote is VoteKind.VOTE_ABORT
-        else vote
-        for name, vote in votes.items()
-    }
+    """The votes; each VOTE_ABORT because of a row that could not become a dead letter says why."""
+    return {name: _explained(task, opened, name, vote) for name, vote in votes.items()}
+
+
+def _explained(task: TaskTry, opened: OpenRecord, name: str, vote: Vote) -> Vote:
+    letters, reason = task.pipeline.dead_letters, vote.reason or ""
+    if letters in (None, name) or not _is_about_a_row(task, name, reason):
+        return vote
+    why = _why_none_of(opened, name, letters)
+    return replace(vote, reason=with_more(reason, why)) if why else vote
+
+
+def _is_about_a_row(task: TaskTry, name: str, reason: str) -> bool:
+    """Whether the sink votes against a row that might have become a dead letter. A VOTE_COMMIT has no reason."""
+    if reason.startswith(f"{codes.EXPECTATION_UNMET.name}:"):
+        return any(each.otherwise == QUARANTINE for each in task.pipeline.expectations.get(name, ()))
+    return reason.startswith(_OF_ROWS)
 
 
 def _why_none_of(opened: OpenRecord, name: str, letters: str) -> str:

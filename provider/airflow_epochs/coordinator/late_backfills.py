@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Sink, Vacating, backfill_from, replaces_by, waive_command
-from airflow_epochs.coordinator import sink_calls
+from airflow_epochs.coordinator import fences, sink_calls
 from airflow_epochs.coordinator.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
@@ -40,15 +40,19 @@ def require_not_overtaken(task: TaskTry, opened: OpenRecord, sink: Sink) -> None
     """Raise Corrupt if a waived commit of another name is where the sink is to write, and has rows of this backfill.
 
     ``open`` has looked, too. As there, a commit of an epoch before the backfill's first one does not count: a command
-    may have moved the input back since, so that the backfill reads the same offsets. A commit that lands after this
-    look is not found: only its task's end makes sure of that.
+    may have moved the input back since, so that the backfill reads the same offsets. Before this look the other names
+    are fenced, so that no such commit lands after it.
     """
     before = task.ledger.complete_record(opened.txn.epoch - 1)
-    if before is None or replaces_by(sink) or not set(before.waived) - {sink.name}:
+    if before is None or not set(before.waived) - {sink.name}:
         return
     if agree(sink_calls.marker_of(sink, opened.txn.pipeline, task.env), opened.txn):
         return  # a repeat: the commit is done
-    late = Place(task=task, sink=sink, before=before).late_since(opened.sinks[sink.name].backfilled_from or 0)
+    place, first = Place(task=task, sink=sink, before=before), opened.sinks[sink.name].backfilled_from or 0
+    fences.put(place, first)
+    if replaces_by(sink):
+        return  # its rows take the place of those that have landed
+    late = place.late_since(first)
     if overtaken := next((each for each in late if _shares_rows_with(task, opened, sink.name, each)), None):
         raise _overtaken(opened, sink, overtaken)
 

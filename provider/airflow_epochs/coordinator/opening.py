@@ -369,11 +369,14 @@ def changes_by_others(
 
 
 def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
-    """The transaction that the sink should show. A waived sink may have lost its table, or have committed late."""
+    """The transaction that the sink should show. A waived sink may have lost its table, or committed late.
+
+    Or it shows a fence.
+    """
     if before and sink.name in before.waived:
         found = sink_calls.marker_of(sink, task.pipeline.name, task.env)
         if found is None:
             return None
-        if late := agreement.late_in(found, before.may_show(sink.name)):
+        if late := agreement.waived_in(found, before.may_show(sink.name)):
             return str(late)
     return before.markers.get(sink.name) if before else None

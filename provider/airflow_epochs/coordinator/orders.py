@@ -17,7 +17,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
 from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.agreement import late_in
+from airflow_epochs.coordinator.agreement import waived_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
@@ -397,7 +397,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     is_state = _is_state(_describing(ledger, at, name), name)
     found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else None
     waived = at.before.may_show(name) if at.before else []
-    expected = late_in(found, waived) or at.recorded(name)
+    expected = waived_in(found, waived) or at.recorded(name)
     if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
         return replace(_without_rows(at, name), is_state=is_state)
     if agree(found, at.awaited(name) if name in at.adopted else expected):

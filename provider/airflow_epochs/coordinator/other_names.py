@@ -74,12 +74,18 @@ class Place:
             if other != self.sink.name and waived and (txn := self._late(other, waived)):
                 yield Written(sink=other, txn=txn, waived=True)
 
-    def may_land_since(self, first: int) -> Iterator[tuple[str, int]]:
-        """Each other sink, and the epoch, ``first`` or a later one, whose waived commit may land here if it hangs."""
+    def may_land_since(self, first: int) -> Iterator[tuple[str, TransactionId]]:
+        """Each other sink, and the waived transaction, of the epoch ``first`` or a later one, that may land here."""
         for other in self.before.waived:
             for txn in map(TransactionId.parse, self.before.may_show(other)):
                 if other != self.sink.name and txn.epoch >= first and self._wrote_here(other, txn):
-                    yield other, txn.epoch
+                    yield other, txn
+
+    def as_then(self, other: str, txn: TransactionId) -> Sink | None:
+        """The other sink as it was then; as it would be today if its record is gone, or its connection is."""
+        alike, then = self._alike(other), self._on_record(other, txn)
+        is_known = then is not None and (alike is None or then.spec() != alike.spec())
+        return then if then and is_known and self._answer_of(then) else alike
 
     def _wrote_here(self, other: str, txn: TransactionId) -> bool:
         """Whether the record of a transaction describes a sink that writes here, as far as one can tell."""
@@ -252,9 +258,13 @@ class Place:
             return None
 
     def _marker_on_record(self, then: Sink) -> Marker | None:
-        """Its marker; None also if it cannot be asked: its connection may be gone for good."""
+        """Its marker; None also if it cannot be asked."""
+        return next(iter(self._answer_of(then)), None)
+
+    def _answer_of(self, then: Sink) -> tuple[Marker | None, ...]:
+        """Its marker; empty if it cannot be asked: its connection may be gone for good."""
         try:
-            return self._marker_of(then)
+            return (self._marker_of(then),)
         except RAISED_BY_USERS as error:
             log.warning("Sink %s, as the ledger has it on record, cannot be asked for its marker: %r", then.name, error)
-            return None
+            return ()

@@ -7,7 +7,7 @@ one that takes the place which another sink, of the DAG or removed from it, has 
 from __future__ import annotations
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Sink, replaces_by
+from airflow_epochs.contracts import Fencing, Sink, replaces_by
 from airflow_epochs.coordinator.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
@@ -31,12 +31,19 @@ def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
         raise _twice(task, sink, found, first, epoch)
     for other, waived in place.may_land_since(first):
         log.warning(
-            "`backfill` of sink %s has the rows of epoch %s, which was waived under the name %s in the same place. "
-            "Make sure that no task of that epoch runs any more: if its commit landed, the rows would come twice.",
+            "`backfill` of sink %s has the rows of epoch %s, which was waived under the name %s in the same place. %s",
             sink.name,
-            waived,
+            waived.epoch,
             other,
+            _FENCED if isinstance(sink, Fencing) else _NOT_FENCED,
         )
+
+
+_FENCED = "The commit fences that name first: a commit that hangs does not land then."
+_NOT_FENCED = (
+    "Make sure that no task of that epoch runs any more: if its commit landed, the rows would come twice. A sink of "
+    "this kind cannot be fenced."
+)
 
 
 def _twice(task: TaskTry, sink: Sink, found: Written, first: int, epoch: int) -> Refused:

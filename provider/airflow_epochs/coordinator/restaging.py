@@ -122,7 +122,7 @@ class Promise:
             late = {promise.name: txn for promise in group if (txn := promise._late_commit())}
             if not late:
                 raise
-            if doubled := next((p for p in group if p.name in late and p._is_backfill), None):
+            if doubled := next((p for p in group if p.name in late and p._is_doubled_by(late[p.name])), None):
                 raise late_backfills.found(doubled.task, doubled._opened, doubled._sink, late[doubled.name]) from error
             return self._committed(group, staged, late)
 
@@ -136,12 +136,17 @@ class Promise:
             return joint_sinks.commit(those, self._env)[self.name]
 
     def _late_commit(self) -> TransactionId | None:
-        """A waived transaction of the sink that landed after this epoch was opened.
+        """A waived transaction of the sink that landed after this epoch was opened, or its fence.
 
         None for a state table: this epoch's changes were computed without those.
         """
         before = self.task.ledger.complete_record(self.view.number - 1)
         return None if isinstance(self._sink, Stateful) else agreement.late_commit(self._sink, before, self._env)
+
+    def _is_doubled_by(self, shown: TransactionId) -> bool:
+        """Whether the rows of ``shown`` are among those of this epoch. A fence has no rows."""
+        before = self.task.ledger.complete_record(self.view.number - 1)
+        return self._is_backfill and before is not None and str(shown) in before.may_show(self.name)
 
     def _require_not_overtaken(self) -> None:
         """Raise Corrupt if a waived commit of another name has brought rows of this backfill since it was opened."""

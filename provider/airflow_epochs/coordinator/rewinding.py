@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import ByInterval, Environment, LeavingOut, Movable, Move, Position, is_by_interval
+from airflow_epochs.contracts import (
+    ByInterval,
+    ByTime,
+    Environment,
+    LeavingOut,
+    Movable,
+    Move,
+    Position,
+    is_by_interval,
+)
 from airflow_epochs.coordinator import orders, rereading
+from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.errors import Refused, filled
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.model import ends_of
 
 _NEXT = "The next run obeys. Start one, or, if the last one failed, type `airflow epochs retry PIPELINE --why …`."
@@ -43,6 +54,25 @@ def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: En
     move = source.to_offsets(position, back, env) if back else Move(position=position)
     unread = tuple(topic for topic in back if _leaves_out(source, topic))
     return replace(move, stay=tuple(stay), unread=unread, back_to=_end_of(ledger, source, number))
+
+
+def to_time(source: Movable, position: Position, time: str, env: Environment) -> Move:
+    """Where the next epoch begins if it goes back to the first records of a time. Raises Refused if none can tell."""
+    if isinstance(source, ByTime):
+        return source.to_time(position, time, env)
+    raise Refused(
+        f"A {type(source).__name__} does not go back to a time. Nothing was changed.",
+        code=codes.SOURCE_NOT_MOVABLE,
+        remedy="Use --to-epoch, --to-savepoint, or --offsets FILE, whose offsets are versions. DESCRIBE HISTORY in "
+        "Spark shows the time of each version.",
+    )
+
+
+def may_go_to_a_time(ledger: Ledger) -> bool:
+    """Whether ``to_time`` may be asked of the source on record. Needs no connection."""
+    newest = newest_opened(ledger)
+    source = source_in(newest.source) if newest else None
+    return source is None or isinstance(source, ByTime)
 
 
 def _end_of(ledger: Ledger, source: Movable, number: int) -> str:

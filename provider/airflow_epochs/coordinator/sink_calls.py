@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from reprlib import Repr
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Joint, LastEpoch, Planning, Positioned, Sink, SinkAttempt
+from airflow_epochs.contracts import Environment, Fencing, Joint, LastEpoch, Planning, Positioned, Sink, SinkAttempt
 from airflow_epochs.errors import RAISED_BY_USERS, EpochError, NotApplied, OutcomeUnknown, Refused, first_line
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks import is_own
 
 _SHORT = Repr()
@@ -92,6 +92,16 @@ def last_epoch_of(sink: Positioned, pipeline: str, env: Environment) -> LastEpoc
         found = sink.last_epoch(pipeline, env)
     _require(sink, "last_epoch", found, (LastEpoch, type(None)), "a LastEpoch, or None if it shows no epoch")
     return found
+
+
+def fenced(
+    sink: Fencing, pipeline: str, over: Sequence[TransactionId | None], by: TransactionId, env: Environment
+) -> bool:
+    """The sink's ``fence``. Raises Refused unless it answers True or False."""
+    with asked(sink, "fence"):
+        shown = sink.fence(pipeline, over, by, env)
+    _require(sink, "fence", shown, bool, "True if the sink shows the fence, else False")
+    return shown
 
 
 @contextmanager

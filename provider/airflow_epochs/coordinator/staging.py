@@ -58,7 +58,7 @@ from airflow_epochs.spark.driver.plans import (
     TransformFile,
 )
 from airflow_epochs.spark.driver.wire import as_json, from_json
-from airflow_epochs.staged.digest import needs_statistics
+from airflow_epochs.staged.digest import needs_statistics, needs_variants_by_json
 
 log = secrecy.logger(__name__)
 
@@ -310,6 +310,7 @@ def _stage_job(
         again=again,
         files_of_0_1=promised is not None and promised.content is None,
         statistics=promised is not None and needs_statistics(promised),
+        variants_by_json=promised is not None and needs_variants_by_json(promised),
         measure_input=task.pipeline.measure_input or task.pipeline.dead_letters is not None,
         sinks=plans,
         earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),

@@ -98,15 +98,21 @@ def _changes(files: Files, version: int) -> Iterator[tuple[str, JsonDict]]:
 
 
 def newest_schema(files: Files) -> JsonDict | None:
-    """The schema as the log has it, for a table that deltalake cannot open; None if nothing that is searched has it.
+    """The schema as the log has it, for a table that deltalake cannot open; None if nothing that is searched has it."""
+    metadata = newest_metadata(files)
+    return json.loads(metadata["schemaString"]) if metadata else None
 
-    The newest checkpoint has it if no entry after it does; older ones, if a part of that checkpoint is missing.
+
+def newest_metadata(files: Files) -> JsonDict | None:
+    """``schemaString`` and ``partitionColumns`` of the table; None if nothing that is searched has them.
+
+    The newest checkpoint has them if no entry after it does; older ones, if a part of that checkpoint is missing.
     """
-    return next((schema for schema in _schemas(files, files.names("_delta_log")) if schema), None)
+    return next((found for found in _metadata(files, files.names("_delta_log")) if found), None)
 
 
-def _schemas(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
-    """What entries and checkpoints tell of the schema, the newest first."""
+def _metadata(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
+    """What entries and checkpoints tell of the metadata, the newest first."""
     numbers = (entry_version(name) for name in names)
     known = sorted((number for number in numbers if number is not None), reverse=True)
     left, skipped = known[:_ENTRIES_SEARCHED_MAX], known[_ENTRIES_SEARCHED_MAX:]
@@ -116,32 +122,27 @@ def _schemas(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
             checkpoints.setdefault(int(found[1]), []).append(f"_delta_log/{name}")
     for version in sorted(checkpoints, reverse=True):
         later = [number for number in left if number > version]
-        yield from (_schema_in(entry or b"") for entry in entries(files, later))
+        yield from (_metadata_in(entry or b"") for entry in entries(files, later))
         if skipped and skipped[0] > version:  # one of these may have changed the schema of the checkpoint
             return
-        yield from (_schema_in_checkpoint(files, part) for part in checkpoints[version])
+        yield from (_metadata_in_checkpoint(files, part) for part in checkpoints[version])
         left = left[len(later) :]
 
 
-def _schema_in(entry: bytes) -> JsonDict | None:
-    for action in actions_of(entry) if b'"metaData"' in entry else ():
-        if metadata := action.get("metaData"):
-            schema: JsonDict = json.loads(metadata["schemaString"])
-            return schema
-    return None
+def _metadata_in(entry: bytes) -> JsonDict | None:
+    found = (action.get("metaData") for action in actions_of(entry)) if b'"metaData"' in entry else ()
+    return next((metadata for metadata in found if metadata), None)
 
 
-def _schema_in_checkpoint(files: Files, checkpoint: str) -> JsonDict | None:
-    import pyarrow.compute as pc
+def _metadata_in_checkpoint(files: Files, checkpoint: str) -> JsonDict | None:
     import pyarrow.parquet as pq
 
     if checkpoint.endswith(".json"):
-        return _schema_in(files.read(checkpoint) or b"")
+        return _metadata_in(files.read(checkpoint) or b"")
     with files.open(checkpoint) as opened:
         parquet = pq.ParquetFile(opened)
         if "metaData" not in parquet.schema_arrow.names:  # a part of a checkpoint
             return None
-        column = parquet.read(columns=["metaData.schemaString"]).column("metaData")
-    found = pc.struct_field(column, "schemaString").drop_null()
-    schema: JsonDict | None = json.loads(found[0].as_py()) if len(found) else None
-    return schema
+        column = parquet.read(columns=["metaData.schemaString", "metaData.partitionColumns"]).column("metaData")
+    found: list[JsonDict] = column.filter(column.is_valid()).to_pylist()
+    return next((metadata for metadata in found if metadata["schemaString"]), None)

@@ -70,6 +70,10 @@ class App:
         """The id that carries the token's epoch."""
         return f"{self.epoch}.txn.epoch"
 
+    def signatures(self, txn: TransactionId) -> list[tuple[str, int]]:
+        """Each id, with the version under which it signs a commit of ``txn``."""
+        return [(self.epoch, txn.epoch), (self.token, txn.token), (self.token_epoch, txn.epoch)]
+
 
 @dataclass(frozen=True)
 class TableLocation:

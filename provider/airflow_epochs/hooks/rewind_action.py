@@ -121,4 +121,4 @@ class RewindToTime(_Rewinding):
 
     def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration | None]:
         source = from_spec(at.newest.source)
-        return source.to_time(at.position(source), self.to_time, env), NO_RESTORATION
+        return rewinding.to_time(source, at.position(source), self.to_time, env), NO_RESTORATION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypedDict
 
@@ -43,6 +43,11 @@ class TransactionId:
     def token(self) -> int:
         """The first 63 bits of the nonce: as many as a Delta ``SetTransaction`` version, a signed long, can hold."""
         return int(self.nonce[:16], 16) >> 1
+
+    @property
+    def fence(self) -> TransactionId:
+        """What a sink shows once this waived transaction is not to land any more. It follows from the transaction."""
+        return replace(self, nonce=hashlib.sha256(f"fence {self}".encode()).hexdigest()[:32])
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,8 @@ _CLEARED = re.compile(
 )
 _RETRIED = r"\btype `airflow epochs retry \S+ --why …`"
 _AIRFLOW_RETRIES = r"\blet Airflow retry(?: the task)?"
-_OR_NEXT = "(?:, or let the next run take the same offsets)?"
+_OR_NEXT = r"(?:, or (?:let|wait for) the next run\b[^.]*)?"
+"""Whatever the next run would do: take the same offsets before the decision, finish the epoch after it."""
 
 
 def in_one_task(remedy: str) -> str:

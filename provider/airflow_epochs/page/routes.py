@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response, status
 from fastapi.responses import RedirectResponse
 
-from airflow_epochs.coordinator import series
+from airflow_epochs.coordinator import rewinding, series
 from airflow_epochs.hooks.known_runs import is_at_work
 from airflow_epochs.hooks.retrying import needed_backfill
 from airflow_epochs.ledger import run_ids
@@ -66,9 +66,9 @@ def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) 
     for each in its:
         if each not in unreadable:
             ledger = ledger_for(user, each.conn_id, each.row.name)
-            found += [(each, epoch) for epoch in series.epochs_of(ledger, run)]
-    if len(found) == 1:
-        ((each, epoch),) = found
+            found += [(each, epoch, _known(ledger, epoch) is not None) for epoch in series.epochs_of(ledger, run)]
+    if len(found) == 1 and found[0][-1]:
+        ((each, epoch, _),) = found
         return RedirectResponse(f"{path_of(request, each.conn_id, each.row.name)}/epochs/{epoch}")
     return page(request, "run.html", found=found, run=run, unreadable=unreadable, unlisted=unlisted)
 
@@ -92,6 +92,7 @@ def one_pipeline(
         older=shown[-1].number if shown and shown[-1].number > 1 else None,
         newer=before is not None,
         savepoints=ledger.savepoints(),
+        by_time=rewinding.may_go_to_a_time(ledger),
         charts=charts(newest_epochs(ledger, CHARTED)),
         acts=may_edit(user, row.dag_id),
         runs=(runs := may_run(user, row.dag_id)),

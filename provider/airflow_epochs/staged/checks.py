@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.delta.log import checked_stats, rows_of
+from airflow_epochs.delta.log import StagedFile, checked_stats, rows_of
 from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
@@ -21,6 +22,10 @@ _SHARE = (
     "store. Then clear the stage task: it stages into a new folder."
 )
 """What to do about files on a disk that Spark reports and this worker does not see. New tries would not help."""
+
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_KNOWN_TIME = re.compile(r"(?!0000)\d{4}-\d\d-\d\d(?!\d)", re.ASCII)
+"""How the log tells a date or an instant of the years 1 to 9999. Others have a sign, or more digits, or the year 0."""
 
 
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
@@ -77,7 +82,7 @@ def require_sizes(files: Files, staging: Staging) -> None:
 
 def require_sound_actions(staging: Staging) -> None:
     """Statistics and partition values that no reader will trip over."""
-    columns = _partition_names(staging.shape)
+    columns, times = _partition_names(staging.shape), _times_among(staging.shape)
     for file in staging.files:
         checked_stats(file)
         if set(file.partition_values) != columns:
@@ -86,11 +91,30 @@ def require_sound_actions(staging: Staging) -> None:
                 f"table is partitioned by {sorted(columns)}.",
                 code=codes.STAGED_INCOMPLETE,
             )
+        _require_known_times(file, times)
+
+
+def _require_known_times(file: StagedFile, times: Mapping[str, str]) -> None:
+    """Every time in a partition column is one that other readers than Spark know, too. Spark was asked the same."""
+    for physical, name in times.items():
+        value = file.partition_values[physical]
+        if value and not _KNOWN_TIME.match(value):
+            raise Refused(
+                f"A value of the partition column {name} is outside of the years 1 to 9999: {value}.",
+                code=codes.DELTA_ROWS_UNFIT,
+            )
 
 
 def _partition_names(shape: TableShape) -> set[str]:
     physical = physical_names(shape)
     return {physical[name.lower()] for name in shape.partition_by}
+
+
+def _times_among(shape: TableShape) -> dict[str, str]:
+    """What the log calls each partition column of dates or instants -> the column."""
+    kinds = {field["name"].lower(): field["type"] for field in shape.schema["fields"]}
+    physical = physical_names(shape)
+    return {physical[name.lower()]: name for name in shape.partition_by if kinds[name.lower()] in _TIMES}
 
 
 def physical_names(shape: TableShape) -> dict[str, str]:

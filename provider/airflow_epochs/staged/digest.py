@@ -28,6 +28,8 @@ from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
 
+CONTENT_OF_TYPED = "rows-4:"
+"""Of rows with variants, which count with their types."""
 CONTENT_SCHEME = "rows-3:"
 CONTENT_OF_STATISTICS = "rows-2:"
 """Has the NULLs of each column, as Spark counted them for the log. In the files' footers some counts are missing."""
@@ -67,15 +69,25 @@ def content_of(staging: Staging, told: RowDigest) -> str | None:
         "rows": rows,
         "sums": told.sums,
         "partitions": sorted(_partitions(staging).items()),
-        **({} if staging.from_footers else {"nulls": _nulls(staging, rows)}),
+        **({} if staging.from_footers or told.typed else {"nulls": _nulls(staging, rows)}),
     }
-    scheme = CONTENT_SCHEME if staging.from_footers else CONTENT_OF_STATISTICS
-    return scheme + hashlib.sha256(_compact(content).encode()).hexdigest()
+    return _scheme(staging, told) + hashlib.sha256(_compact(content).encode()).hexdigest()
+
+
+def _scheme(staging: Staging, told: RowDigest) -> str:
+    if told.typed:
+        return CONTENT_OF_TYPED
+    return CONTENT_SCHEME if staging.from_footers else CONTENT_OF_STATISTICS
 
 
 def needs_statistics(promised: Staged) -> bool:
     """Whether rows staged again can be compared with these only if Spark collects statistics as it writes them."""
-    return not (promised.content or "").startswith(CONTENT_SCHEME)
+    return not (promised.content or "").startswith((CONTENT_SCHEME, CONTENT_OF_TYPED))
+
+
+def needs_variants_by_json(promised: Staged) -> bool:
+    """Whether variants of rows staged again must count by their JSON alone: they did in this digest."""
+    return not (promised.content or CONTENT_OF_TYPED).startswith(CONTENT_OF_TYPED)
 
 
 def _nulls(staging: Staging, rows: int) -> dict[str, int]:

@@ -80,11 +80,17 @@ class Disk:
 
     def exists(self, path: str) -> bool:
         """As ``Blobs.exists``."""
+        return self._mode(path) is not None
+
+    def is_file(self, path: str) -> bool:
+        """Whether an ordinary file is there."""
+        return stat.S_ISREG(self._mode(path) or 0)
+
+    def _mode(self, path: str) -> int | None:
         try:
-            os.stat(self._root / path)  # Path.exists returns False on some errors of a disk
+            return os.stat(self._root / path).st_mode  # Path.exists and Path.is_file pass over some errors of a disk
         except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+            return None
 
     def below(self, folder: str) -> list[str]:
         """As ``Blobs.below``."""
@@ -145,7 +151,7 @@ class LocalFiles:
     def missing(self, paths: Iterable[str]) -> set[str]:
         """As ``Files.missing``."""
         with _local_errors(self._root):
-            return {path for path in paths if not (self._root / path).is_file()}
+            return {path for path in paths if not self._disk.is_file(path)}
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         """As ``Files.tails``."""

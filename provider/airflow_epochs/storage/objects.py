@@ -129,6 +129,15 @@ class Objects:
             return False
         return True
 
+    def require_bucket(self, missing: str) -> None:
+        """Raise FileNotFoundError if not only this path is missing. Of the answer to ``exists`` nobody can tell."""
+        import obstore
+
+        try:
+            obstore.get(self._store, missing)
+        except FileNotFoundError as error:
+            _require_bucket(error)
+
     def below(self, folder: str) -> list[str]:
         """As ``Blobs.below``."""
         return list(self.sizes(folder))
@@ -210,7 +219,10 @@ class ObjectFiles:
         asked = list(paths)
         with self._errors(), ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             there = pool.map(self._objects.exists, asked)
-            return {path for path, is_there in zip(asked, there, strict=True) if not is_there}
+            found = {path for path, is_there in zip(asked, there, strict=True) if not is_there}
+            if found:
+                self._objects.require_bucket(next(iter(found)))
+            return found
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         """As ``Files.tails``; reads ``_PARALLEL_REQUESTS`` objects at a time."""

@@ -97,6 +97,8 @@ def aborted_visible(history: History) -> Iterator[Violation]:
     """I5: aborted attempts are never visible."""
     for who, shown, facts in _shown(history):
         txn = history.transaction(shown)
+        if txn is None and history.is_fence(shown):
+            continue
         if txn is None:
             yield Violation(f"{who} an epoch that belongs to no attempt in the ledger.", shown)
             continue

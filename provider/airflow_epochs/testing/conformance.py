@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import pytest
 
-from airflow_epochs.contracts import Ends, Environment, Positioned, Replacing, Sink, SinkAttempt
+from airflow_epochs.contracts import Ends, Environment, Fencing, Positioned, Replacing, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
@@ -360,6 +360,28 @@ class SinkConformance:
             _rebuilt(subject).commit(*refused, subject.env)
         assert (subject.visible(), _marker(subject)) == (self.after(ids), Marker.of(shown.txn))
 
+    def test_a_commit_that_is_overtaken_by_a_fence_has_landed_before_or_never_lands(self, subject: Subject) -> None:
+        """An operator has waived its epoch. The sink need not be one that can be fenced."""
+        first = _epoch(subject, 1, None, [1])
+        zombie = _attempt(2, first)
+        staged, by = _staged(subject, zombie, [2, 3]), zombie.txn.fence
+        _, fenced = self._overtaken(subject, zombie, staged, lambda: _fenced(subject, first, by))
+        if fenced is None:
+            return
+        with _untouched(subject):
+            _if_committed(subject, zombie, staged)
+            assert _fenced(subject, first, by) == fenced
+        seen = self.after([1]) if fenced else self.after([1], [2, 3])
+        shown = by if fenced else zombie.txn
+        assert (sorted(subject.visible()), _marker(subject)) == (seen, Marker.of(shown))
+        third = _attempt(3, shown)
+        staged = _staged(subject, third, [4])
+        assert _fenced(subject, shown, third.txn.fence) is True, "nobody else commits now"
+        with _refused(subject):
+            _rebuilt(subject).commit(third, staged, subject.env)
+        _epoch(subject, 4, third.txn.fence, [5])
+        assert sorted(subject.visible()) == (self.after([1], [5]) if fenced else self.after([1], [2, 3], [5]))
+
     def _overtaken(
         self, subject: Subject, attempt: SinkAttempt, staged: Staged, other: Callable[[], T]
     ) -> tuple[Receipt | None, T]:
@@ -528,6 +550,12 @@ def _require_position(subject: Subject, txn: TransactionId | None) -> None:
     last = sink.last_epoch(PIPELINE, subject.env)
     told = last and (last.marker, last.txn, last.ends)
     assert told == (txn and (Marker.of(txn), txn, _ends(txn.epoch))), "a lost ledger would be rebuilt wrongly"
+
+
+def _fenced(subject: Subject, over: TransactionId, by: TransactionId) -> bool | None:
+    """As ``Fencing.fence``; None of a sink that cannot be fenced."""
+    sink = _rebuilt(subject)
+    return sink.fence(PIPELINE, [over], by, subject.env) if isinstance(sink, Fencing) else None
 
 
 def _secret_names(value: object) -> list[str]:

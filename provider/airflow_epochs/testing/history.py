@@ -264,6 +264,10 @@ class History:
         in_epoch = (txn for txn in self.facts.transactions.values() if txn.epoch == shown.epoch)
         return next((txn for txn in in_epoch if shown.token in (None, txn.token)), None)
 
+    def is_fence(self, shown: str | Marker) -> bool:
+        """Whether a sink's marker stands for no rows: it keeps a waived commit from landing."""
+        return any(shown in (str(fence), Marker.of(fence)) for fence in self.facts.fences)
+
 
 class EpochIndex:
     """Finds the complete epoch that an offset belongs to."""

@@ -156,6 +156,12 @@ class LedgerFacts:
         records: list[OpenRecord | CompleteRecord] = [*self.opens.values(), *self.complete.values()]
         return {record.txn_id: record.txn for record in records}
 
+    @cached_property
+    def fences(self) -> frozenset[TransactionId]:
+        """What sinks may show in place of transactions that were waived."""
+        waived = (txn for record in self.complete.values() for sink in record.waived for txn in record.may_show(sink))
+        return frozenset(TransactionId.parse(txn).fence for txn in waived)
+
     def decision_of(self, txn: TransactionId) -> DecisionRecord | None:
         """The decision on this transaction; None if there is none, or it is another transaction's."""
         record = self.decisions.get((txn.epoch, txn.attempt))

@@ -330,7 +330,7 @@ class Resolution:
         return f"{_field(_inside(at, wanted['name']))} is missing, and the reader's schema has no default for it"
 
     def _differ(self, written: Schema, wanted: Schema, at: str) -> str:
-        return f"{_field(at)} is {_told(written)}, not {_told(wanted)}"
+        return f"{_field(at)} is {_told(written, apart=True)}, not {_told(wanted, apart=True)}"
 
 
 def fields_of(written: Schema, wanted: Schema) -> dict[str, Schema]:
@@ -386,11 +386,13 @@ def is_decimal(schema: Schema) -> bool:
     return named and whole and 0 <= scale <= precision and precision > 0
 
 
-def _told(schema: Schema) -> str:
+def _told(schema: Schema, *, apart: bool = False) -> str:
+    """The type for people. ``apart``: tell decimals in bytes from those in a fixed, which Avro does not read as one."""
     if isinstance(schema, list):
-        return " or ".join(_told(branch) for branch in schema)
+        return " or ".join(_told(branch, apart=apart) for branch in schema)
     if _logical(schema) == "decimal":
-        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+        inside = f" in {_type(schema)}" if apart else ""
+        return f"decimal({schema['precision']},{schema.get('scale', 0)}){inside}"
     if _type(schema) in NAMED:
         return str(_logical(schema) or schema["name"])
     return _logical(schema) or _type(schema)

@@ -13,6 +13,11 @@ OfMap = Callable[[str], str]
 _WORD = re.compile(r"\w+", re.ASCII)
 """Names that Spark never takes for a pattern. Others it does, where they are quoted as the name of a column, and
 ``spark.sql.parser.quotedRegexColumnNames`` is set."""
+_TIMES = {
+    "date": ("date'0001-01-01'", "date'9999-12-31'"),
+    "timestamp": ("timestamp'0001-01-01 00:00:00Z'", "timestamp'9999-12-31 23:59:59.999999Z'"),
+    "timestamp_ntz": ("timestamp_ntz'0001-01-01 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
+}
 
 
 def quoted(name: str) -> str:
@@ -40,6 +45,14 @@ def is_text(kind: Any) -> bool:
 def not_utf8(value: str, kind: str) -> str | None:
     """The condition that a text is not UTF-8; None for another type."""
     return f"NOT is_valid_utf8({value})" if is_text(kind) else None
+
+
+def outside(value: str, kind: str) -> str | None:
+    """The condition that a time is outside of the years 1 to 9999; None for another type."""
+    if kind not in _TIMES:
+        return None
+    first, last = _TIMES[kind]
+    return f"{value} NOT BETWEEN {first} AND {last}"
 
 
 def anywhere(value: str, kind: Any, test: Test, depth: int = 0, of_map: OfMap | None = None) -> str | None:

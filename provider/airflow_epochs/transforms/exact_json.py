@@ -5,13 +5,14 @@ Times are in UTC, whatever the zone of the session: the same rows make the same 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import field_of, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 OPTIONS = {
     "ignoreNullFields": "false",
@@ -22,11 +23,54 @@ OPTIONS = {
 """Options of ``to_json``, and of ``to_csv``."""
 
 
-def of_columns(names: Iterable[str]) -> Column:
+def in_sql(value: str) -> str:
+    """The JSON of a struct, an array or a map, all in SQL. Its maps must have keys that JSON can have."""
+    options = ", ".join(f"'{word}'" for pair in OPTIONS.items() for word in (part.replace("'", "\\'") for part in pair))
+    return f"to_json({value}, map({options}))"
+
+
+def of_columns(rows: DataFrame, names: Iterable[str]) -> Column:
     """A JSON object of these columns, as text."""
     from pyspark.sql import functions as F
 
-    return F.to_json(F.struct(*map(quoted, names)), OPTIONS)
+    kinds = {field.name: field.dataType.jsonValue() for field in rows.schema.fields}
+    told = {name: _with_text_keys(quoted(name), kinds[name]) for name in names}
+    columns = (F.expr(value).alias(name) if value else F.col(quoted(name)) for name, value in told.items())
+    return F.to_json(F.struct(*columns), OPTIONS)
+
+
+def _with_text_keys(value: str, kind: Any, depth: int = 0) -> str | None:
+    """The value with texts for the keys of its maps that are binary, or have it inside; None if it has none.
+
+    Spark writes an address in memory for such a key, which is another one each time.
+    """
+    kind_of = kind.get("type") if isinstance(kind, dict) else None
+    if kind_of == "struct":
+        parts = {field["name"]: field_of(value, field["name"]) for field in kind["fields"]}
+        told = {field["name"]: _with_text_keys(parts[field["name"]], field["type"], depth) for field in kind["fields"]}
+        fields = ", ".join(f"{told[name] or part} AS {quoted(name)}" for name, part in parts.items())
+        return f"if({value} IS NULL, NULL, struct({fields}))" if any(told.values()) else None
+    if kind_of == "array":
+        return _each(value, kind["elementType"], depth)
+    if kind_of == "map":
+        keys, values = f"map_keys({value})", f"map_values({value})"
+        told_keys, told_values = _texts(keys, kind["keyType"], depth), _each(values, kind["valueType"], depth)
+        return f"map_from_arrays({told_keys or keys}, {told_values or values})" if told_keys or told_values else None
+    return None
+
+
+def _each(array: str, kind: Any, depth: int) -> str | None:
+    element = f"e{depth}"
+    told = _with_text_keys(element, kind, depth + 1)
+    return f"transform({array}, {element} -> {told})" if told else None
+
+
+def _texts(keys: str, kind: Any, depth: int) -> str | None:
+    """Base64 in one line, as Spark writes binary values; of what has binary inside, JSON."""
+    key = f"e{depth}"
+    if kind == "binary":
+        return f"transform({keys}, {key} -> translate(base64({key}), concat(char(13), char(10)), ''))"
+    return f"transform({keys}, {key} -> {in_sql(key)})" if '"binary"' in json.dumps(kind) else None
 
 
 def of_time(name: str) -> Column:

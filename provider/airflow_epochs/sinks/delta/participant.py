@@ -14,7 +14,7 @@ from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.event_time import unpacked
 from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, TransactionId, Vote
-from airflow_epochs.sinks.delta import cleanup, ready, restore, spark_commit, stage, told_rows, upkeep, vote
+from airflow_epochs.sinks.delta import cleanup, fence, ready, restore, spark_commit, stage, told_rows, upkeep, vote
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
@@ -50,23 +50,32 @@ class DeltaParticipant(Whereabouts):
         with unknown_without_answer(self.sink.name):
             return Commit.of(self, attempt, staged).run()
 
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
+        with located(pipeline, sink=self.sink.name):
+            return fence.fence(self, pipeline, over, by)
+
     def fit(self, pipeline: str) -> Fit:
         """What the table takes of a row, as it is now. Text that is not UTF-8 would keep every reader but Spark out.
+
+        So would dates and partitions of years that others do not know.
 
         The rows of a MERGE need not look like the table's. Those that delete a key bring no values.
         """
         how, shape = self.sink.how, self._seen(pipeline).shape
         keys = (*how.keys, *((how.sequence_by,) if how.sequence_by else ()))
+        partition_by = shape.partition_by if shape else tuple(self.sink.partition_by)
         if how.mode == MERGE:
-            return Fit(required=keys)
+            return Fit(dates=True, required=keys, partition_by=partition_by)
         rules = shape.properties if shape else self.sink.properties
         return Fit(
+            dates=True,
             required=(*(shape.required if shape else ()), *keys),
             conditions=tuple(
                 (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", value)
                 for key, value in sorted(rules.items())
                 if key.startswith(CONSTRAINTS)
             ),
+            partition_by=partition_by,
             unless=how.delete_when,
             keys=keys,
         )

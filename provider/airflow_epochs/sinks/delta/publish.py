@@ -136,13 +136,6 @@ class TableCommit:
         point = self.staging.user_metadata.get("restore")
         return RestorePoint(**point) if point else None
 
-    def signatures(self) -> list[tuple[str, int]]:
-        return [
-            (self.app.epoch, self.txn.epoch),
-            (self.app.token, self.txn.token),
-            (self.app.token_epoch, self.txn.epoch),
-        ]
-
 
 def publish(this: TableCommit, env: Environment) -> FoundCommit:
     """Make the staged rows visible, once. A repeat finds the first commit and writes nothing.
@@ -376,7 +369,7 @@ def _entry(this: TableCommit, version: int) -> bytes:
     metadata = _added_columns(this) if version else _shape_of_new_table(this).actions(new_id, now)
     table_id = this.staging.user_metadata.get("table_id") if version else new_id
     # Spark forgets a transaction without a time as soon as the table has a retention for them.
-    signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.signatures()]
+    signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.app.signatures(this.txn)]
     actions = [
         _commit_info(this, version, now, table_id),
         *metadata,

@@ -379,6 +379,10 @@ class DeltaSink:
         """Compact small files and checkpoint the log, as ``compact_every`` and ``checkpoint_every`` say."""
         return self._participant(env).maintain(pipeline, epoch)
 
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId, env: Environment) -> bool:
+        """Sign a commit without rows as ``by``. A table that does not exist gets none."""
+        return self._participant(env).fence(pipeline, over, by)
+
     def _participant(self, env: Environment) -> DeltaParticipant:
         # Imported here: every task parses its DAG file, which needs only the sink's options.
         from airflow_epochs.sinks.delta.participant import DeltaParticipant

@@ -7,6 +7,7 @@ Spark's own writer appends the staged rows once more, or merges them, or overwri
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     Committed,
     Described,
     DescribePlan,
+    FencePlan,
     ForgetPlan,
     Forgotten,
     FoundMarker,
@@ -235,6 +237,15 @@ def forget(this: ForgetPlan, txn: TransactionId, sink: str, env: Environment) ->
             **attempt_fields(txn),
             sink=sink,
         ) from error
+
+
+def fence(
+    target: str, app: App, over: Collection[TransactionId | None], by: TransactionId, note: str, env: Environment
+) -> Seen:
+    """Let ``app`` sign a commit without rows as ``by`` if its marker is one of ``over``; what is seen afterwards."""
+    shown = tuple(str(each) if each else None for each in over)
+    plan = FencePlan(target=target, app=app.epoch, epoch=by.epoch, over=shown, user_metadata=note)
+    return _asked(env, plan, Seen, f"fence {by} in {target}")
 
 
 def describe(target: str, env: Environment) -> Described:

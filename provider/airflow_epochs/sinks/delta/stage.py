@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta import unknown_times
 from airflow_epochs.delta.log import USER_METADATA_KEY, checksum_entry, checksum_without_files, entry_of, log_entry
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import PUTS_BACK, TableLocation
@@ -93,14 +94,14 @@ def _committer(sink: DeltaSink, target: Target) -> str:
         return SPARK
     if target.problem:
         checks.require_not_spoilt(target.location)
-    shape = target.opened_shape
-    reason = target.problem or ", ".join(shape.refused_features if shape else [])
+    reason = target.for_spark_alone
     if reason:
         log.warning(
-            "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. "
-            'Give the sink commit="spark" to say that you know.',
+            "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. %s",
             target.location.name,
             reason,
+            unknown_times.how_to_remove(target.location.files, target.location.name, reason)
+            or 'Give the sink commit="spark" to say that you know.',
         )
     return SPARK if reason else DELTALAKE
 

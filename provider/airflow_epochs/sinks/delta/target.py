@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment
+from airflow_epochs.delta import unknown_times
 from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.snapshot import position_at
@@ -66,6 +67,7 @@ class Target:
             raise Refused(
                 f"deltalake cannot open {location.name}: {error}",
                 code=codes.DELTA_TABLE_UNREADABLE,
+                remedy=unknown_times.remedy(location.files, location.name, str(error)),
                 sink=app.sink,
             ) from error
 
@@ -76,6 +78,11 @@ class Target:
     @cached_property
     def opened_shape(self) -> TableShape | None:
         return None if self.table is None else TableShape.of_table(self.table)
+
+    @property
+    def for_spark_alone(self) -> str:
+        """What keeps deltalake from committing to it; empty if nothing does."""
+        return self.problem or ", ".join(self.opened_shape.refused_features if self.opened_shape else [])
 
     @cached_property
     def shape(self) -> TableShape | None:

@@ -342,6 +342,8 @@ class Cluster:
                 remedy="Create the marker topic by hand, with `cleanup.policy=compact`, "
                 "and with replicas and `min.insync.replicas` as the sink's topic has them. Clear the failed task.",
             )
+        if code == KafkaError.CONCURRENT_TRANSACTIONS:
+            return NotApplied(f"{where} cannot {doing} yet: {error.str()}.", code=codes.TRANSACTION_ENDING)
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         return NotApplied(f"The request to {doing} failed. {where}: {reasons}.", code=codes.KAFKA_UNREACHABLE)
 

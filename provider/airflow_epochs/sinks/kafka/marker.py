@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Ends
@@ -23,6 +23,10 @@ from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments
 
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+PUT_S = 60
 FORMAT = 1
 _LATER = frozenset({"topic_id", "marker_topic_id", "ends", "vouched_end"})
 """Fields that markers of version 0.1 lack."""
@@ -75,6 +79,12 @@ class MarkerRecord:
             marker_topic_id=marker_topic.id,
             ends=ends,
         )
+
+    @classmethod
+    def without_rows(cls, txn: TransactionId, topic: str) -> MarkerRecord:
+        """The marker for a fence."""
+        at = datetime.now(timezone.utc).isoformat()
+        return cls(txn_id=str(txn), topic=topic, rows=0, files=0, size=0, place="", offsets={}, at=at)
 
     @property
     def txn(self) -> TransactionId | None:
@@ -142,6 +152,13 @@ class Markers:
             return None
         value = self.log.newest(self.key.encode())
         return None if value is None else self._decoded(value)
+
+    def put(self, producer: Producer, record: MarkerRecord) -> None:
+        """Send a marker without rows. ``producer`` has the sink's transactional id; it has begun no transaction."""
+        with self.cluster.asking("put the marker"):
+            producer.begin_transaction()
+            producer.produce(self.topic, key=self.key, value=record.encoded(), partition=self.assigned().partition)
+            producer.commit_transaction(PUT_S)
 
     @property
     def log(self) -> PartitionLog:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -226,6 +226,19 @@ class KafkaParticipant:
             committed_at=marker.at,
             detail=detail,
         )
+
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
+        """In the order of a commit: once the transactional id is taken over, nobody else changes the marker."""
+        with located(pipeline, sink=self.sink.name):
+            markers = self._markers(pipeline)
+            if (assignment := markers.assignment()) is None:
+                return False
+            own = producer.transactional(self._cluster, self._options(assignment), markers.topic)
+            found = markers.newest()
+            if (found.txn if found else None) in over:
+                found = MarkerRecord.without_rows(by, self.sink.topic)
+                markers.put(own, found)
+            return found is not None and found.txn == by
 
     def fit(self) -> Fit:
         """What the topic takes of a record, as it is now; of a topic that is not there, nothing is known."""

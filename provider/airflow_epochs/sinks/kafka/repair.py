@@ -84,7 +84,7 @@ class MarkerRepair:
                 sink=self.sink,
             )
         record = self._record(txn, topic, marker_topic, epochs)
-        self._send(producer, record)
+        self._markers.put(producer, record)
         return record
 
     def _ready_marker_topic(self, topic: TopicFacts) -> TopicFacts:
@@ -116,13 +116,6 @@ class MarkerRepair:
         """A producer with the sink's transactional id: a process that still sends an epoch is fenced."""
         options = kafka_producer.producer_options(self._markers.assigned().transactional_id, TIMEOUT_S, {})
         return kafka_producer.transactional(self._cluster, options, self.marker_topic)
-
-    def _send(self, producer: Producer, record: MarkerRecord) -> None:
-        partition = self._markers.assigned().partition
-        with self._cluster.asking("put the marker"):
-            producer.begin_transaction()
-            producer.produce(self.marker_topic, key=self._markers.key, value=record.encoded(), partition=partition)
-            producer.commit_transaction(TIMEOUT_S)
 
     # -- of what -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ marker record, which names the epoch, in one transaction. A consumer that reads 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
@@ -267,6 +267,10 @@ class KafkaSink:
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         """Explain the marker: topics that were deleted or restored, or a ledger that was lost."""
         return self._participant(env).diagnose(disagreement)
+
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId, env: Environment) -> bool:
+        """End the sink's open transaction, and send a marker that names ``by``."""
+        return self._participant(env).fence(pipeline, over, by)
 
     def _participant(self, env: Environment) -> KafkaParticipant:
         # Imported here: every task parses its DAG file, which needs only the sink's options.

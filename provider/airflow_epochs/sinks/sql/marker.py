@@ -150,6 +150,10 @@ class MarkerTable:
         self._set(attempt.txn.epoch, str(attempt.txn), rows, row.committed_at, {_ENDS: ends, _TARGET: target})
         return row
 
+    def fence(self, by: TransactionId) -> None:
+        """Set the marker to a fence, which has no rows. Call ``lock`` or ``make`` before, in the same transaction."""
+        self._set(by.epoch, str(by), 0, _now(), {_ENDS: None, _TARGET: None})
+
     def add_columns(self) -> None:
         """Add the columns that a table of an earlier version lacks."""
         if self.table:

@@ -5,7 +5,7 @@ Vote and commit of all sinks of one connection share a transaction (``sql_joint`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -395,6 +395,17 @@ class SqlParticipant:
             committed_at=row.committed_at,
             detail=detail | stored,
         )
+
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
+        """Set the marker to ``by``. A commit that has locked the marker ends first: the fence waits for it."""
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            marker = self.marker(session, pipeline)
+            found = marker.lock() if self.sink.reserves or None not in over else marker.make()
+            if txn_of(found) not in over or (found is None and self.sink.reserves):
+                return txn_of(found) == by
+            marker.fence(by)
+            session.commit()
+            return True
 
     # -- between epochs ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
@@ -297,6 +297,10 @@ class SqlSink:
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         """Explain the marker from the database's and the table's identity."""
         return self._participant(env).diagnose(disagreement)
+
+    def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId, env: Environment) -> bool:
+        """Let the sink's marker name ``by``."""
+        return self._participant(env).fence(pipeline, over, by)
 
     def _participant(self, env: Environment) -> SqlParticipant:
         # Imported here: every task parses its DAG file, which needs only the sink's options.

@@ -134,15 +134,6 @@ class DeltaSource:
         """Go on with this version. Reads only."""
         return self._reader(env).to_offsets(position, offsets)
 
-    def to_time(self, position: Position, time: str, env: Environment) -> Move:
-        """Raise Refused: versions have no exact times."""
-        raise Refused(
-            "A DeltaSource does not go back to a time. Nothing was changed.",
-            code=codes.SOURCE_NOT_MOVABLE,
-            remedy="Use --to-epoch, --to-savepoint, or --offsets FILE, whose offsets are versions. DESCRIBE "
-            "HISTORY in Spark shows the time of each version.",
-        )
-
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
         """Go on in the table that is there now. ``starting``: as the option, or offsets. Reads only."""
         return self._reader(env).to_another(position, starting)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_epochs import codes
+from airflow_epochs.delta import unknown_times
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table, open_version
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.delta.bounds import Size
+from airflow_epochs.sources.delta.versions import keeps_shape
 from airflow_epochs.spark.driver.delta.schema import maps_columns
 
 if TYPE_CHECKING:
@@ -48,8 +50,16 @@ class TableNow:
             ) from error
 
     def shape_at(self, version: int) -> TableShape:
-        """The shape at a version: an overwrite may have given the table other columns and partitions since."""
-        return TableShape.of_table(self.at(version))
+        """The shape at a version: an overwrite may have given the table other columns and partitions since.
+
+        Of a version that deltalake cannot open for a value of its rows, the log tells whether it has today's shape.
+        """
+        try:
+            return TableShape.of_table(self.at(version))
+        except Corrupt as error:
+            if unknown_times.is_one(error.what) and keeps_shape(self.location.files, version, self.newest + 1):
+                return self.shape
+            raise
 
     def known_shape_at(self, version: int) -> TableShape | None:
         """The shape at a version; None if the log no longer tells it."""
@@ -72,6 +82,7 @@ def look(location: TableLocation, *, feed: bool) -> TableNow:
         raise Refused(
             f"deltalake cannot open the table {location.name}, which the source reads: {error}",
             code=codes.DELTA_SOURCE_UNREADABLE,
+            remedy=unknown_times.remedy(location.files, location.name, str(error)),
         ) from error
     except Refused as error:
         if error.code is codes.DELTA_NOT_A_TABLE:

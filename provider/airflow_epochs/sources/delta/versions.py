@@ -112,6 +112,11 @@ def next_shape(files: Files, number: int, until: int) -> int:
     return max(number + 1, next(changes, until))
 
 
+def keeps_shape(files: Files, number: int, until: int) -> bool:
+    """Whether no version after ``number`` and before ``until`` may have got another feed or other columns."""
+    return not any(map(_may_have_metadata, entries(files, range(number + 1, until))))
+
+
 def next_with_files(files: Files, number: int, until: int, *, feed: bool) -> int:
     """The first version after ``number`` that lacks no file; ``until`` if there is none.
 

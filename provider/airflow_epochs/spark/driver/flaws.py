@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs.spark.driver.delta import dates, partitions
 from airflow_epochs.spark.driver.delta.schema import sql_type
 from airflow_epochs.spark.driver.plans import Fit
-from airflow_epochs.transforms.conditions import anywhere, field_of, is_text, not_utf8, quoted
+from airflow_epochs.transforms import exact_json
+from airflow_epochs.transforms.conditions import anywhere, field_of, is_text, not_utf8, outside, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,13 +25,9 @@ OF_A_RECORD = ("key", "value", "headers", "partition")
 Flaw = tuple[str, str]
 """What is wrong with a row, and the condition in SQL that is true of such a row."""
 
-_TIMES = {
-    "date": ("date'0001-01-01'", "date'9999-12-31'"),
-    "timestamp": ("timestamp'0001-01-01 00:00:00Z'", "timestamp'9999-12-31 23:59:59.999999Z'"),
-    "timestamp_ntz": ("timestamp_ntz'0001-01-01 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
-}
 _RECORD_OVERHEAD = 256
 """Of a Kafka record besides key, value and the row's own headers: its batch, and the provider's header."""
+_NO_FRACTION = '(?<=:[0-9][0-9])[.]000000(?=Z?")'
 _SHORT_MAX = 255
 """The most bytes of a text that a schema may have as something shorter: the name of an enum, a time."""
 
@@ -62,6 +60,8 @@ def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
     for field in schema["fields"]:
         found = _of_column(field["name"], field["type"], fit)
         yield from found if _is_in(field["name"], fit.keys) else _unless(fit.unless, found)
+        if _is_in(field["name"], fit.partition_by):  # also of a row that deletes: it is staged in its partition
+            yield from _of_partition(field["name"], field["type"])
     rules = (*fit.conditions, *((f"the expectation {rule.condition!r}", rule.condition) for rule in fit.expected))
     broken = ((f"the row breaks {what}", f"NOT coalesce(({condition}), false)") for what, condition in rules)
     yield from _unless(fit.unless, broken)
@@ -98,7 +98,9 @@ def _of_column(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
     if not fit.nul and (condition := anywhere(column, kind, _has_nul)):
         yield f"column {name} has a NUL character", condition
     if fit.calendar and (condition := anywhere(column, kind, outside)):
-        yield f"column {name} is outside of the years 1 to 9999", condition
+        yield f"column {name} {dates.UNKNOWN}", condition
+    if fit.dates and (condition := dates.unknown(column, kind)):
+        yield f"column {name} {dates.UNKNOWN}", condition
     if fit.json and (condition := _equal_keys(column, kind)):
         yield f"column {name} has a map with equal keys, which JSON has not", condition
     longest = {each.lower(): size for each, size in fit.longest.items()}.get(low)
@@ -106,16 +108,14 @@ def _of_column(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
         yield f"column {name} has more than {longest} characters", f"char_length({column}) > {longest}"
 
 
+def _of_partition(name: str, kind: Any) -> Iterator[Flaw]:
+    if flaw := partitions.flaw(quoted(name), kind):
+        what, condition = flaw
+        yield f"the partition column {name} {what}", condition
+
+
 def _has_nul(value: str, kind: str) -> str | None:
     return f"contains({value}, char(0))" if is_text(kind) else None
-
-
-def outside(value: str, kind: str) -> str | None:
-    """The condition that a time is outside of the years 1 to 9999; None for another type."""
-    if kind not in _TIMES:
-        return None
-    first, last = _TIMES[kind]
-    return f"{value} NOT BETWEEN {first} AND {last}"
 
 
 def _equal_keys(value: str, kind: Any) -> str | None:
@@ -143,7 +143,9 @@ def _record_size(kinds: Mapping[str, Any], packed: bool) -> str:
         parts += [size for column, kind in others if (size := _long_size(column, kind))]
     elif "value" not in found:
         fields = ", ".join(_as_sent(*each) for each in others)
-        text = f"to_json(struct({fields}), map('ignoreNullFields', 'false'))"
+        text = exact_json.in_sql(f"struct({fields})")
+        if "timestamp" in json.dumps([kind for _, kind in others]):  # the sink leaves out what is zero behind a second
+            text = f"regexp_replace({text}, '{_NO_FRACTION}', '')"
         parts.append(f"CAST(octet_length({text}) AS BIGINT) * 105 / 100")  # the sink writes it a little longer
     if "headers" in found and _is_headers(found["headers"][1]):
         header = "octet_length(h.key) + coalesce(octet_length(h.value), 0) + 10"

@@ -9,6 +9,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import plans as delta_plans
 from airflow_epochs.spark.driver.delta.deletions import delta_thin_notes
+from airflow_epochs.spark.driver.delta.fence import delta_fence
 from airflow_epochs.spark.driver.delta.jobs import delta_commit, delta_describe, delta_marker, delta_optimize
 from airflow_epochs.spark.driver.delta.merge import delta_change, delta_forget
 from airflow_epochs.spark.driver.plans import JobPlan, StagePlan
@@ -42,6 +43,7 @@ JOBS: dict[str, Job] = {
     delta_plans.CommitPlan.JOB: _without_secrets(delta_plans.CommitPlan, delta_commit),
     delta_plans.ChangePlan.JOB: _without_secrets(delta_plans.ChangePlan, delta_change),
     delta_plans.ForgetPlan.JOB: _without_secrets(delta_plans.ForgetPlan, delta_forget),
+    delta_plans.FencePlan.JOB: _without_secrets(delta_plans.FencePlan, delta_fence),
     delta_plans.DescribePlan.JOB: _without_secrets(delta_plans.DescribePlan, delta_describe),
     delta_plans.MarkerPlan.JOB: _without_secrets(delta_plans.MarkerPlan, delta_marker),
     delta_plans.OptimizePlan.JOB: _without_secrets(delta_plans.OptimizePlan, delta_optimize),

@@ -18,7 +18,7 @@ from airflow_epochs.spark.driver import flaws, observed
 from airflow_epochs.spark.driver.plans import Claim, Fit, LettersPlan, StagePlan
 from airflow_epochs.spark.driver.transform import RECORD
 from airflow_epochs.transforms import exact_json
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import outside, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -43,7 +43,7 @@ UNREADABLE = "\ufffd"
 """Stands in the texts of a letter for what is no character, and for NUL."""
 HEADER = "dead-letter."
 """How the names of the headers begin that a dead letter has in a topic."""
-_KNOWN_TIME = f"CASE WHEN NOT coalesce({flaws.outside('timestamp', 'timestamp')}, false) THEN timestamp END"
+_KNOWN_TIME = f"CASE WHEN NOT coalesce({outside('timestamp', 'timestamp')}, false) THEN timestamp END"
 """A producer can give a record a time that no table takes."""
 _FLAW, _COUNT, _ROWS = "__epochs_flaw", "flawed", "rows"
 
@@ -207,7 +207,7 @@ def _letters_of(sink: str, rows: DataFrame, *, flat: bool) -> DataFrame:
         *_origin(rows, flat=flat),
         F.lit(sink).alias("sink"),
         F.col(_FLAW).alias("error"),
-        exact_json.of_columns(names).alias("row"),
+        exact_json.of_columns(rows, names).alias("row"),
     )
 
 

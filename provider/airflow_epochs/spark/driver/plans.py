@@ -117,6 +117,7 @@ class Fit:
         utf8: Whether texts must be UTF-8.
         nul: Whether a text may contain the character NUL.
         calendar: Whether dates and times must be in the years 1 to 9999.
+        dates: Whether dates must be so that are not inside of another value.
         longest: Column -> the most characters of a text.
         required: Columns that must not be NULL.
         conditions: What the table demands of every row: what to call it, and a condition in SQL.
@@ -127,6 +128,7 @@ class Fit:
         keyed: Whether the column ``key`` must not be NULL.
         partitions: How many partitions a topic has; None: that is not known.
         json: Whether structs, arrays and maps become JSON, in which no two keys of a map may be equal.
+        partition_by: Columns by which a Delta table is partitioned: it keeps their values as texts.
         unless: Rows that meet this condition in SQL bring no values, as they delete a key: only ``keys`` are looked at.
         keys: Columns that are looked at in every row.
     """
@@ -134,6 +136,7 @@ class Fit:
     utf8: bool = True
     nul: bool = True
     calendar: bool = False
+    dates: bool = False
     longest: dict[str, int] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     conditions: tuple[tuple[str, str], ...] = ()
@@ -144,6 +147,7 @@ class Fit:
     keyed: bool = False
     partitions: int | None = None
     json: bool = False
+    partition_by: tuple[str, ...] = ()
     unless: str | None = None
     keys: tuple[str, ...] = ()
 
@@ -180,6 +184,7 @@ class StagePlan(JobPlan):
         again: Whether promised rows are staged again, so that other sinks' DataFrames are no mistake.
         files_of_0_1: Whether version 0.1 promised these rows by a digest of their files.
         statistics: Whether Spark collects statistics of what it stages: a vote of another version counts on them.
+        variants_by_json: Whether variants count in the digest by their JSON alone: a vote of another version did so.
         measure_input: Whether the records read are counted.
         sinks: The plan of each sink that is staged. Its ``kind`` says of which class it is (``stage.STAGERS``).
         watermarks: The epoch's, then those of the epochs before, newest first, in microseconds since 1970 (UTC). None:
@@ -209,6 +214,7 @@ class StagePlan(JobPlan):
     again: bool = False
     files_of_0_1: bool = False
     statistics: bool = False
+    variants_by_json: bool = False
     measure_input: bool = True
     sinks: dict[str, JsonDict]
     watermarks: tuple[int | None, ...] = ()
@@ -225,11 +231,15 @@ class StagePlan(JobPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class RowDigest:
-    """The parts of a digest of rows (``row_digest``). ``columns`` is a digest of the columns' names and types."""
+    """The parts of a digest of rows (``row_digest``). ``columns`` is a digest of the columns' names and types.
+
+    ``typed``: whether there are variants, and they count with their types.
+    """
 
     rows: int
     sums: tuple[int, ...]
     columns: str
+    typed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,9 @@ times. A second hash would take as long again, which is a tenth of the time of a
 which values are NULL, how long an array or map is, and the sign of a zero, so the digest hashes these beside the
 values. The order of a map's entries does not count.
 
+A variant counts with its JSON and its type: a date and a text may have equal JSON. Of an array whose elements have
+different types, it counts that they have, not which one has which.
+
 The expressions are SQL, because a Column of Spark's classic API costs milliseconds, and a wide row needs hundreds.
 """
 
@@ -30,8 +33,10 @@ _HALF = 32
 """Bits that are summed at once: a sum of whole hashes could leave the range of a BIGINT at the second row."""
 
 
-def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
+def observing(df: DataFrame, *, typed: bool = True) -> tuple[DataFrame, Observation | None]:
     """Return ``df`` with an observation that digests its rows as they flow by.
+
+    ``typed``: whether variants count with their types. Earlier versions let them count by their JSON alone.
 
     The observation is None, and ``df`` unchanged, if a column has a user-defined type: it cannot be digested.
     """
@@ -40,18 +45,26 @@ def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
 
     if not all(_is_known(field.dataType) for field in df.schema.fields):
         return df, None
-    row = _hash([part for f in df.schema.fields for part in _parts(column_named(f.name), f.dataType)])
+    row = _hash([part for f in df.schema.fields for part in _parts(column_named(f.name), f.dataType, typed)])
     observation = Observation(f"rows {uuid.uuid4().hex}")
     return df.observe(observation, *map(F.expr, _sums(row))), observation
 
 
-def told(df: DataFrame, observation: Observation | None) -> RowDigest | None:
-    """The parts of the digest, after the rows have flowed by; None if they are not available."""
+def told(df: DataFrame, observation: Observation | None, *, typed: bool = True) -> RowDigest | None:
+    """The parts of the digest, after the rows have flowed by; None if they are not available.
+
+    ``typed``: as for ``observing``.
+    """
     sums = observed.result(observation) if observation else {}
     if "rows" not in sums:
         return None
     rows = sums.pop("rows")
-    return RowDigest(rows=rows, sums=tuple(sums[name] or 0 for name in sorted(sums)), columns=_of_columns(df))
+    return RowDigest(
+        rows=rows,
+        sums=tuple(sums[name] or 0 for name in sorted(sums)),
+        columns=_of_columns(df),
+        typed=typed and '"variant"' in df.schema.json(),
+    )
 
 
 def _of_columns(df: DataFrame) -> str:
@@ -70,7 +83,7 @@ def _hash(parts: Iterable[str]) -> str:
     return f"xxhash64({', '.join(['0', *parts])})"
 
 
-def _parts(value: str, kind: DataType) -> Iterable[str]:
+def _parts(value: str, kind: DataType, typed: bool) -> Iterable[str]:
     """The expressions to hash for a value. Two different values differ in at least one of them."""
     from pyspark.sql import types as T
 
@@ -78,34 +91,36 @@ def _parts(value: str, kind: DataType) -> Iterable[str]:
         return
     if isinstance(kind, T.StructType):
         for field in kind.fields:
-            yield from _parts(field_of(value, field.name), field.dataType)
+            yield from _parts(field_of(value, field.name), field.dataType, typed)
     elif isinstance(kind, (T.ArrayType, T.MapType)):
-        yield from _parts_of_many(value, kind)
+        yield from _parts_of_many(value, kind, typed)
     else:
-        yield from _parts_of_one(value, kind)
+        yield from _parts_of_one(value, kind, typed)
     yield f"{value} IS NULL"  # even if Spark infers that it is never NULL: the inference must not change the digest
 
 
-def _parts_of_one(value: str, kind: DataType) -> Iterable[str]:
+def _parts_of_one(value: str, kind: DataType, typed: bool) -> Iterable[str]:
     from pyspark.sql import types as T
 
     if isinstance(kind, T.VariantType):
         yield f"to_json({value})"
+        if typed:
+            yield f"schema_of_variant({value})"
         return
     yield value
     if isinstance(kind, (T.FloatType, T.DoubleType)):  # Spark hashes -0.0 like 0.0
         yield f"{value} = 0 AND startswith(CAST({value} AS STRING), '-')"
 
 
-def _parts_of_many(value: str, kind: ArrayType | MapType) -> Iterable[str]:
+def _parts_of_many(value: str, kind: ArrayType | MapType, typed: bool) -> Iterable[str]:
     from pyspark.sql import types as T
 
     yield f"size({value})"
     if isinstance(kind, T.MapType):
-        entry = [*_parts("e.key", kind.keyType), *_parts("e.value", kind.valueType)]
+        entry = [*_parts("e.key", kind.keyType, typed), *_parts("e.value", kind.valueType, typed)]
         yield f"array_sort(transform(map_entries({value}), e -> {_hash(entry)}))"
     else:
-        yield f"transform({value}, e -> {_hash(_parts('e', kind.elementType))})"
+        yield f"transform({value}, e -> {_hash(_parts('e', kind.elementType, typed))})"
 
 
 def _is_known(kind: DataType) -> bool:

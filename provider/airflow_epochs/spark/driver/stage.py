@@ -73,7 +73,11 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         frames = replay.with_earlier(spark, plan, secrets, users, taken, _post(plan)) if plan.earlier else taken
         frames = {name: letters.plain(frame) for name, frame in frames.items()}
         job = delta_session.prepare_staging(
-            spark, _records_of_a_task(plan), files_of_0_1=plan.files_of_0_1, statistics=plan.statistics
+            spark,
+            _records_of_a_task(plan),
+            files_of_0_1=plan.files_of_0_1,
+            statistics=plan.statistics,
+            variants_by_json=plan.variants_by_json,
         )
         with (
             _read_once(batch, observation, reads, wanted) as input_metrics,

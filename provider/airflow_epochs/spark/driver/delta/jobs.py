@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
-from airflow_epochs.spark.driver.delta import partitions, session, staged, table_rules, types
+from airflow_epochs.spark.driver.delta import dates, partitions, session, staged, table_rules, types
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.files import entries, exists, is_missing
 from airflow_epochs.spark.driver.delta.layout import Layout
@@ -79,14 +79,14 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
     try:
-        df = partitions.unambiguous(df, plan)
-        df, observation = row_digest.observing(types.plain(df))
+        df = partitions.sound(dates.known(df, plan), plan)
+        df, observation = row_digest.observing(types.plain(df), typed=not job.variants_by_json)
         _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
         if problem := problem_in(error):
             return Claim(place=plan.place, problem=problem)
         raise
-    return Claim(place=plan.place, content=row_digest.told(df, observation))
+    return Claim(place=plan.place, content=row_digest.told(df, observation, typed=not job.variants_by_json))
 
 
 def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> DataFrameWriter:
@@ -329,7 +329,12 @@ def layout_for(before: Seen, plan: CommitPlan) -> Layout:
 
 def signature(plan: CommitPlan) -> dict[str, str]:
     """The options that make a write of Spark's the epoch's one."""
-    return {"txnAppId": plan.app, "txnVersion": str(plan.epoch), "userMetadata": plan.user_metadata}
+    return signed(plan.app, plan.epoch, plan.user_metadata)
+
+
+def signed(app: str, epoch: int, user_metadata: str) -> dict[str, str]:
+    """As ``signature``. Delta skips a write under the same ``app`` whose ``epoch`` is not newer."""
+    return {"txnAppId": app, "txnVersion": str(epoch), "userMetadata": user_metadata}
 
 
 NO_NEW_COLUMNS = {"mergeSchema": "false"}
@@ -341,10 +346,15 @@ def append(plan: CommitPlan, df: DataFrame, *, new: bool, options: dict[str, str
     writer = df.write.format("delta").mode("append").options(**options)
     if new:
         writer = writer.options(**plan.properties).partitionBy(*plan.partition_by)
-    if is_path(plan.target):
-        writer.save(for_spark(plan.target))
+    append_to(plan.target, writer)
+
+
+def append_to(target: str, writer: DataFrameWriter) -> None:
+    """Let the writer append to a table, by its path or its name."""
+    if is_path(target):
+        writer.save(for_spark(target))
     else:
-        writer.saveAsTable(identifier(plan.target))
+        writer.saveAsTable(identifier(target))
 
 
 def refusal(before: Seen, plan: CommitPlan) -> str | None:

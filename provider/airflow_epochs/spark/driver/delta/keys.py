@@ -147,7 +147,7 @@ def _bare(rows: DataFrame, how: How) -> DataFrame:
 
 def _content(rows: DataFrame) -> Column:
     """A text that is equal for equal rows only."""
-    return exact_json.of_columns(rows.columns)
+    return exact_json.of_columns(rows, rows.columns)
 
 
 def _telling_deleted(rows: DataFrame, how: How) -> DataFrame:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import staged, table_rules
+from airflow_epochs.spark.driver.delta.dates import UNKNOWN
 from airflow_epochs.spark.driver.delta.plans import CommitPlan, DeltaStaging, Table
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.spark.driver.wire import JsonDict
-from airflow_epochs.transforms.conditions import is_text, quoted
+from airflow_epochs.transforms.conditions import is_text, outside, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField
 
+Value = tuple[str, str, str]
+"""The name of a partition column, its value in SQL, and its type."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Spark's writer puts rows with NULL into a folder of this name, and takes NULL from the name."""
 SET_UTC = "Set spark.sql.session.timeZone=UTC, in `session_conf` of SparkConnect or in `conf` of SparkSubmit"
 
 
@@ -39,12 +44,31 @@ def stored(df: DataFrame, partition_by: Collection[str]) -> DataFrame:
     return df
 
 
-def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
-    """``df``, which fails on the first row whose instant in a partition column would come back as another one.
+def flaw(value: str, kind: Any) -> tuple[str, str] | None:
+    """What is wrong with a value in a partition column, and the condition in SQL that is true of it; None if nothing.
 
-    Delta's writer makes a local time of it. Where clocks are set back, an hour has its local times twice.
+    Other readers than Spark cannot open the table, or cannot read it, if its log has such a time.
     """
-    for name, instant in [*_given_instants(df, plan.partition_by), *_generated_instants(df, plan)]:
+    if condition := outside(value, kind) if isinstance(kind, str) else None:
+        return UNKNOWN, condition
+    return (f"is the text {NO_VALUE}, which Spark takes for NULL", f"{value} = '{NO_VALUE}'") if is_text(kind) else None
+
+
+def sound(df: DataFrame, plan: DeltaStaging) -> DataFrame:
+    """``df``, which fails on the first row with a value in a partition column that some reader would not get.
+
+    An instant may come back as another one: Delta's writer makes a local time of it, and where clocks are set back, an
+    hour has its local times twice.
+    """
+    found = [*_given(df, plan.partition_by), *_generated(df, plan)]
+    for name, value, kind in found:
+        if known := flaw(value, kind):
+            what, condition = known
+            told = f"A value of the partition column {name} of {plan.target} {what}"
+            df = table_rules.failing(
+                df, f"NOT coalesce({condition}, false)", told, shown=None if is_text(kind) else value
+            )
+    for name, instant in _instants(found):
         df = table_rules.failing(df, _comes_back(instant), f"{_ambiguous(name, plan.target)}. {SET_UTC}")
     return df
 
@@ -61,7 +85,7 @@ def require_unambiguous(spark: SparkSession, plan: CommitPlan, table: Table | No
     if not names:
         return
     rows = staged.rows(spark, plan.place)
-    for name, instant in _given_instants(rows, names):
+    for name, instant in _instants(_given(rows, names)):
         if rows.where(f"NOT ({_comes_back(instant)})").limit(1).collect():
             raise refused(_ambiguous(name, plan.target))
 
@@ -111,21 +135,26 @@ def _comes_back(instant: str) -> str:
     return f"({instant}) <=> CAST(CAST(({instant}) AS STRING) AS TIMESTAMP_LTZ)"
 
 
-def _given_instants(df: DataFrame, partition_by: Collection[str]) -> list[tuple[str, str]]:
-    """The partition columns of the rows that are instants, each with its value in SQL."""
-    fields = _fields(df, partition_by)
-    return [(field.name, quoted(field.name)) for field in fields if field.dataType.simpleString() == "timestamp"]
+def _instants(found: Iterable[Value]) -> list[tuple[str, str]]:
+    """The partition columns that are instants, each with its value in SQL."""
+    return [(name, value) for name, value, kind in found if kind == "timestamp"]
 
 
-def _generated_instants(df: DataFrame, plan: DeltaStaging) -> list[tuple[str, str]]:
-    """The same for those that the table computes from the rows. An upsert may lack what they are computed from."""
+def _given(df: DataFrame, partition_by: Collection[str]) -> list[Value]:
+    """The partition columns of the rows."""
+    return [(field.name, quoted(field.name), field.dataType.simpleString()) for field in _fields(df, partition_by)]
+
+
+def _generated(df: DataFrame, plan: DeltaStaging) -> list[Value]:
+    """Those that the table computes from the rows. An upsert may lack what they are computed from."""
     names = {name.lower() for name in plan.partition_by} - {name.lower() for name in df.columns}
-    found = []
+    found, kinds = [], {}
     for column in (plan.schema or {"fields": []})["fields"]:
         expression = column.get("metadata", {}).get(delta_schema.GENERATED)
-        if expression and column["type"] == "timestamp" and column["name"].lower() in names:
-            found.append((column["name"], expression))
-    return table_rules.decidable(df, found)
+        if expression and column["name"].lower() in names:
+            found.append((column["name"], f"({expression})"))
+            kinds[column["name"]] = column["type"]
+    return [(name, value, kinds[name]) for name, value in table_rules.decidable(df, found)]
 
 
 def _fields(df: DataFrame, names: Collection[str]) -> list[StructField]:

@@ -191,6 +191,27 @@ class ForgetPlan(JobPlan):
     layout: Layout
 
 
+@dataclass(frozen=True, kw_only=True)
+class FencePlan(JobPlan):
+    """Sign a commit to ``target`` that has no rows, if the marker there is one of ``over``.
+
+    Attributes:
+        target: The table.
+        app: Who signs the commit, together with ``epoch``.
+        epoch: The epoch.
+        over: Transactions; None: no epoch.
+        user_metadata: The note on the commit.
+    """
+
+    JOB = "delta_fence"
+
+    target: str
+    app: str
+    epoch: int
+    over: tuple[str | None, ...]
+    user_metadata: str
+
+
 # -- look, and keep up -------------------------------------------------------------------------------------------
 
 

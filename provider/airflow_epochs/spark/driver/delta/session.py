@@ -76,15 +76,22 @@ class StageJob:
         defaults: The properties that the server gives to tables that are created, as far as they are for every reader.
         files_of_0_1: Version 0.1 promised rows by a digest of their files. Staged again, such rows need the same
             layout of files.
+        variants_by_json: As in ``StagePlan``.
     """
 
     records: int
     defaults: dict[str, str]
     files_of_0_1: bool = False
+    variants_by_json: bool = False
 
 
 def prepare_staging(
-    spark: SparkSession, records: int, *, files_of_0_1: bool = False, statistics: bool = False
+    spark: SparkSession,
+    records: int,
+    *,
+    files_of_0_1: bool = False,
+    statistics: bool = False,
+    variants_by_json: bool = False,
 ) -> StageJob:
     """Set the session up for all sinks. No table of this session gets any of the server's properties by itself.
 
@@ -94,6 +101,7 @@ def prepare_staging(
         files_of_0_1: Write dates and instants as version 0.1 did, which is as the server says.
         statistics: Collect statistics, at a tenth of the time of a narrow row. Else the vote and the commit take them
             from the files' footers.
+        variants_by_json: As in ``StagePlan``.
     """
     given = _defaults(spark)
     for key, value in OF_STAGING.items():
@@ -103,7 +111,7 @@ def prepare_staging(
     for name in given:
         spark.conf.unset(DEFAULTS + name)
     defaults = {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
-    return StageJob(records=records, defaults=defaults, files_of_0_1=files_of_0_1)
+    return StageJob(records=records, defaults=defaults, files_of_0_1=files_of_0_1, variants_by_json=variants_by_json)
 
 
 def size_files(spark: SparkSession, shuffled_mib: int) -> None:

@@ -128,10 +128,14 @@ def ruled(df: DataFrame, target: str, rules: Iterable[Rule], unless: str = "fals
     return df
 
 
-def failing(df: DataFrame, met: str, message: str) -> DataFrame:
-    """``df``, which fails with ``message`` on the first row that does not meet a condition, when Spark computes it."""
-    text = message.replace("\\", "\\\\").replace("'", "\\'")
-    return df.where(f"if({met}, true, raise_error('{text}'))")
+def failing(df: DataFrame, met: str, message: str, *, shown: str | None = None) -> DataFrame:
+    """``df``, which fails with ``message`` on the first row that does not meet a condition, when Spark computes it.
+
+    ``shown``: SQL of a value of the row to show behind the message.
+    """
+    text = "'" + message.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    told = text if shown is None else f"concat_ws(': ', {text}, CAST({shown} AS STRING))"
+    return df.where(f"if({met}, true, raise_error({told}))")
 
 
 def _checks(properties: Mapping[str, str]) -> Iterator[Rule]:
