@@ -1457,6 +1457,16 @@ STATE_SKIPPED = STATE.code(
     "--new-table --why …`: it then begins empty, or with the rows of the table that `initial` names. Then clear the "
     "failed task.",
 )
+STATE_REPLACED = STATE.code(
+    "EPOCHS-STATE-REPLACED",
+    Refused,
+    "A state of the last epoch is not in the DAG any more, and a new one that begins empty is. If it is the same state "
+    "under another name, later results would lack rows, and nobody would see it. Nothing was opened.",
+    "Give the state its old name and its old table again. If the new state must begin with the rows of the old one, "
+    "write them to another Delta table (docs/state.md, 'Keep the rows of a state'), and name this one in `initial`. If "
+    "it is to begin empty, type `airflow epochs adopt-sink PIPELINE STATE --new-table --why …` with its new name. Then "
+    "clear the failed task.",
+)
 STATE_CHANGED = STATE.code(
     "EPOCHS-STATE-CHANGED",
     Corrupt,
@@ -1508,8 +1518,8 @@ BACKFILL_WITH_STATE = STATE.code(
     "EPOCHS-BACKFILL-WITH-STATE",
     Refused,
     "`backfill` names an earlier epoch. The pipeline has state or event time, so its transform must run for each epoch "
-    "by itself, and the sink cannot take what these runs return: it is a state table, or of a mode that writes each "
-    "epoch anew, or there are too many epochs. Nothing was opened.",
+    "by itself, and the sink cannot take what these runs return: its mode writes each epoch anew, or there are too "
+    "many epochs. Nothing was opened.",
     "Remove the sink from `backfill`: it then begins with this epoch. If there are too many epochs, you may let "
     "`backfill` name a later one instead. To fill the sink with earlier rows, give a second pipeline the same source, "
     "transform and state tables of its own, `starting` at those offsets, and this sink. Then clear the failed task.",
@@ -1892,9 +1902,11 @@ DELTA_OTHER_PIPELINE = DELTA.code(
 DELTA_FOREIGN_CHANGE = DELTA.code(
     "EPOCHS-DELTA-FOREIGN-CHANGE",
     Corrupt,
-    "Another program has removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was opened.",
-    "Put the rows back by RESTORE TABLE, as the message says. If the change was intended, set on_foreign_change='warn' "
-    "on the sink until the next epoch is complete. Then clear the open task.",
+    "Another program may have removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was "
+    "opened.",
+    "Compare the rows with those of the version before. If rows are missing, put them back by RESTORE TABLE, as the "
+    "message says. Otherwise, or if the change was intended, set on_foreign_change='warn' on the sink until the next "
+    "epoch is complete. Then clear the open task.",
 )
 DELTA_ROWS_LOST = DELTA.code(
     "EPOCHS-DELTA-ROWS-LOST",

@@ -277,14 +277,29 @@ def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
 
 
 def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None:
-    """Raise BadArgument unless ``backfill`` maps names of the pipeline's sinks to epoch numbers from 1."""
+    """Raise BadArgument unless ``backfill`` maps names of the pipeline's sinks, but no states, to epochs from 1."""
     _require_sinks_of_the_pipeline("backfill", backfill, sinks)
+    _require_no_state("backfill", [sink for sink in sinks if sink.name in backfill])
     for sink, epoch in backfill.items():
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise BadArgument(
                 f"`backfill` of sink {sink!r} is {epoch!r}. It must be the number of an epoch, 1 or larger.",
                 code=codes.PIPELINE_ARGUMENT,
             )
+
+
+def _require_no_state(option: str, sinks: Sequence[Sink]) -> None:
+    if not sinks:
+        return
+    from airflow_epochs.contracts import Stateful  # which most DAG files do without
+
+    if states := [sink.name for sink in sinks if isinstance(sink, Stateful)]:
+        raise BadArgument(
+            f"`{option}` names {states[0]!r}, which is a state table. A state takes each epoch by itself: it begins "
+            "empty, or with the rows of the table that `initial` names. A state that is lost keeps its name: see "
+            "docs/state.md, 'A state that is lost'.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
 
 
 def require_expectations(expectations: Expectations, sinks: Sequence[Sink]) -> None:

@@ -83,7 +83,9 @@ CHANGES: dict[str, Callable[[DeltaTable], object]] = {
 
 
 @pytest.mark.usefixtures("soon_folded")
-def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_an_optimize_is_not(lab: Lab) -> None:
+def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_no_clustering_nor_optimize_is(
+    lab: Lab, session: Any
+) -> None:
     for page in "ab":
         an_epoch(lab, page)
     run = decided(lab, "a", "c")
@@ -98,7 +100,9 @@ def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_an_opt
     an_epoch(lab, "a", "b", "d")
     run = decided(lab, "d", "e")
     lab.delta("seen").optimize.compact()
+    session.sql(f"ALTER TABLE delta.`{lab.at('seen')}` CLUSTER BY (page)").collect()
     finished(lab, run)
+    assert session.table(f"delta.`{lab.at('seen')}`").count() == 5
     assert (folds(lab, "seen"), pages_of_state(lab)) == (2, ["a", "b", "c", "d", "e"])
     assert firsts(lab) == [(page, 1) for page in "abcde"]
     with pytest.raises(Refused, match=r"EPOCHS-STATE-EPOCH-GONE(.|\n)*Read a newer epoch"):

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG, Context, TaskGroup, task, task_group
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, expect
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, StateTable, expect
 from airflow_epochs.config import Transform, require_distinct
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import BadArgument
@@ -193,6 +193,13 @@ def test_a_backfill_of_a_sink_that_is_not_there_is_refused() -> None:
         BadArgument, match=r"`backfill` names two. The pipeline has no sink of this name; its sinks are one"
     ):
         define([ONE], backfill={"two": 12})
+
+
+def test_a_backfill_of_a_state_is_refused_when_the_dag_is_parsed() -> None:
+    state = StateTable("open", "/lake/open", schema="page string", keys=["page"])
+    define([ONE], state=[state], backfill={"one": 12})
+    with pytest.raises(BadArgument, match=r"`backfill` names 'open', which is a state table\. .*A state that is lost"):
+        define([ONE], state=[state], backfill={"one": 12, "open": 1})
 
 
 @pytest.mark.parametrize("runs", [2, 16])

@@ -25,9 +25,9 @@ from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape, metadata_of
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.delta import checks
 from airflow_epochs.sinks.delta.state_columns import columns_of, types_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.testing import memory_ledger
 from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import attempt_of, stage, transaction
 from tests.support.environment import Environment
@@ -289,7 +289,7 @@ def test_an_epoch_that_is_replayed_begins_its_state_with_the_table_that_initial_
 def task_of(state: StateTable) -> Any:
     """As much of a task as is asked here."""
     pipeline = SimpleNamespace(name="p", sinks=(state,))
-    task = SimpleNamespace(pipeline=pipeline, env=Environment())
+    task = SimpleNamespace(pipeline=pipeline, env=Environment(), ledger=memory_ledger("p"))
     task.sink_of = lambda opened, name: sink_of(opened, name, pipeline.sinks)
     return task
 
@@ -379,17 +379,6 @@ def test_a_state_with_manifests_is_told_to_turn_them_off_and_goes_on_then(tmp_pa
         assert f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('{MANIFESTS}' = 'false')" in refused.value.remedy
     with_manifests(table, "false")
     state.require_ready("clicks", None, world)
-
-
-def test_a_state_with_a_feature_that_deltalake_refuses_is_told_to_drop_it() -> None:
-    shape = TableShape.of_actions(
-        {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]},
-        {"id": "1", "schemaString": '{"fields": []}', "partitionColumns": []},
-    )
-    with pytest.raises(Refused) as refused:
-        checks.require_committable(shape, "/lake/open", is_state=True)
-    assert "ALTER TABLE delta.`file:///lake/open` DROP FEATURE" in refused.value.remedy
-    assert "TBLPROPERTIES" not in refused.value.remedy
 
 
 def test_a_state_gets_no_column_whose_type_needs_a_feature_that_its_table_lacks(tmp_path: Path) -> None:

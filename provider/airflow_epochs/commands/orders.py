@@ -261,25 +261,55 @@ def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
 
 
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
-    lines = _taken_back(at, adoption) if adoption.lacks is None else _taken(ledger, at, adoption, adoption.lacks, look)
-    return [*lines, *outcome(ledger, at, look)]
+    return [*_taken(ledger, at, adoption, look), *outcome(ledger, at, look)]
 
 
-def _taken(ledger: Ledger, at: Standing, adoption: Adoption, lacks: tuple[int, int], look: Outlook) -> list[str]:
+def _taken(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
+    if adoption.lacks is None:
+        return _taken_back(at, adoption)
+    if adoption.is_new:
+        return _new_state(at, adoption)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
-    told = (
-        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
-        f"it is, and goes on with epoch {at.epoch}."
-    )
-    if look.elsewhere:
-        return [told, "  It lacks rows up to there, unless its table has them, as the lines below say of it."]
     return [
-        told,
-        f"  missing for good, unless its table has them: the rows of {described_epochs(*lacks)}"
-        f"{_rows(ledger, adoption, lacks)}",
+        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and {expected}. It will be taken as "
+        f"it is, and goes on with epoch {at.epoch}.",
+        *_lacking(ledger, adoption, adoption.lacks, look),
+    ]
+
+
+def _lacking(ledger: Ledger, adoption: Adoption, lacks: tuple[int, int], look: Outlook) -> list[str]:
+    if look.elsewhere:
+        missing, again = "  It lacks rows up to there, unless its table has them, as the lines below say of it.", []
+    else:
+        rows = f"{described_epochs(*lacks)}{_rows(ledger, adoption, lacks)}"
+        missing, again = f"  missing for good, unless its table has them: the rows of {rows}", _read_again(lacks[0])
+    return [missing, *(_state_anew() if adoption.is_state else again)]
+
+
+def _read_again(first: int) -> list[str]:
+    return [
         "  To read them again, answer no, and give the sink another name, with "
-        f"{backfill_from(lacks[0])} in the DAG instead.",
+        f"{backfill_from(first)} in the DAG instead."
+    ]
+
+
+def _state_anew() -> list[str]:
+    """What a state lacks cannot be read again by `backfill`: each epoch rests on the one before."""
+    return [
+        "  It is a state table: in a new table it begins empty, or with the rows of `initial`. Later results lack what "
+        "is not among these rows.",
+        "  Do not give the state another name: `backfill` does not fill a state. To give it its rows, or to let it see "
+        "earlier records again, see docs/state.md, 'A state that is lost'.",
+    ]
+
+
+def _new_state(at: Standing, adoption: Adoption) -> list[str]:
+    return [
+        f"Pipeline {at.newest.txn.pipeline} never had a sink {adoption.sink}. As a new state table it begins with "
+        f"epoch {at.epoch}: empty, or with the rows of `initial`.",
+        "  If it takes the place of another state, later results lack what that state holds. To keep that, answer no, "
+        "and give the state its old name and table again, or name its rows in `initial`.",
     ]
 
 

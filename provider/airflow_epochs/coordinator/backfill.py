@@ -244,7 +244,7 @@ def require_input_of(task: TaskTry, opened: OpenRecord, sink: str) -> None:
 
 def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
     if replaces_by(task.pipeline.sink(sink)) is None:
-        return "A state table, or a sink of its mode, takes each epoch by itself."
+        return "A sink of its mode takes each epoch by itself."
     if earlier > REPLAYED_MAX:
         return f"These are {earlier} epochs, and one Spark job replays at most {REPLAYED_MAX}."
     return None

@@ -80,6 +80,7 @@ def _open_planned(
     renamed_pipeline.require_new_input(task, epoch, planned, order, limits.starting)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, known=known(before, adopted), moved=moved)
+    state_tables.require_whole(task, before, adopted)
     preflight.require_ready(task, sinks)
     warnings = changes_by_others(task, before, adopted)
     return _put_open(
@@ -221,6 +222,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     planned = planned_again(task, last)
     renamed_pipeline.require_new_input(task, view.number, planned, last)
     sinks = with_backfill(task, sinks, view.number, planned, known=known(before, last.adopted), moved=last.moved)
+    state_tables.require_whole(task, before, last.adopted)
     preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)
     again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())

@@ -10,7 +10,7 @@ The caller shows what a command would change, and asks, between ``standing`` and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
@@ -368,12 +368,16 @@ class Adoption:
             epoch, and in all since.
         lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
             None: it lacks none any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
+        is_state: Whether it is a state table.
+        is_new: Whether the pipeline never had a sink of this name.
     """
 
     sink: str
     shown: TransactionId | None
     expected: TransactionId | None
     lacks: tuple[int, int] | None
+    is_state: bool = False
+    is_new: bool = False
 
     def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
         """``adopted``, as in ``OpenRecord``, by this command too."""
@@ -390,7 +394,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
         name: The sink.
         env: The environment to ask the sink in.
         new_table: The DAG points the sink to a new table, which shows no epoch. The sink is not asked: the next run
-            asks it.
+            asks it. A name that the pipeline never had is that of a new state, if the pipeline has states.
 
     Returns:
         None if the sink shows what the ledger expects, and no ``adopt-sink`` waits that expects something else.
@@ -399,12 +403,15 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
         Refused: The ledger does not know the sink, or not what the sink shows; or the sink is a state table that has
             rows.
     """
+    if new_table and not _is_known(at, name) and _states(ledger, at):
+        return None if name in at.adopted else _new_state(at, name)
     sink = _known(ledger, at, name, new_table=new_table)
+    is_state = _is_state(_describing(ledger, at, name), name)
     found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else None
     waived = at.before.may_show(name) if at.before else []
     expected = waived_in(found, waived) or at.recorded(name)
     if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
-        return _without_rows(at, name)
+        return replace(_without_rows(at, name), is_state=is_state)
     if agree(found, at.awaited(name) if name in at.adopted else expected):
         return None
     if expected and agree(found, expected):
@@ -430,7 +437,12 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
         shown.epoch + 1 if shown else 1,
         max(TransactionId.parse(txn).epoch for txn in (str(expected), *waived)),
     )
-    return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last))
+    return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last), is_state=is_state)
+
+
+def _new_state(at: Standing, name: str) -> Adoption:
+    """A state that begins empty although it may take the place of another one, which ``open`` would refuse."""
+    return Adoption(sink=name, shown=None, expected=None, lacks=(1, at.epoch - 1), is_state=True, is_new=True)
 
 
 def _without_rows(at: Standing, name: str) -> Adoption:
@@ -445,15 +457,13 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
 
     Raises Refused if the ledger does not describe it.
     """
-    recorded = at.recorded(name)
-    if name not in at.newest.sinks and recorded is None and not at.lacks_all(name):
+    if not _is_known(at, name):
         known = sorted({*at.newest.sinks, *(at.before.markers if at.before else ())})
         raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(known)}.")
     if new_table:
         return None
-    txn = recorded or at.newest.txn
-    last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
-    if last is None or name not in last.sinks:
+    txn, last = at.recorded(name) or at.newest.txn, _describing(ledger, at, name)
+    if last is None:
         raise _not_adopted(
             at,
             name,
@@ -471,6 +481,28 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
             "command again.",
         )
     return sink
+
+
+def _is_known(at: Standing, name: str) -> bool:
+    """Whether the pipeline has, or had, a sink of this name."""
+    return name in at.newest.sinks or at.recorded(name) is not None or at.lacks_all(name)
+
+
+def _describing(ledger: Ledger, at: Standing, name: str) -> OpenRecord | None:
+    """The newest record that says what the sink is; None if it was pruned."""
+    txn = at.recorded(name) or at.newest.txn
+    last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
+    return last if last and name in last.sinks else None
+
+
+def _is_state(described: OpenRecord | None, name: str) -> bool:
+    return described is not None and isinstance(built(described.sinks[name].spec), Stateful)
+
+
+def _states(ledger: Ledger, at: Standing) -> Collection[str]:
+    """The state tables of the epoch before."""
+    opened = ledger.open_record(at.before.txn.epoch, at.before.txn.attempt) if at.before else None
+    return opened.state.keys() if opened else ()
 
 
 def built(spec: JsonDict) -> Sink | None:

@@ -7,7 +7,7 @@ attempt: nobody has seen what an aborted one staged, and ``initial`` may have be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes
@@ -40,18 +40,30 @@ def pins(
     for a state that has begun. Every table is looked at all the same.
 
     Raises:
-        Refused: A state table has missed epochs, or cannot begin here.
+        Refused: A state table has missed epochs, cannot begin here, or takes the place of another one.
         Corrupt: Others have changed rows of a state table.
     """
+    require_whole(task, before, adopted)
     found = {}
     for sink in task.pipeline.sinks:
         if isinstance(sink, Stateful):
-            known = before if sink.name not in adopted else None
-            _require_unbroken(task, sink.name, known)
-            receipt = known.receipts.get(sink.name) if known else None
+            receipt = before.receipts.get(sink.name) if before and sink.name not in adopted else None
             found[sink.name] = sink.pin(receipt, task.pipeline.name, task.env)
     standing = {name: pin for name, pin in (earlier or {}).items() if pin.version is not None}
     return {name: standing.get(name, pin) for name, pin in found.items()}
+
+
+def require_whole(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> None:
+    """Raise Refused if a state lacks rows of epochs by what the ledger says. No table is looked at.
+
+    ``open`` asks this before it asks the tables: what their errors say of keeping rows is true of whole states only.
+    """
+    if before is None:
+        return
+    _require_none_replaced(task, before, adopted)
+    for sink in task.pipeline.sinks:
+        if isinstance(sink, Stateful) and sink.name not in adopted:
+            _require_unbroken(task, sink.name, before)
 
 
 def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> dict[str, StateRead]:
@@ -74,10 +86,39 @@ def _read(task: TaskTry, opened: OpenRecord, described: OpenRecord, name: str) -
     return from_json(StateRead, sink.plan_read(opened.state[name], opened.watermarks, task.env))
 
 
-def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord | None) -> None:
+def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mapping[str, str | None]) -> None:
+    """Raise Refused if a state begins empty where another one has left the DAG: it may be the same, renamed.
+
+    ``initial``, or a command that takes the new state as it is, says what is meant.
+    """
+    known, today = {*before.markers, *before.waived, *adopted}, {sink.name: sink for sink in task.pipeline.sinks}
+    begins = [name for name, sink in today.items() if isinstance(sink, Stateful) and name not in known]
+    empty = [name for name in begins if not today[name].spec().get("initial")]
+    opened = task.ledger.open_record(before.txn.epoch, before.txn.attempt) if empty else None
+    if opened and (left := sorted(opened.state.keys() - today.keys())):
+        raise _replaced(task, empty[0], left, before.txn.epoch)
+
+
+def _replaced(task: TaskTry, name: str, left: Sequence[str], epoch: int) -> Refused:
+    return Refused(
+        f"The state {name!r} is new, and would begin empty. The DAG no longer has {', '.join(map(repr, left))}, a "
+        f"state of epoch {epoch}. If {name!r} is that state under another name, later results would lack its rows, and "
+        "nobody would see it. Nothing was opened.",
+        code=codes.STATE_REPLACED,
+        remedy=f"Give the state its old name {left[0]!r} and its old table again. If {name!r} must begin with the rows "
+        "of that state, write them to another Delta table (docs/state.md, 'Keep the rows of a state'), and "
+        f"name this one in `initial`. If {name!r} is to begin empty, type `airflow epochs adopt-sink "
+        f"{task.pipeline.name} {name} --new-table --why …`. Then clear the failed task.",
+        pipeline=task.pipeline.name,
+        epoch=epoch + 1,
+        sink=name,
+    )
+
+
+def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord) -> None:
     """Raise Refused if epochs have been completed without the state: it lacks their rows."""
-    last = before.markers.get(name) if before else None
-    if before is None or last == before.txn_id or (last is None and name not in before.waived):
+    last = before.markers.get(name)
+    if last == before.txn_id or (last is None and name not in before.waived):
         return
     at = TransactionId.parse(last).epoch if last else 0
     raise Refused(

@@ -31,6 +31,9 @@ _FEATURES = frozenset(
         "variantType-preview",
     }
 )
+_OF_OTHER_WRITERS = frozenset({"allowColumnDefaults", "checkpointProtection", "clustering", "domainMetadata"})
+"""Features that deltalake does not know, and to which a log entry of the provider keeps all the same: it gives each
+column a value and statistics, and leaves domains and old checkpoints as they are. Spark cannot drop all of these."""
 _COPIES = ("delta.compatibility.symlinkFormatManifest.enabled", "delta.universalFormat.enabledFormats")
 """Properties by which each commit of Spark renews what other readers read: manifests, metadata of Hudi. No feature of
 the protocol tells of these, and a commit of deltalake leaves them old."""
@@ -138,6 +141,11 @@ class TableShape:
         copies = {name: self.properties.get(name, "") for name in _COPIES}
         named |= {f"{name}={value}" for name, value in copies.items() if value.lower() not in ("", "false")}
         return sorted(named)
+
+    @property
+    def refused_to_states(self) -> list[str]:
+        """What keeps the provider from committing to this table by a log entry of its own, as it does to states."""
+        return [name for name in self.refused_features if name not in _OF_OTHER_WRITERS]
 
     @property
     def unreadable(self) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
+from airflow_epochs.sinks.delta import state_anew
 from airflow_epochs.sinks.delta.modes import (
     ADD_COLUMNS,
     APPEND,
@@ -22,6 +23,7 @@ from airflow_epochs.sinks.delta.modes import (
     Mode,
 )
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.spark.driver.delta import partitions
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.spelling import identifier
@@ -63,9 +65,9 @@ def require_same_table(table_id: str | None, staging: Staging, name: str) -> Non
         )
 
 
-def require_addable(shape: TableShape | None, staging: Staging, name: str) -> None:
+def require_addable(shape: TableShape | None, staging: Staging, name: str, sink: DeltaSink) -> None:
     """The staged files can be added to the table as they are."""
-    require_committable(shape or staging.shape, name, is_state="state" in staging.user_metadata)
+    require_committable(shape or staging.shape, name, sink)
     if shape is not None and (difference := shape.difference_for(staging.shape)):
         raise Refused(
             f"{name} was altered after its rows were staged: {difference}.",
@@ -146,33 +148,35 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
         )
 
 
-def require_committable(shape: TableShape, name: str, *, is_state: bool = False) -> None:
-    """Deltalake can commit to a table of this shape. ``is_state``: nothing else may commit to it."""
-    if refused := shape.refused_features:
+def require_committable(shape: TableShape, name: str, sink: DeltaSink) -> None:
+    """A commit without Spark can be made to a table of this shape. Nothing else may commit to a state table."""
+    is_state = isinstance(sink, StateTable)
+    if refused := shape.refused_to_states if is_state else shape.refused_features:
         raise Refused(
             f"deltalake cannot commit to {name}: it does not support these features of the table: "
             f"{', '.join(refused)}.",
             code=codes.DELTA_NEEDS_SPARK,
-            remedy=_without(refused, name) if is_state else None,
+            remedy=_without(refused, name, sink.name) if is_state else None,
         )
 
 
-def _without(refused: list[str], name: str) -> str:
+def _without(refused: list[str], name: str, state: str) -> str:
     """What to do about a state table with these features and properties: Spark does not commit to it."""
-    table, properties = identifier(name), [each.partition("=")[0] for each in refused if "=" in each]
+    properties = [each.partition("=")[0] for each in refused if "=" in each]
+    features = [each for each in refused if "=" not in each]
+    off = _turned_off(properties, name) if properties else ""
+    if not features:
+        return f"{off}Then clear the failed task."
+    return off + state_anew.if_not_dropped(features, name, state)
+
+
+def _turned_off(properties: list[str], name: str) -> str:
     turned_off = ", ".join(f"'{key}' = 'false'" for key in properties)
-    steps = []
-    if turned_off:
-        steps.append(
-            f"Turn {', '.join(properties)} off, as only Spark renews such copies, and it does not write state tables: "
-            f"leave it out of `properties` of the state. If the table exists, run in Spark: ALTER TABLE {table} "
-            f"SET TBLPROPERTIES ({turned_off})."
-        )
-    if len(properties) < len(refused):
-        steps.append(
-            f"Drop the features in Spark (ALTER TABLE {table} DROP FEATURE …), since Spark does not write state tables."
-        )
-    return " ".join([*steps, "Then clear the failed task."])
+    return (
+        f"Turn {', '.join(properties)} off, as only Spark renews such copies, and it does not write state tables: "
+        f"leave it out of `properties` of the state. If the table exists, run in Spark: ALTER TABLE {identifier(name)} "
+        f"SET TBLPROPERTIES ({turned_off}). "
+    )
 
 
 def require_readable(shape: TableShape, name: str) -> None:

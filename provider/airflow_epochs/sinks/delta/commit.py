@@ -12,7 +12,7 @@ from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation, n
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.event_time import packed
 from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
-from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit
+from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit, state_anew
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.plans import Change, ForgetPlan
@@ -67,7 +67,7 @@ class Commit:
             if this.restore is not None:
                 raise self._not_restored(altered) from altered
             if this.state is not None:
-                raise self._altered_state(altered) from altered
+                raise self._altered_state(altered, self.staging) from altered
             log.warning("%s was altered after the decision (%s): inserting through Spark", self.location.name, altered)
             return None
 
@@ -83,12 +83,12 @@ class Commit:
             sink=self.at.sink.name,
         )
 
-    def _altered_state(self, altered: Exception) -> Corrupt:
+    def _altered_state(self, altered: Exception, staging: Staging) -> Corrupt:
         """The error for a state table to which only Spark could append: it would take nothing away."""
         return Corrupt(
             f"The state table {self.location.name} was altered after the decision: {altered}.",
             code=codes.STATE_CHANGED,
-            remedy="Undo the change that the message names. Then clear the commit task.",
+            remedy=state_anew.in_doubt(self.location, staging, self.attempt.txn, self.at.sink.name),
             **attempt_fields(self.attempt.txn),
             sink=self.at.sink.name,
         )

@@ -24,6 +24,13 @@ def write_if_due(table: DeltaTable, files: Files, every: int) -> JsonDict:
     if version - max(newest_checkpoint(files), 0) < every:
         return {}
     table.create_checkpoint()
-    if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+    if _is_cleaned(table):
         table.cleanup_metadata()
     return {"checkpoint": version}
+
+
+def _is_cleaned(table: DeltaTable) -> bool:
+    """Whether expired entries may go: a table with protected checkpoints keeps those that an older protocol wrote."""
+    if "checkpointProtection" in (table.protocol().writer_features or ()):
+        return False
+    return str(table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true")).lower() == "true"

@@ -335,8 +335,8 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
             **attempt_fields(this.txn),
             sink=this.app.sink,
         )
-    if shape.refused_features:
-        raise Altered(f"it now has {', '.join(shape.refused_features)}, which deltalake does not support")
+    if refused := shape.refused_to_states if this.state else shape.refused_features:
+        raise Altered(f"it now has {', '.join(refused)}, which deltalake does not support")
     takes = shape.widened_for(this.staging.shape) if this.state else shape
     if difference := takes.difference_for(this.staging.shape):
         raise Altered(difference)

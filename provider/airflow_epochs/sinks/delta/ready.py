@@ -8,7 +8,6 @@ from airflow_epochs.delta.table import STAGING_FOLDER
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.delta import checks
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, OVERWRITE_PARTITIONS, Mode
-from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, Whereabouts
 from airflow_epochs.storage.files import is_local
 
@@ -26,7 +25,7 @@ def require_ready(at: Whereabouts, pipeline: str) -> None:
     name, how = target.location.name, at.sink.how
     checks.require_partitioning(at.sink, shape, name)
     if at.sink.commit_by == DELTALAKE:
-        checks.require_committable(shape, name, is_state=isinstance(at.sink, StateTable))
+        checks.require_committable(shape, name, at.sink)
     checks.require_open_to_changes(how, shape, name)
     checks.require_lasting_marker(shape, name)
     _require_key_columns(how, shape, name)

@@ -31,7 +31,9 @@ def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> 
         raise _refused(location, point, "the sink keeps notes of deleted keys, which have no versions")
     if shape is None:
         raise _refused(location, point, target.problem or "there is no table")
-    checks.require_committable(shape, location.name, is_state=isinstance(at.sink, StateTable))
+    if not isinstance(at.sink, StateTable) and (features := shape.refused_features):
+        raise _refused(location, point, f"only Spark can commit to it, because it has {', '.join(features)}")
+    checks.require_committable(shape, location.name, at.sink)
     if shape.properties.get(APPEND_ONLY, "").lower() == "true":
         raise _refused(location, point, f"the table has the property {APPEND_ONLY}")
     _require_same_columns(location, shape, point)

@@ -14,7 +14,6 @@ from airflow_epochs.delta.table import PUTS_BACK, TableLocation
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta import checks, publish, restore, spark_commit
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
@@ -37,7 +36,7 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
     owner.sign(location.files, at.folder(attempt), attempt, sink.name)
     widens = sink.adds_columns_to(shape)
     if committer == DELTALAKE and shape is not None:
-        checks.require_committable(shape, location.name, is_state=isinstance(at.sink, StateTable))
+        checks.require_committable(shape, location.name, at.sink)
         if not widens:
             _write_version_0(location, place, shape)
     append = DeltaStaging(

@@ -11,7 +11,7 @@ from airflow_epochs.delta.table import TableLocation, open_table
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
-from airflow_epochs.sinks.delta import state_log
+from airflow_epochs.sinks.delta import state_anew, state_log
 from airflow_epochs.sinks.delta.state_columns import types_of, without_notes
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
@@ -120,8 +120,8 @@ def _require_unchanged(state: StateTable, location: TableLocation, since: int, n
         if error.code is codes.STATE_GONE and since < newest:
             error.remedy = (
                 f"If its files or log entries are in a backup, restore them, and clear the failed task. "
-                f"{_anew_with_its_rows(state)} This accepts what other programs have changed in the table since "
-                f"version {since}."
+                f"{state_anew.with_its_rows(state.name)} This accepts what other programs have changed in the table "
+                f"since version {since}."
             )
         raise
 
@@ -131,16 +131,7 @@ def _unknown(state: StateTable, location: TableLocation) -> Corrupt:
         location,
         None,
         "the log had lost the entry of the epoch before when its receipt was written, so nobody knows the version",
-        _anew_with_its_rows(state),
-    )
-
-
-def _anew_with_its_rows(state: StateTable) -> str:
-    return (
-        f"Point `table` of the state to a new table, and run `airflow epochs adopt-sink PIPELINE {state.name} "
-        "--new-table --why …`: the state begins anew there. To keep its rows, write the newest state of the old table "
-        "to another Delta table first (docs/state-how-it-works.md, 'The change log'), and name that in `initial`. Then "
-        "clear the failed task."
+        state_anew.with_its_rows(state.name),
     )
 
 

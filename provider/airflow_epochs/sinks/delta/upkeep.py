@@ -12,10 +12,14 @@ from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, s
 from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.other_pipelines import ledger_of
+from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.wire import as_json
 
 log = secrecy.logger(__name__)
+
+_LOST, _TOLD_BEFORE = " may have lost rows of complete epochs ", " has lost rows of complete epochs "
+"""What is told of a change of which the log has only the operation; and what records of earlier versions say of it."""
 
 
 def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
@@ -26,7 +30,8 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
         return _optimized(at, after_epoch)
     target = at.look(at.location(), pipeline)
     shape, files = target.opened_shape, target.location.files
-    if target.problem or (shape and shape.refused_features):
+    is_state = isinstance(sink, StateTable)
+    if target.problem or (shape and (shape.refused_to_states if is_state else shape.refused_features)):
         return _optimized(at, after_epoch)
     if target.table is None or shape is None:
         return {}
@@ -77,7 +82,8 @@ def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collecti
         return []
     location = at.location()
     found = foreign_changes(location.files, at.app(pipeline), since.version, ledger_of(since.place))
-    new = {text: change for change in found if (text := _sentence(at, change, location)) not in told}
+    known = {text.replace(_TOLD_BEFORE, _LOST) for text in told}
+    new = {text: change for change in found if (text := _sentence(at, change, location)) not in known}
     if new and at.sink.on_foreign_change == "stop":
         raise _stopped(at, new)
     return list(new)
@@ -85,15 +91,17 @@ def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collecti
 
 def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
     first = next(iter(new.values()))
-    back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}). Or set"
+    before = first.version - 1
+    back = f"If rows are missing, put them back: RESTORE TABLE … TO VERSION AS OF {before}. Otherwise, or if"
+    accept = f"{'If' if first.built_on else back} the change was intended, set on_foreign_change='warn' on the sink"
     return Corrupt(
-        f"Another program has removed rows of complete epochs: {'; '.join(new)}. No epoch was opened.",
+        f"Another program may have removed rows of complete epochs: {'; '.join(new)}. No epoch was opened.",
         code=codes.DELTA_FOREIGN_CHANGE,
-        remedy=f"{'Set' if first.built_on else back} on_foreign_change='warn' on the sink until the next epoch is "
-        "complete, if the change was intended. Then clear the open task.",
+        remedy=f"Compare the rows with those of version {before}. {accept} until the next epoch is complete. Then "
+        "clear the open task.",
         sink=at.sink.name,
     )
 
 
 def _sentence(at: Whereabouts, change: ForeignChange, location: TableLocation) -> str:
-    return f"sink {at.sink.name}: {location.name} has lost rows of complete epochs in {change}"
+    return f"sink {at.sink.name}: {location.name}{_LOST}in {change}"

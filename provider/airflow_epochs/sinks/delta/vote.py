@@ -54,7 +54,7 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
         _require_fitting_for_spark(at, target, staging)
     else:
         takes = shape.widened_for(staging.shape) if shape and isinstance(at.sink, StateTable) else shape
-        checks.require_addable(takes, staging, name)
+        checks.require_addable(takes, staging, name, at.sink)
     checks.require_lasting_marker(shape or staging.shape.with_properties(at.sink.properties), name)
 
 
