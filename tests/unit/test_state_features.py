@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -146,8 +147,9 @@ def test_a_feature_that_a_state_cannot_have_is_to_be_dropped_and_if_not_the_stat
 
 def test_nobody_is_told_to_drop_a_feature_of_a_table_that_does_not_exist_yet(tmp_path: Path) -> None:
     state = state_at(tmp_path / "open", properties={"delta.enableRowTracking": "true"})
+    staging: Any = SimpleNamespace(shape=shape_with("rowTracking"))
     with pytest.raises(Refused, match="EPOCHS-DELTA-NEEDS-SPARK") as refused:
-        checks.require_committable(shape_with("rowTracking"), "/lake/open", state, exists=False)
+        checks.require_addable(None, staging, "/lake/open", state)
     assert refused.value.remedy.startswith("Leave what asks for rowTracking out of `properties` of the state")
     assert "DROP FEATURE" not in refused.value.remedy
 
