@@ -25,6 +25,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, position_of_next
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import (
+    CompleteRecord,
     DecisionKind,
     DecisionRecord,
     OffsetRange,
@@ -635,3 +636,27 @@ def test_in_a_signed_ledger_a_command_without_a_signature_is_not_obeyed() -> Non
     stranger.put(replace(order, txn_id=str(txn), obeys=4, format=1))
     with pytest.raises(Corrupt, match="EPOCHS-LEDGER-RECORD-FORGED"):
         signed().open(run(3))
+
+
+@pytest.mark.parametrize(("shown", "first"), [(0, (0, 0, 40)), (7, (70, 70, 40)), (2_999, (29_990, 29_990, 90))])
+def test_where_rows_ended_is_found_without_reading_the_records_of_all_epochs(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, shown: int, first: tuple[int, int, int]
+) -> None:
+    """3,000 epochs. A third partition is there from epoch 2,900 on; it has been read from 40 on."""
+    at, read = standing(scenario), list[int]()
+    assert at.before
+    newest = at.before
+
+    def complete(self: Ledger, number: int) -> CompleteRecord | None:
+        read.append(number)
+        old = tuple(OffsetRange(partition, 10 * number - 10, 10 * number) for partition in (0, 1))
+        new = OffsetRange(2, max(40, number - 2_910), max(41, number - 2_909))
+        return replace(newest, ranges={"orders": (*old, new) if number >= 2_900 else old})
+
+    monkeypatch.setattr(Ledger, "complete_record", complete)
+    last = Position(
+        ranges={"orders": tuple(OffsetRange(partition, 30_000, 30_000) for partition in range(4))}, state={}
+    )
+    found = orders.ends_at(scenario.ledger, replace(at, epoch=3_001), shown, last)
+    assert found == {("orders", partition): offset for partition, offset in enumerate(first)}
+    assert len(read) <= 40
