@@ -174,12 +174,14 @@ def put(
 
 
 def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Restoration:
-    """That of an earlier command of this epoch, without a sink that is now taken as it is."""
-    if at.order is None:
+    """That of an earlier command of this epoch, without a sink that is now taken as it is. None is left: it reads."""
+    ordered = at.order.restores if at.order else {}
+    left = {name: point for name, point in ordered.items() if not (adoption and name == adoption.sink)}
+    if not (at.order and left):
         return NO_RESTORATION
-    left = {name: point for name, point in at.order.restores.items() if not (adoption and name == adoption.sink)}
-    stay = tuple(sorted(at.newest.sinks.keys() - left.keys())) if at.order.restored_to else ()
-    return Restoration(epoch=at.order.restored_to, points=left, stay=stay)
+    return Restoration(
+        epoch=at.order.restored_to, points=left, stay=tuple(sorted(at.newest.sinks.keys() - left.keys()))
+    )
 
 
 def _attempt(
