@@ -39,6 +39,7 @@ STATE_LOG = "tests/unit/test_state_log.py"
 LEDGER = "tests/unit/test_ledger.py"
 ORDERS = "tests/unit/test_orders.py"
 TOGETHER = "tests/unit/test_orders_together.py"
+REREADING = "tests/unit/test_rereading.py"
 SCHEMAS = "tests/unit/test_schemas_on_record.py"
 AVRO_SCHEMAS = "tests/unit/test_avro_schemas.py"
 STATISTICS = "tests/unit/test_file_statistics.py"
@@ -638,6 +639,21 @@ MUTATIONS = [
         "an epoch's record has what a later command has called off",
         [("model/obeying.py", "    if not later:", "    if True:")],
         [TOGETHER, "-k", "same_names"],
+    ),
+    Mutation(
+        "an epoch's record names the same loss under two commands",
+        [("model/obeying.py", "in_two(command.lost, _lost_by(later))[0]", "command.lost")],
+        [TOGETHER, "-k", "same_names"],
+    ),
+    Mutation(
+        "what a sink lacks since it was taken as it was is said to come twice",
+        [("coordinator/read_before.py", "record.adopted_in.get(sink) == epoch", "False")],
+        [TOGETHER, "-k", "COPY and RUN"],
+    ),
+    Mutation(
+        "an epoch reads nothing although no table is left that goes back",
+        [("coordinator/orders.py", "    if not (at.order and left):", "    if not at.order:")],
+        [REREADING],
     ),
     Mutation(
         "a command is told to be recorded although a run opened the epoch first",

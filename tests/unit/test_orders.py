@@ -268,17 +268,17 @@ def told_of(scenario: Scenario, start: int) -> list[str]:
 
 
 def test_a_rewind_tells_which_rows_any_complete_epoch_has_read_over_all_commands_before(scenario: Scenario) -> None:
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 2 offsets, orders[0] [3, 5)"]
     moved(scenario, 0, 6)
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 2 offsets, orders[0] [3, 5)"]
     assert scenario.airflow_run(run(2)) is None
     assert told_of(scenario, 3) == [
         "not read by any epoch yet: 1 offsets, orders[0] [5, 6)",
-        "read again, so their rows come twice: 3 offsets, orders[0] [3, 5), orders[0] [6, 7)",
+        "read again, so rows that are there come twice: 3 offsets, orders[0] [3, 5), orders[0] [6, 7)",
     ]
     moved(scenario, 0, 4)
     assert scenario.airflow_run(run(3)) is None
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_read(scenario: Scenario) -> None:
@@ -290,7 +290,7 @@ def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_rea
     assert scenario.airflow_run(run(2)) is None
     assert told_of(scenario, 3) == [
         "not read by any epoch yet: 2 offsets, orders[0] [3, 5)",
-        "read again, so their rows come twice: 2 offsets, orders[0] [5, 7)",
+        "read again, so rows that are there come twice: 2 offsets, orders[0] [5, 7)",
     ]
 
 
@@ -300,7 +300,7 @@ def test_a_rewind_tells_that_all_rows_come_twice_where_the_ledger_lost_what_was_
     newest = scenario.ledger.complete_record(2)
     assert newest
     scenario.ledger.put(replace(rebuilt_to(newest), sinks={}))
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scenario: Scenario) -> None:
