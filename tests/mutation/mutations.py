@@ -39,7 +39,6 @@ STATE_LOG = "tests/unit/test_state_log.py"
 LEDGER = "tests/unit/test_ledger.py"
 ORDERS = "tests/unit/test_orders.py"
 TOGETHER = "tests/unit/test_orders_together.py"
-REREADING = "tests/unit/test_rereading.py"
 SCHEMAS = "tests/unit/test_schemas_on_record.py"
 AVRO_SCHEMAS = "tests/unit/test_avro_schemas.py"
 STATISTICS = "tests/unit/test_file_statistics.py"
@@ -653,7 +652,7 @@ MUTATIONS = [
     Mutation(
         "an epoch reads nothing although no table is left that goes back",
         [("coordinator/orders.py", "    if not (at.order and left):", "    if not at.order:")],
-        [REREADING],
+        [TOGETHER, "-k", "COPY and tables"],
     ),
     Mutation(
         "a command is told to be recorded although a run opened the epoch first",
