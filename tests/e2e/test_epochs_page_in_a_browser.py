@@ -202,7 +202,7 @@ def test_a_savepoint_is_made_gone_back_to_and_disposed_of(running: RunningStack,
     assert running.trigger("acted", "fourth") == "success"
     page.open(ACTED)
     page.find("#savepoints a", "rewind to it").click()
-    assert page.has_text("read again, so their rows come twice")
+    assert page.has_text("read again, so rows that are there come twice")
     agree(page, "rewind", "wrong rates")
     page.find(".badge", "ordered")
     before = rows(running)

@@ -317,7 +317,7 @@ def test_a_rewound_pipeline_reads_the_versions_once_more(lab: TableLab, capsys: 
         lab.write(number)
         lab.run()
     shown = lab.ordered("rewind", "--to-epoch", "1")
-    assert f"read again, so their rows come twice: 2 offsets, {lab.table}[0] [1, 3)" in shown
+    assert f"read again, so rows that are there come twice: 2 offsets, {lab.table}[0] [1, 3)" in shown
     lab.run()
     assert lab.ids() == Counter([1, 2, 2, 3, 3])
     with pytest.raises(SystemExit) as refused:

@@ -88,7 +88,7 @@ def test_a_pipeline_goes_back_to_a_savepoint_with_its_tables_and_another_one_beg
 @pytest.mark.long
 def test_a_file_of_offsets_names_the_version_to_go_on_with(lab: TableLab) -> None:
     epochs(lab, 1, 2)
-    assert "so their rows come twice: 1 offsets" in lab.ordered("rewind", "--offsets", file_of(lab, 1))
+    assert "so rows that are there come twice: 1 offsets" in lab.ordered("rewind", "--offsets", file_of(lab, 1))
     lab.run()
     lab.write(3)
     lab.write(4)

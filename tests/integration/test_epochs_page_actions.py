@@ -209,7 +209,7 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     path = f"{REWIND}?to_epoch=1"
     told = ada.text(path)
     assert "Epoch 3 of pipeline orders will begin elsewhere" in told
-    assert "read again, so their rows come twice: 1 offsets, orders[0] [1, 2)" in told
+    assert "read again, so rows that are there come twice: 1 offsets, orders[0] [1, 2)" in told
     form = fields_of(ada.page(path))
     assert done(ada, path, "a wrong rate") == 303
     assert ada.post(REWIND, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere now"
@@ -303,7 +303,7 @@ def test_a_rewind_to_a_time_asks_for_the_time_and_goes_back_to_its_first_records
     assert "Nothing was changed" in mistyped.text and "What to do: Correct the argument" in mistyped.text
     path = f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"
     assert "Rewind to time: what will happen" in ada.text(path)
-    assert "read again, so their rows come twice: 1 offsets, orders[0] [1, 2)" in ada.text(path)
+    assert "read again, so rows that are there come twice: 1 offsets, orders[0] [1, 2)" in ada.text(path)
     form = fields_of(ada.page(path))
     assert done(ada, path, "a wrong rate") == 303
     assert ada.post(REWIND_TO_TIME, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere"

@@ -313,7 +313,7 @@ def test_history_before_the_beginning_is_refused_and_read_after_the_command_of_t
     screen = typed(world.ledger_root, error, "rewind")
     topic = world.topic()
     assert f"not read by any epoch yet: 2 offsets, {topic}[0] [0, 2)\n  Their rows come for the first time.\n" in screen
-    assert f"read again, so their rows come twice: 1 offsets, {topic}[0] [2, 3)\n" in screen
+    assert f"read again, so rows that are there come twice: 1 offsets, {topic}[0] [2, 3)\n" in screen
     for number, shown in ((9, "ac"), (10, "abc"), (11, "abcc"), (12, "abccd")):
         assert hour(world, number).run(10 + number) is None
         assert world.shown("lake") == shown, "hour by hour, and the hour that was shown before comes twice, as told"
@@ -335,7 +335,7 @@ def test_after_a_rewind_before_the_beginning_the_first_run_reads_all_and_those_i
     assert f"The pipeline began at {at(10).isoformat()}, and has read up to {at(14).isoformat()}." in str(error)
     topic, screen = world.topic(), typed(world.ledger_root, error, "rewind")
     assert f"not read by any epoch yet: 1 offsets, {topic}[0] [0, 1)\n  Their rows come for the first time.\n" in screen
-    assert f"read again, so their rows come twice: 4 offsets, {topic}[0] [1, 5)\n" in screen
+    assert f"read again, so rows that are there come twice: 4 offsets, {topic}[0] [1, 5)\n" in screen
     assert hour(world, 14).run(14) is None
     assert world.shown("lake") == "abbccddeeef"
 

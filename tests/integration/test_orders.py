@@ -286,7 +286,7 @@ def test_a_rewind_to_an_epoch_reads_what_came_after_it_once_more_and_epoch_numbe
         assert world.run(number) is None
     screen = typing(world, "rewind", "--to-epoch", "1")
     topic = world.topic()
-    assert f"read again, so their rows come twice: 4 offsets, {topic}[0] [2, 4), {topic}[1] [2, 4)" in screen
+    assert f"read again, so rows that are there come twice: 4 offsets, {topic}[0] [2, 4), {topic}[1] [2, 4)" in screen
     world.produce("ij")
     assert world.run(4) is None
     assert world.shown("lake") == "abcdeeffgghhij"
@@ -322,7 +322,7 @@ def test_a_rewind_to_a_time_goes_back_to_the_first_records_of_that_time(world: T
     assert world.shown("lake") == "abcdeeff"
     assert "Nothing to do" in typing(world, "rewind", "--to-timestamp", "2999-01-01T00:00Z")
     action = RewindToTime.of(world.ledger, world.name, between.isoformat())  # what the page does
-    assert any("read again, so their rows come twice: 2 offsets" in line for line in action.told(world.ledger))
+    assert any("read again, so rows that are there come twice: 2 offsets" in line for line in action.told(world.ledger))
     action.do(world.ledger, Account(who="ada", why="a wrong rate"))
     assert world.run(4) is None
     assert world.shown("lake") == "abcdeeefff"

@@ -640,6 +640,21 @@ MUTATIONS = [
         [TOGETHER, "-k", "same_names"],
     ),
     Mutation(
+        "an epoch's record names the same loss under two commands",
+        [("model/obeying.py", "in_two(command.lost, _lost_by(later))[0]", "command.lost")],
+        [TOGETHER, "-k", "same_names"],
+    ),
+    Mutation(
+        "what a sink lacks since it was taken as it was is said to come twice",
+        [("coordinator/read_before.py", "record.adopted_in.get(sink) == epoch", "False")],
+        [TOGETHER, "-k", "COPY and RUN"],
+    ),
+    Mutation(
+        "an epoch reads nothing although no table is left that goes back",
+        [("coordinator/orders.py", "    if not (at.order and left):", "    if not at.order:")],
+        [TOGETHER, "-k", "COPY and tables"],
+    ),
+    Mutation(
         "a command is told to be recorded although a run opened the epoch first",
         [("coordinator/orders.py", "if standing.writer != record.writer or complete:", "if complete:")],
         [ORDERS],

@@ -25,6 +25,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, position_of_next
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import (
+    CompleteRecord,
     DecisionKind,
     DecisionRecord,
     OffsetRange,
@@ -267,17 +268,17 @@ def told_of(scenario: Scenario, start: int) -> list[str]:
 
 
 def test_a_rewind_tells_which_rows_any_complete_epoch_has_read_over_all_commands_before(scenario: Scenario) -> None:
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 2 offsets, orders[0] [3, 5)"]
     moved(scenario, 0, 6)
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 2 offsets, orders[0] [3, 5)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 2 offsets, orders[0] [3, 5)"]
     assert scenario.airflow_run(run(2)) is None
     assert told_of(scenario, 3) == [
         "not read by any epoch yet: 1 offsets, orders[0] [5, 6)",
-        "read again, so their rows come twice: 3 offsets, orders[0] [3, 5), orders[0] [6, 7)",
+        "read again, so rows that are there come twice: 3 offsets, orders[0] [3, 5), orders[0] [6, 7)",
     ]
     moved(scenario, 0, 4)
     assert scenario.airflow_run(run(3)) is None
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_read(scenario: Scenario) -> None:
@@ -289,7 +290,7 @@ def test_a_rewind_tells_that_rows_of_another_topic_of_the_same_name_were_not_rea
     assert scenario.airflow_run(run(2)) is None
     assert told_of(scenario, 3) == [
         "not read by any epoch yet: 2 offsets, orders[0] [3, 5)",
-        "read again, so their rows come twice: 2 offsets, orders[0] [5, 7)",
+        "read again, so rows that are there come twice: 2 offsets, orders[0] [5, 7)",
     ]
 
 
@@ -299,7 +300,7 @@ def test_a_rewind_tells_that_all_rows_come_twice_where_the_ledger_lost_what_was_
     newest = scenario.ledger.complete_record(2)
     assert newest
     scenario.ledger.put(replace(rebuilt_to(newest), sinks={}))
-    assert told_of(scenario, 3) == ["read again, so their rows come twice: 4 offsets, orders[0] [3, 7)"]
+    assert told_of(scenario, 3) == ["read again, so rows that are there come twice: 4 offsets, orders[0] [3, 7)"]
 
 
 def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scenario: Scenario) -> None:
@@ -635,3 +636,27 @@ def test_in_a_signed_ledger_a_command_without_a_signature_is_not_obeyed() -> Non
     stranger.put(replace(order, txn_id=str(txn), obeys=4, format=1))
     with pytest.raises(Corrupt, match="EPOCHS-LEDGER-RECORD-FORGED"):
         signed().open(run(3))
+
+
+@pytest.mark.parametrize(("shown", "first"), [(0, (0, 0, 40)), (7, (70, 70, 40)), (2_999, (29_990, 29_990, 90))])
+def test_where_rows_ended_is_found_without_reading_the_records_of_all_epochs(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, shown: int, first: tuple[int, int, int]
+) -> None:
+    """3,000 epochs. A third partition is there from epoch 2,900 on; it has been read from 40 on."""
+    at, read = standing(scenario), list[int]()
+    assert at.before
+    newest = at.before
+
+    def complete(self: Ledger, number: int) -> CompleteRecord | None:
+        read.append(number)
+        old = tuple(OffsetRange(partition, 10 * number - 10, 10 * number) for partition in (0, 1))
+        new = OffsetRange(2, max(40, number - 2_910), max(41, number - 2_909))
+        return replace(newest, ranges={"orders": (*old, new) if number >= 2_900 else old})
+
+    monkeypatch.setattr(Ledger, "complete_record", complete)
+    last = Position(
+        ranges={"orders": tuple(OffsetRange(partition, 30_000, 30_000) for partition in range(4))}, state={}
+    )
+    found = orders.ends_at(scenario.ledger, replace(at, epoch=3_001), shown, last)
+    assert found == {("orders", partition): offset for partition, offset in enumerate(first)}
+    assert len(read) <= 40

@@ -13,6 +13,7 @@ from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import orders, rereading, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.orders import Restoration
 from airflow_epochs.coordinator.outlook import outlook
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Fenced, NoNewData, Refused
@@ -20,7 +21,7 @@ from airflow_epochs.hooks import passed_on
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import commands_obeyed, unfinished
-from airflow_epochs.model import Command, OffsetRange, Ranges, Run, ends_of
+from airflow_epochs.model import Command, OffsetRange, Ranges, RestorePoint, Run, ends_of
 from airflow_epochs.operators import phases
 from airflow_epochs.testing import (
     MemoryEnvironment,
@@ -79,15 +80,24 @@ class Hours:
         coordinator.open(known)
         abort(self.coordinator(at), known)
 
-    def rewind(self, to: int) -> None:
-        """As ``rewind --to-timestamp`` puts it."""
+    def rewind(self, to: int, back: Restoration | None = None) -> None:
+        """As ``rewind --to-timestamp`` puts it. ``back``: the tables that come back, too."""
         at = orders.standing(self.ledger, "orders")
         was = ends_of(at.position(self.source).ranges)["orders", 0]
         there: Ranges = {"orders": (OffsetRange(0, to, to),)}
         again: Ranges = {"orders": (OffsetRange(0, to, was),)}
         back_to = (MIDNIGHT + to * HOUR).isoformat()
         move = Move(position=Position(ranges=there, state={}), again=again, ahead=again, back_to=back_to)
-        orders.put(self.ledger, at, "rewind", ME, outlook(self.ledger, at, self.source, move).move)
+        look = outlook(self.ledger, at, self.source, move, restoration=back)
+        orders.put(self.ledger, at, "rewind", ME, look.move, restoration=back)
+
+    def adopt(self, sink: str) -> None:
+        """As ``adopt-sink`` puts it."""
+        at = orders.standing(self.ledger, "orders")
+        newest = at.recorded(sink)
+        adoption = orders.Adoption(sink=sink, shown=newest, expected=newest, lacks=(1, at.epoch - 1))
+        look = outlook(self.ledger, at, self.source, Move(position=at.position(self.source)), adoption=adoption)
+        orders.put(self.ledger, at, "adopt-sink", ME, look.move, adoption=adoption)
 
 
 @pytest.mark.parametrize("on_failed_epoch", [BLOCK, TAKE_OVER])
@@ -262,6 +272,18 @@ def test_a_run_that_finishes_the_epoch_of_a_run_that_obeyed_a_rewind_does_so_in_
         assert run == Run("dag", "12")
     record = world.ledger.complete_record(epoch)
     assert record and record.completed_by == run
+
+
+def test_a_run_reads_its_interval_if_the_only_table_that_was_to_come_back_stays_as_it_is() -> None:
+    world = Hours()
+    for hour in (9, 10, 11):
+        world.run(str(hour), hours(hour))
+    world.rewind(10, Restoration(epoch=1, points={"orders": RestorePoint(epoch=1, version=0)}))
+    world.adopt("orders")
+    assert world.run("10", hours(10)) == ("10~4", 4, range(10, 11))
+    record = world.ledger.complete_record(4)
+    assert record and not record.only_restored
+    assert world.run("11", hours(11)) == ("11~4", 5, range(11, 12))
 
 
 def waiting(world: Hours) -> tuple[Command, ...]:

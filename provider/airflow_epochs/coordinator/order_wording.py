@@ -104,7 +104,7 @@ def _input(at: Standing, look: Outlook) -> list[str]:
     if look.restoration.points:
         return [*lines, *([f"  read again: {shown(again)}"] if again else [])]
     for of, twice in _by_sinks(look, lambda each: look.read(each.again)):
-        lines.append(f"  read again, so their rows come twice{of}: {shown(twice)}")
+        lines.append(f"  read again, so rows that are there come twice{of}: {shown(twice)}")
     return [*lines, *_replaced(at, look)]
 
 
@@ -172,7 +172,7 @@ def _brought_back(at: Standing, look: Outlook) -> list[str]:
 
 def _twice_there(look: Outlook, name: str) -> str:
     again = look.read(look.sinks[name].again)
-    return f"then these come twice there: {shown(again)}" if again else "nothing comes twice there"
+    return f"then its rows of these come twice: {shown(again)}" if again else "nothing comes twice there"
 
 
 def _comes_again(at: Standing, look: Outlook, name: str) -> str:
@@ -181,10 +181,10 @@ def _comes_again(at: Standing, look: Outlook, name: str) -> str:
     if told := _once_more(at, name, replaced):
         return told
     verb = "it gets {} once more" if replaced is None else "{} come twice"
+    of = "the rows of" if replaced is None else "its rows of"
     if _is_one_row(at, look):
-        of = "the rows of" if replaced is None else "its rows of"
         return verb.format(f"{of} {_since(at, look.restoration)}")
-    return f"{verb.format('these rows')}: {shown(look.read(look.sinks[name].again))}"
+    return f"{verb.format(f'{of} these')}: {shown(look.read(look.sinks[name].again))}"
 
 
 def _is_one_row(at: Standing, look: Outlook) -> bool:

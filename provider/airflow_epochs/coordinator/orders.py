@@ -10,8 +10,10 @@ The caller shows what a command would change, and asks, between ``standing`` and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
@@ -28,6 +30,7 @@ from airflow_epochs.model import (
     JsonDict,
     Marker,
     OpenRecord,
+    Ranges,
     RestorePoint,
     Shown,
     SinkPlan,
@@ -175,12 +178,14 @@ def put(
 
 
 def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Restoration:
-    """That of an earlier command of this epoch, without a sink that is now taken as it is."""
-    if at.order is None:
+    """That of an earlier command of this epoch, without a sink that is now taken as it is. None is left: it reads."""
+    ordered = at.order.restores if at.order else {}
+    left = {name: point for name, point in ordered.items() if not (adoption and name == adoption.sink)}
+    if not (at.order and left):
         return NO_RESTORATION
-    left = {name: point for name, point in at.order.restores.items() if not (adoption and name == adoption.sink)}
-    stay = tuple(sorted(at.newest.sinks.keys() - left.keys())) if at.order.restored_to else ()
-    return Restoration(epoch=at.order.restored_to, points=left, stay=stay)
+    return Restoration(
+        epoch=at.order.restored_to, points=left, stay=tuple(sorted(at.newest.sinks.keys() - left.keys()))
+    )
 
 
 def _attempt(
@@ -267,16 +272,27 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
 
 
 def ends_at(ledger: Ledger, at: Standing, number: int, last: Position) -> dict[tuple[str, int], int]:
-    """As ``ends_after``, of the partitions of ``last``, whatever commands have done since. 0: before all epochs."""
-    record = ledger.complete_record(number) if number else None
-    found = ends_of(Position.of(record).named_as_in(last)) if record else {}
-    missing = ends_of(last.ranges).keys() - found.keys()
-    for later in range(number + 1, at.epoch):
-        complete = ledger.complete_record(later) if missing else None
-        starts = starts_of(Position.of(complete).named_as_in(last)) if complete else {}
-        found |= {partition: starts[partition] for partition in missing & starts.keys()}
-        missing -= starts.keys()
-    return {partition: found[partition] for partition in found.keys() & ends_of(last.ranges).keys()}
+    """As ``ends_after``, of the partitions of ``last``, whatever commands have done since. 0: before all epochs.
+
+    Reads few records: all epochs behind the first one that has a partition have it, too.
+    """
+    ends, later = ends_of(_ranges_of(ledger, number, last)), range(number + 1, at.epoch)
+    starts = cache(lambda epoch: starts_of(_ranges_of(ledger, epoch, last)))
+    found = {each: ends[each] if each in ends else _began(each, later, starts) for each in ends_of(last.ranges)}
+    return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def _ranges_of(ledger: Ledger, epoch: int, last: Position) -> Ranges:
+    record = ledger.complete_record(epoch) if epoch else None
+    return Position.of(record).named_as_in(last) if record else {}
+
+
+def _began(
+    partition: tuple[str, int], epochs: range, starts: Callable[[int], Mapping[tuple[str, int], int]]
+) -> int | None:
+    """Where the first of the epochs that has the partition began in it; None if none has it."""
+    first = bisect_left(epochs, True, key=lambda epoch: partition in starts(epoch))
+    return starts(epochs[first])[partition] if first < len(epochs) else None
 
 
 def _require_same_topics(ledger: Ledger, at: Standing, before: CompleteRecord, number: int) -> None:

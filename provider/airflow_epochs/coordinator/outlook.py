@@ -12,10 +12,20 @@ from functools import cache, reduce
 
 from airflow_epochs.contracts import Before, LeavingOut, Move, Position
 from airflow_epochs.coordinator.orders import Adoption, Restoration, Standing, ends_at, ordered_restoration
-from airflow_epochs.coordinator.read_before import Spans, added, in_two, left_by, read_in_rows
+from airflow_epochs.coordinator.read_before import left_by, read_in_rows
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import orders_of
-from airflow_epochs.model import Command, CompleteRecord, OffsetRange, Ranges, TransactionId, ends_of
+from airflow_epochs.model import (
+    Command,
+    CompleteRecord,
+    OffsetRange,
+    Ranges,
+    Spans,
+    TransactionId,
+    added,
+    ends_of,
+    in_two,
+)
 
 Partition = tuple[str, int]
 

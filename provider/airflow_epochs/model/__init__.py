@@ -12,6 +12,7 @@ The names are imported from here, whatever file they stand in. A file imports on
     obeying      what is left of a command if others follow it
     attempt      one attempt, from its opening to its decision
     command      what an operator orders for the next epoch
+    overlap      which offsets two of several ranges share
     pipeline     what is recorded beside the epochs
     schema       the schemas of a registry
     vote         what Spark claims, and what a sink promises
@@ -40,6 +41,7 @@ from airflow_epochs.model.marker import (
     described_transaction,
 )
 from airflow_epochs.model.obeying import obeyed
+from airflow_epochs.model.overlap import Spans, added, in_two
 from airflow_epochs.model.pipeline import (
     AcknowledgedRecord,
     PauseRecord,
@@ -113,6 +115,7 @@ __all__ = [
     "Shown",
     "SigningRecord",
     "SinkPlan",
+    "Spans",
     "StageReport",
     "Staged",
     "StagedClaim",
@@ -124,6 +127,7 @@ __all__ = [
     "VoteKind",
     "WaivedRecord",
     "Watermarks",
+    "added",
     "agree",
     "attempt_fields",
     "compare",
@@ -132,6 +136,7 @@ __all__ = [
     "described_transaction",
     "empty_at_ends",
     "ends_of",
+    "in_two",
     "moved_in",
     "obeyed",
     "process_of",

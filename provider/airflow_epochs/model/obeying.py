@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from airflow_epochs.model.attempt import OpenRecord
 from airflow_epochs.model.command import Command
+from airflow_epochs.model.overlap import Spans, in_two
 from airflow_epochs.model.ranges import OffsetRange, Ranges, ends_of
 
 
 def obeyed(order: OpenRecord, later: Sequence[OpenRecord]) -> Command:
     """The command that ``order`` holds, as far as the epoch obeys it together with those of ``later`` attempts.
 
-    What is lost or read again follows from where the newest one lets the epoch begin. A table goes back only if that
-    one says so; a command that changes which ones do has counted anew what is lost. A time counts as long as some
-    partition begins where the command has put it.
+    What is lost or read again follows from where the newest one lets the epoch begin; what is lost is that of the last
+    one that counts it. A table goes back only if the newest one says so; a command that changes which ones do has
+    counted anew what is lost. A time counts as long as some partition begins where the command has put it.
     """
     command = order.command
     assert command, "an attempt that holds a command"
     if not later:
         return command
     begins = ends_of(later[-1].ranges)
-    lost = command.lost if later[-1].restores == order.restores else {}
+    lost = in_two(command.lost, _lost_by(later))[0] if later[-1].restores == order.restores else {}
     return replace(
         command,
         lost=_each(lost, lambda at, r: r._replace(end=min(r.end, begins.get(at, r.start))), later),
@@ -35,6 +36,11 @@ def obeyed(order: OpenRecord, later: Sequence[OpenRecord]) -> Command:
         },
         back_to=command.back_to if _holds(order, later) else "",
     )
+
+
+def _lost_by(later: Sequence[OpenRecord]) -> Iterator[Spans]:
+    commands = [each.command for each in later if each.command]
+    return ({(topic, r.partition): r} for each in commands for topic, of in each.lost.items() for r in of)
 
 
 def _each(
