@@ -10,13 +10,12 @@ from __future__ import annotations
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.replay import LogGone, live_files
-from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.shape import APPEND_ONLY, TableShape, is_append_only
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_version
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
 from airflow_epochs.sinks.delta.flush import paths_of
-from airflow_epochs.sinks.delta.modes import APPEND_ONLY
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
@@ -34,7 +33,7 @@ def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> 
     if not isinstance(at.sink, StateTable) and (features := shape.refused_features):
         raise _refused(location, point, f"only Spark can commit to it, because it has {', '.join(features)}")
     checks.require_committable(shape, location.name, at.sink)
-    if shape.properties.get(APPEND_ONLY, "").lower() == "true":
+    if is_append_only(shape.properties):
         raise _refused(location, point, f"the table has the property {APPEND_ONLY}")
     _require_same_columns(location, shape, point)
     require_no_others(target, point)
