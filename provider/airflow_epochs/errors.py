@@ -192,7 +192,7 @@ class BadArgument(ValueError):
         return f"{self.code.name}: {self.what}"
 
 
-def without_code(error: ValueError) -> str:
+def without_code(error: BaseException) -> str:
     """The text of ``error`` for an error that quotes it: a text has one code."""
     return error.what if isinstance(error, BadArgument) else str(error)
 

@@ -518,6 +518,7 @@ PARTED = Fit(dates=True, partition_by=("P",))
 CHANGED = replace(PARTED, unless="gone", keys=("K",))
 PACKED = replace(TOPIC, packed=True)
 HUNDRED_TIMES, TIME = replace(TOPIC, record_bytes=3100), "timestamp'2026-11-29 01:02:03.000001Z'"
+WHOLE, TEXTS = "timestamp'2026-11-29 01:02:03Z'", "array_repeat('2026-11-29T01:02:03.000000', 120)"
 NESTED = "array(NULL, named_struct('a.b', map('x', cast(repeat('y', 256) AS binary), repeat('z', 256), NULL)))"
 DELETES = Fit(required=("C", "K"), unless="gone", keys=("K",))
 RULED = Fit(conditions=(("it", "c > 1"),), expected=(expect("c < 3"),), unless="gone", keys=("K",))
@@ -577,6 +578,10 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (HUNDRED_TIMES, f"array_repeat(CAST({TIME} AS TIMESTAMP_NTZ), 105) AS c", "the record has more than 3100 bytes"),
     (HUNDRED_TIMES, "array_repeat(timestamp'2026-11-29 01:02:03Z', 100) AS c", None),
     (HUNDRED_TIMES, "array_repeat(timestamp_ntz'2026-11-29 01:02:03', 100) AS c", None),
+    (HUNDRED_TIMES, f"array_repeat(map('x', {WHOLE}), 90) AS c", None),
+    (HUNDRED_TIMES, f"array_repeat(named_struct('a b', map('x', array(NULL, {WHOLE}))), 60) AS c", None),
+    (HUNDRED_TIMES, f"{TEXTS} AS c, {TIME} AS at, CAST(NULL AS timestamp) AS d", "the record has more than 3100 bytes"),
+    (HUNDRED_TIMES, f"named_struct('a b', {TEXTS}, 'at', {WHOLE}) AS c", "the record has more than 3100 bytes"),
     # what Avro or Protobuf may write in fewer bytes, and what they cannot
     (PACKED, "array_repeat(1.5, 200) AS c, 2 AS d", None),
     (PACKED, "array_repeat(named_struct('long_name_of_a_field', 1, 'of_an_enum', 'NAME'), 100) AS c", None),

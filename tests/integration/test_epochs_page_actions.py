@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from airflow_epochs import DeltaSource, codes
+from airflow_epochs import DeltaSource, KafkaSource, codes
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort
@@ -189,7 +190,7 @@ def movable(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> Movable:
     ledgers.epoch("orders", "a")
     ledgers.epoch("orders", "b")
     source = Movable(world=ledgers.worlds["orders"].name, topics=("orders",))
-    monkeypatch.setattr(rewind_action, "from_spec", lambda spec: source)
+    monkeypatch.setattr(rewind_action, "on_record", lambda spec: source)
     return source
 
 
@@ -214,7 +215,7 @@ def test_a_rewind_tells_what_comes_twice_and_the_next_run_obeys(
     assert ada.post(REWIND, {**form, "why": "once more"}).status_code == 409, "the pipeline stands elsewhere now"
     assert "ordered" in ada.page(ORDERS)
     require_rewound(ledgers)
-    monkeypatch.setattr(rewind_action, "from_spec", lambda spec: Nowhere(world=source.world, topics=source.topics))
+    monkeypatch.setattr(rewind_action, "on_record", lambda spec: Nowhere(world=source.world, topics=source.topics))
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 409 and "EPOCHS-NOTHING-TO-REWIND" in answer.text
 
@@ -235,24 +236,50 @@ def test_a_rewind_is_offered_only_while_no_epoch_is_undecided_or_in_doubt(
         assert [way for way in offered if way in ada.page(ORDERS)] == offered
 
 
-class OfATable(MemorySource):
-    """On record as a source that reads a Delta table."""
+class OnRecord(MemorySource):
+    """On record as a source of another kind."""
+
+    recorded: ClassVar[JsonDict] = {}
 
     def spec(self) -> JsonDict:
-        return DeltaSource("/lake/orders").spec()
+        return self.recorded
 
 
-def test_a_rewind_to_a_time_is_not_offered_for_a_source_that_knows_no_times(ledgers: Ledgers, ada: Browser) -> None:
+def epoch_of(ledgers: Ledgers, recorded: JsonDict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch whose source is on record as ``recorded``."""
+    monkeypatch.setattr(OnRecord, "recorded", recorded)
     ledgers.epoch("orders", "a")
     world = ledgers.worlds["orders"]
     world.produce("orders", 0, ["b"])
-    source = OfATable(world=world.name, topics=("orders",))
+    source = OnRecord(world=world.name, topics=("orders",))
     pipeline = replace(memory_pipeline(world, ("orders", "audit"), dag_id="orders_dag"), source=source)
     run_epoch(memory_coordinator(world, pipeline, store=LocalStore(ledgers.root)), Run("orders_dag", "next"))
+
+
+def test_a_rewind_to_a_time_is_not_offered_for_a_source_that_knows_no_times(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch_of(ledgers, DeltaSource("/lake/orders").spec(), monkeypatch)
     assert f'"{REWIND}"' in ada.page(ORDERS) and REWIND_TO_TIME not in ada.page(ORDERS)
     path = f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"
     answer = ada.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 409 and "A DeltaSource does not go back to a time." in answer.text
+
+
+@pytest.mark.parametrize(
+    "of_record",
+    [{**KafkaSource(["orders"], conn_id="c").spec(), "bounds": "of a newer version"}, {"kind": "kafka"}],
+    ids=["newer", "damaged"],
+)
+def test_a_pipeline_whose_source_on_record_cannot_be_built_here_has_its_page(
+    ledgers: Ledgers, ada: Browser, monkeypatch: pytest.MonkeyPatch, of_record: JsonDict
+) -> None:
+    epoch_of(ledgers, of_record, monkeypatch)
+    assert f'"{REWIND_TO_TIME}"' in ada.page(ORDERS), "what is wrong with the source is told when it is asked"
+    assert ada.client.get(f"{ORDERS}/lag").json() == {}
+    path = f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"
+    answer = ada.client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 409 and "EPOCHS-LEDGER-TOO-NEW" in answer.text
 
 
 @pytest.mark.parametrize("path", [f"{REWIND}?to_epoch=1", f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"])

@@ -26,6 +26,7 @@ from tests.mutation.mutations import (
     SIGNATURES,
     STATE_LOG,
     STATISTICS,
+    TOGETHER,
     Edit,
     Mutation,
 )
@@ -138,6 +139,17 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     models = ("tests/protocol", "tests/properties", "tests/conformance", EVENT_TIME)
-    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, LEDGER, ORDERS, SCHEMAS, AVRO_SCHEMAS, STATISTICS)
+    units = (
+        REFERENCES,
+        SIGNATURES,
+        CONNECTIONS,
+        STATE_LOG,
+        LEDGER,
+        ORDERS,
+        TOGETHER,
+        SCHEMAS,
+        AVRO_SCHEMAS,
+        STATISTICS,
+    )
     for mutation in MUTATIONS:
-        assert mutation.tests[0].startswith(known)
+        assert mutation.tests[0].startswith((*models, *units))

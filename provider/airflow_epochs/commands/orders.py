@@ -35,7 +35,7 @@ from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import REWIND, JsonDict, described_epochs
 from airflow_epochs.operators import definitions
-from airflow_epochs.sources import from_spec
+from airflow_epochs.sources import from_spec, on_record
 from airflow_epochs.spark.runners import SparkConnect
 
 _TOPIC = Arg(("--topic",), action="append", help="A topic; may be repeated. Default: all topics")
@@ -188,7 +188,7 @@ def replan(args: Namespace) -> None:
     """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
-    source = from_spec(at.newest.source)
+    source = on_record(at.newest.source)
     look = outlook(ledger, at, source, orders.replan(at, source))
     confirm(args, *planned_anew(ledger, at, look), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
@@ -209,7 +209,7 @@ def adopt_sink(args: Namespace) -> None:
             "add --new-table."
         )
         return
-    source = from_spec(at.newest.source)
+    source = on_record(at.newest.source)
     look = outlook(ledger, at, source, Move(position=at.position(source)), adoption=adoption)
     confirm(args, *_adopted(ledger, at, adoption, look), f"Will be recorded: {caller()}, because: {by.why}")
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Lagging, Unread
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened, position_of_next
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sources import from_spec
+from airflow_epochs.sources import on_record
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,19 @@ def lag_of(ledger: Ledger, env: Environment) -> Lag | None:
     opened, (_, position) = newest_opened(ledger), position_of_next(ledger)
     if opened is None or position is None:
         return None
-    source = source_in(opened.source)
+    with located(ledger.pipeline):
+        source = source_in(opened.source)
     return Lag(tuple(source.unread(position, env))) if isinstance(source, Lagging) else None
 
 
 def source_in(spec: JsonDict) -> object:
-    """The source as the ledger describes it; None if it is of a kind that is not ours."""
+    """The source as the ledger describes it; None if it is of a kind that is not ours.
+
+    Raises:
+        Refused: It is ours, but this version cannot make it.
+    """
     try:
-        return from_spec(spec)
+        return on_record(spec)
     except Refused as error:
         if error.code is codes.SOURCE_NOT_MOVABLE:
             return None

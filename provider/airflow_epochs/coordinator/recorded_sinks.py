@@ -18,7 +18,7 @@ from airflow_epochs.errors import RAISED_BY_USERS, Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord, attempt_fields
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sources import from_spec as source_from_spec
+from airflow_epochs.sources import on_record
 
 _TRY_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
@@ -55,7 +55,7 @@ def source_of(opened: OpenRecord, today: Source) -> object:
     """
     if opened.format == FORMAT or {*connections_in(opened.source)} <= {*connections_in(today.spec())}:
         try:
-            return source_from_spec(opened.source)
+            return on_record(opened.source)
         except Refused as error:
             if error.code is not codes.SOURCE_NOT_MOVABLE:
                 raise

@@ -83,9 +83,8 @@ def _rebuilt(sink: Sink, spec: JsonDict, pipeline: Pipeline) -> Sink:
     except RAISED_BY_USERS as error:  # a sink of the user's own may raise anything
         if is_own(sink) and isinstance(error, _MISTAKES_IN_CODE):
             raise _unlike(sink, f"raised {type(error).__name__}: {error}") from error
-        why = without_code(error) if isinstance(error, ValueError) else str(error)
         raise Refused(
-            f"An argument of sink {sink.name!r} has a value or type that the sink does not take: {why}",
+            f"An argument of sink {sink.name!r} has a value or type that the sink does not take: {without_code(error)}",
             code=codes.SINK_MISCONFIGURED,
         ) from error
 

@@ -16,7 +16,7 @@ from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import REWIND
-from airflow_epochs.sources import from_spec
+from airflow_epochs.sources import on_record
 from airflow_epochs.spark.runners import SparkConnect
 
 COMMAND = REWIND
@@ -54,7 +54,7 @@ class _Rewinding(ABC):
         """As ``Action.do``."""
         at, look = self._planned(ledger)
         orders.put(ledger, at, COMMAND, by, look.move, restoration=look.restoration)
-        return rewinding.next_step(self.pipeline, from_spec(at.newest.source), look.restoration)
+        return rewinding.next_step(self.pipeline, on_record(at.newest.source), look.restoration)
 
     def _planned(self, ledger: Ledger) -> tuple[Standing, Outlook]:
         at = self._standing(ledger)
@@ -66,7 +66,7 @@ class _Rewinding(ABC):
                 code=codes.NOTHING_TO_REWIND,
                 pipeline=self.pipeline,
             )
-        return at, outlook(ledger, at, from_spec(at.newest.source), move, restoration=restoration)
+        return at, outlook(ledger, at, on_record(at.newest.source), move, restoration=restoration)
 
     def _standing(self, ledger: Ledger) -> Standing:
         at = orders.standing(ledger, self.pipeline)
@@ -99,7 +99,7 @@ class Rewind(_Rewinding):
         return cls(pipeline, at.epoch, at.attempt, to_epoch, restore_tables)
 
     def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
-        move = rewinding.to_epoch(ledger, at, from_spec(at.newest.source), self.to_epoch, env)
+        move = rewinding.to_epoch(ledger, at, on_record(at.newest.source), self.to_epoch, env)
         return move, orders.restoration(ledger, at, self.to_epoch, env) if self.restore_tables else NO_RESTORATION
 
 
@@ -121,5 +121,5 @@ class RewindToTime(_Rewinding):
         return cls(pipeline, at.epoch, at.attempt, to_time)
 
     def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
-        source = from_spec(at.newest.source)
+        source = on_record(at.newest.source)
         return rewinding.to_time(source, at.position(source), self.to_time, env), NO_RESTORATION

@@ -1,15 +1,33 @@
-"""Sources. ``from_spec`` rebuilds one from its specification in the ledger."""
+"""Sources. ``from_spec`` rebuilds one from its specification, ``on_record`` from that in the ledger."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused, without_code
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Movable
     from airflow_epochs.model import JsonDict
+
+
+def on_record(spec: JsonDict) -> Movable:
+    """The source that the ledger describes.
+
+    Raises:
+        Refused: As ``from_spec``. Or this version cannot make it: a newer one described it, or the record is damaged.
+    """
+    try:
+        return from_spec(spec)
+    except EpochError:
+        raise
+    except RAISED_BY_USERS as error:  # a damaged record may raise anything
+        raise Refused(
+            f"The ledger describes a source that this version of the provider cannot make: {without_code(error)}",
+            code=codes.LEDGER_TOO_NEW,
+            remedy=f"{codes.LEDGER_TOO_NEW.remedy} If no newer version wrote it, restore its file from a backup.",
+        ) from error
 
 
 def from_spec(spec: JsonDict, conn_id: str | None = None) -> Movable:

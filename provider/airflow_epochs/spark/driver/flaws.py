@@ -7,7 +7,7 @@ aborts the epoch, and no row is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 OF_A_RECORD = ("key", "value", "headers", "partition")
 """Columns that a topic takes as they are; without ``value``, it makes JSON of all others."""
+Bytes = Callable[[str, Any], "str | None"]
+"""Makes the number of bytes for a value, given in SQL, and its type; None if it is always 0."""
 Flaw = tuple[str, str]
 """What is wrong with a row, and the condition in SQL that is true of such a row."""
 
 _RECORD_OVERHEAD = 256
 """Of a Kafka record besides key, value and the row's own headers: its batch, and the provider's header."""
-_NO_FRACTION = '(?<=:[0-9][0-9])[.]000000(?=Z?")'
+_FRACTION_BYTES = len(".000000")
+"""What Spark writes behind the seconds of a time, and the sink leaves out if it is zero."""
 _SHORT_MAX = 255
 """The most bytes of a text that a schema may have as something shorter: the name of an enum, a time."""
 
@@ -140,37 +143,50 @@ def _record_size(kinds: Mapping[str, Any], packed: bool) -> str:
     parts = [f"coalesce(octet_length({column}), 0)" for column in sized]
     others = [found[low] for low in found if low not in OF_A_RECORD]
     if packed:
-        parts += [size for column, kind in others if (size := _long_size(column, kind))]
+        parts += _sizes(others, _if_long)
     elif "value" not in found:
         fields = ", ".join(_as_sent(*each) for each in others)
-        text = exact_json.in_sql(f"struct({fields})")
-        if "timestamp" in json.dumps([kind for _, kind in others]):  # the sink leaves out what is zero behind a second
-            text = f"regexp_replace({text}, '{_NO_FRACTION}', '')"
-        parts.append(f"CAST(octet_length({text}) AS BIGINT) * 105 / 100")  # the sink writes it a little longer
+        text = f"CAST(octet_length({exact_json.in_sql(f'struct({fields})')}) AS BIGINT)"
+        value = " - ".join([text, *_sizes(others, _zero_fraction)])
+        parts.append(f"({value}) * 105 / 100")  # the sink writes it a little longer
     if "headers" in found and _is_headers(found["headers"][1]):
         header = "octet_length(h.key) + coalesce(octet_length(h.value), 0) + 10"
         parts.append(f"coalesce(aggregate({found['headers'][0]}, 0, (n, h) -> n + coalesce({header}, 0)), 0)")
     return " + ".join([*parts, str(0 if packed else _RECORD_OVERHEAD)])
 
 
-def _long_size(value: str, kind: Any, depth: int = 0) -> str | None:
-    """The bytes of the long texts and binaries in a value; None if there can be none."""
+def _if_long(value: str, kind: Any) -> str | None:
+    length = f"CAST(octet_length({value}) AS BIGINT)"
+    return f"if({length} > {_SHORT_MAX}, {length}, 0L)" if _is_bytes(kind) else None
+
+
+def _zero_fraction(time: str, kind: Any) -> str | None:
+    is_time = kind in ("timestamp", "timestamp_ntz")
+    return f"if(extract(SECOND FROM {time}) % 1 = 0, {_FRACTION_BYTES}L, 0L)" if is_time else None
+
+
+def _sizes(columns: Iterable[tuple[str, Any]], of: Bytes) -> list[str]:
+    return [size for column, kind in columns if (size := _size(column, kind, of))]
+
+
+def _size(value: str, kind: Any, of: Bytes, depth: int = 0) -> str | None:
+    """The bytes of all values in a value that have no others inside; None if they are always 0."""
     if not isinstance(kind, dict):
-        long = f"if(octet_length({value}) > {_SHORT_MAX}, octet_length({value}), 0)"
-        return f"CAST({long} AS BIGINT)" if _is_bytes(kind) else None
+        return of(value, kind)
+    found: list[str | None] = []
     if kind["type"] == "struct":
-        found = [_long_size(field_of(value, each["name"]), each["type"], depth) for each in kind["fields"]]
+        found = [_size(field_of(value, each["name"]), each["type"], of, depth) for each in kind["fields"]]
     elif kind["type"] == "array":
-        found = [_long_sizes(value, kind["elementType"], depth)]
-    else:
-        parts = {"map_keys": "keyType", "map_values": "valueType"}
-        found = [_long_sizes(f"{part}({value})", kind[told], depth) for part, told in parts.items() if told in kind]
+        found = [_size_of_all(value, kind["elementType"], of, depth)]
+    elif kind["type"] == "map":
+        keys = _size_of_all(f"map_keys({value})", kind["keyType"], of, depth)
+        found = [keys, _size_of_all(f"map_values({value})", kind["valueType"], of, depth)]
     sizes = [size for size in found if size]
     return f"({' + '.join(sizes)})" if sizes else None
 
 
-def _long_sizes(array: str, kind: Any, depth: int) -> str | None:
-    size = _long_size(f"e{depth}", kind, depth + 1)
+def _size_of_all(array: str, kind: Any, of: Bytes, depth: int) -> str | None:
+    size = _size(f"e{depth}", kind, of, depth + 1)
     return f"coalesce(aggregate({array}, 0L, (n{depth}, e{depth}) -> n{depth} + {size}), 0L)" if size else None
 
 
