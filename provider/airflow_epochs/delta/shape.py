@@ -49,7 +49,6 @@ _NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.ch
 _NESTED = {"elementType": "element", "keyType": "key", "valueType": "value"}
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 """The key in a field's metadata by which files, statistics and partition values call the field."""
-APPEND_ONLY = "delta.appendOnly"
 CONSTRAINTS = "delta.constraints."
 """How the property of a CHECK constraint begins."""
 _RULES = (CONSTRAINTS, "delta.columnMapping.")
@@ -235,11 +234,6 @@ def metadata_of(table: DeltaTable) -> JsonDict:
         "createdTime": known.created_time,
     }
     return {"metaData": {key: value for key, value in metadata.items() if value is not None}}
-
-
-def is_append_only(properties: Mapping[str, str]) -> bool:
-    """Whether a table with these properties takes new rows only."""
-    return properties.get(APPEND_ONLY, "").lower() == "true"
 
 
 def unreadable(schema: JsonDict) -> list[tuple[str, str]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.delta.replay import newest_metadata
-from airflow_epochs.delta.shape import APPEND_ONLY, is_append_only
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.storage.files import Files

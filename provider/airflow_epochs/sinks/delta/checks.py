@@ -6,9 +6,10 @@ A check that cannot be made because a store does not answer raises NotApplied: t
 from __future__ import annotations
 
 from airflow_epochs import codes
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.replay import newest_schema
-from airflow_epochs.delta.shape import APPEND_ONLY, TableShape, is_append_only, unreadable
+from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction

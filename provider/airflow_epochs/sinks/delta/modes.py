@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
-from airflow_epochs.delta.shape import APPEND_ONLY, is_append_only
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.errors import BadArgument
 
 if TYPE_CHECKING:

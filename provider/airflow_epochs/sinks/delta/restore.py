@@ -8,9 +8,10 @@ when the table's retention is over. The table keeps its protocol, columns and pr
 from __future__ import annotations
 
 from airflow_epochs import codes
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.replay import LogGone, live_files
-from airflow_epochs.delta.shape import APPEND_ONLY, TableShape, is_append_only
+from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_version
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, RestorePoint
