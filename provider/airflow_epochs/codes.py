@@ -1460,12 +1460,12 @@ STATE_SKIPPED = STATE.code(
 STATE_REPLACED = STATE.code(
     "EPOCHS-STATE-REPLACED",
     Refused,
-    "A state of the last epoch is not in the DAG any more, and a new one that begins empty is. If it is the same state "
-    "under another name, later results would lack rows, and nobody would see it. Nothing was opened.",
+    "A state of the last epoch is not in the DAG any more, and a new one is, without an `initial` of its own. If it is "
+    "the same state under another name, later results would lack rows, and nobody would see it. Nothing was opened.",
     "Give the state its old name and its old table again. If the new state must begin with the rows of the old one, "
     "write them to another Delta table (docs/state.md, 'Keep the rows of a state'), and name this one in `initial`. If "
-    "it is to begin empty, type `airflow epochs adopt-sink PIPELINE STATE --new-table --why …` with its new name. Then "
-    "clear the failed task.",
+    "it is to begin empty, or with the rows with which the old one began, type `airflow epochs adopt-sink PIPELINE "
+    "STATE --new-table --why …` with its new name. Then clear the failed task.",
 )
 STATE_CHANGED = STATE.code(
     "EPOCHS-STATE-CHANGED",

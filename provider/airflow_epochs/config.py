@@ -296,8 +296,8 @@ def _require_no_state(option: str, sinks: Sequence[Sink]) -> None:
     if states := [sink.name for sink in sinks if isinstance(sink, Stateful)]:
         raise BadArgument(
             f"`{option}` names {states[0]!r}, which is a state table. A state takes each epoch by itself: it begins "
-            "empty, or with the rows of the table that `initial` names. A state that is lost keeps its name: see "
-            "docs/state.md, 'A state that is lost'.",
+            "empty, or with the rows of the table that `initial` names. Remove it from `backfill`. A state "
+            "that is lost keeps its name: see docs/state.md, 'A state that is lost'.",
             code=codes.PIPELINE_ARGUMENT,
         )
 

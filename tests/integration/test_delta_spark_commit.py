@@ -184,6 +184,10 @@ def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
     assert sink.commit(attempt, staged, world) == receipt
     assert ids(session, table) == [0, 1]
     assert not Path(staged.place).exists()
+    fence = transaction(2).fence
+    assert sink.fence("orders", [attempt.txn], fence, world)
+    last = sink.last_epoch("orders", world)
+    assert last and (last.txn, last.ends) == (fence, ENDS), "it tells where the epoch before it ended"
 
 
 @pytest.mark.long
@@ -201,8 +205,13 @@ def test_columns_that_a_table_computes_are_left_to_it_though_deltalake_cannot_op
         vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(f"{at}, {given}"), world), world)
         assert vote.vote is VoteKind.VOTE_ABORT
         assert named in (vote.reason or "")
-    spark_epoch(sink, transaction(1), None, session.sql(at), world)
+    txn = transaction(1)
+    spark_epoch(sink, txn, None, session.sql(at), world)
     assert session.read.format("delta").load(table).selectExpr("CAST(day AS STRING)").collect() == [("2026-01-02",)]
+    fence = transaction(2).fence
+    assert sink.fence("orders", [txn], fence, world)
+    assert sink.last_committed("orders", world) == Marker.of(fence)
+    assert session.read.format("delta").load(table).count() == 1
 
 
 def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: Environment, table: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, Sink
 from airflow_epochs.errors import Fenced, NotApplied, Refused
-from airflow_epochs.model import WaivedRecord
+from airflow_epochs.model import WaivedRecord, starting_at_ends
 from airflow_epochs.sinks.kafka.sink import KafkaSink
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
@@ -284,6 +284,14 @@ def test_a_topic_gets_no_waived_epoch_again_that_landed(world: TopicWorld) -> No
     assert world.shown("out") == "abcdefgh"
 
 
+def require_fence_after_first(world: TopicWorld) -> None:
+    """It tells where the first epoch ended."""
+    task, sink, first = world.task().task, world.sink("out"), world.ledger.complete_record(1)
+    assert isinstance(sink, KafkaSink) and first
+    last = sink.last_epoch(task.pipeline.name, task.env)
+    assert last and last.marker.is_fence and last.ends == starting_at_ends(first.ranges)
+
+
 @pytest.mark.parametrize("phase", ["kafka.init", "kafka.rows.sent"])
 def test_a_topic_gets_no_waived_epoch_again_whose_commit_hangs(world: TopicWorld, phase: str) -> None:
     """It goes on after the commit under another name, which has fenced it."""
@@ -295,6 +303,7 @@ def test_a_topic_gets_no_waived_epoch_again_whose_commit_hangs(world: TopicWorld
         assert world.run(2) is None
         world.produce("gh")
         assert world.but(sinks=("sent",), tables={"sent": "out"}, backfill={"sent": 2}).run(3) is None
+        require_fence_after_first(world)
 
     with patch.object(KafkaSink, "discard"):  # what is staged stays, so that the late commit finds it
         error = world.run(2, {phase: meanwhile})

@@ -83,7 +83,7 @@ CHANGES: dict[str, Callable[[DeltaTable], object]] = {
 
 
 @pytest.mark.usefixtures("soon_folded")
-def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_no_clustering_nor_optimize_is(
+def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_no_note_nor_optimize_is(
     lab: Lab, session: Any
 ) -> None:
     for page in "ab":
@@ -100,7 +100,13 @@ def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_no_clu
     an_epoch(lab, "a", "b", "d")
     run = decided(lab, "d", "e")
     lab.delta("seen").optimize.compact()
-    session.sql(f"ALTER TABLE delta.`{lab.at('seen')}` CLUSTER BY (page)").collect()
+    for change_of_no_row in (
+        "CLUSTER BY (page)",
+        "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+        "ALTER COLUMN page SET DEFAULT 'no page'",
+        "ALTER COLUMN page COMMENT 'the page'",
+    ):
+        session.sql(f"ALTER TABLE delta.`{lab.at('seen')}` {change_of_no_row}").collect()
     finished(lab, run)
     assert session.table(f"delta.`{lab.at('seen')}`").count() == 5
     assert (folds(lab, "seen"), pages_of_state(lab)) == (2, ["a", "b", "c", "d", "e"])

@@ -259,6 +259,7 @@ GONE = (
 )
 
 
+SINK = DeltaSink("orders", "/lake/orders")
 LOOKS: dict[str, Callable[[TableLocation, TableNow], object]] = {
     "target": lambda location, now: Target.seen(location, OURS, Environment()),
     "snapshot": lambda location, now: read_snapshot(location, OURS),
@@ -267,7 +268,7 @@ LOOKS: dict[str, Callable[[TableLocation, TableNow], object]] = {
     "columns of a source": lambda location, now: now.known_shape_at(0),
     "state": lambda location, now: state_log.files_at(location, 0),
     "state, to read": lambda location, now: readable_state(location).to_arrow(),
-    "restore": lambda location, now: require_same_columns(location, now.shape, RestorePoint(epoch=0, version=0)),
+    "restore": lambda location, now: require_same_columns(SINK, location, now.shape, RestorePoint(epoch=0, version=0)),
 }
 """Every way to open a table, or a version of it."""
 

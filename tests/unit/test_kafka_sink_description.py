@@ -16,7 +16,7 @@ from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import BadArgument, Corrupt, NotApplied, Refused
 from airflow_epochs.kafka.connection import read_connection
-from airflow_epochs.model import Staged, StagedClaim, VoteKind
+from airflow_epochs.model import Staged, StagedClaim, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.kafka import publish as kafka_publish
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -145,6 +145,15 @@ def test_a_marker_is_json_that_names_its_epoch_and_reads_back() -> None:
     value = marker().encoded()
     assert json.loads(value)["epoch"] == 3
     assert MarkerRecord.decoded(value) == marker()
+
+
+def test_the_marker_of_a_fence_tells_position_and_topic_of_the_epoch_before() -> None:
+    before = marker(topic_id="t", marker_topic_id="m", ends={"in": {"0": 7}}, vouched_end=5)
+    fence = MarkerRecord.of_fence(TransactionId.parse(TXN).fence, "elsewhere", before)
+    assert (fence.topic, fence.topic_id, fence.marker_topic_id, fence.ends) == ("out", "t", "m", {"in": {"0": 7}})
+    assert (fence.rows, fence.offsets, fence.vouched_end) == (0, {}, None)
+    first = MarkerRecord.of_fence(TransactionId.parse(TXN).fence, "elsewhere", None)
+    assert (first.topic, first.ends) == ("elsewhere", {})
 
 
 def test_a_marker_of_version_0_1_is_read() -> None:

@@ -25,6 +25,7 @@ from airflow_epochs.model import (
     TransactionId,
     Vote,
     VoteKind,
+    agree,
     ends_of,
     records_upper_bound,
     seed_of,
@@ -44,6 +45,20 @@ NONCES = st.text("0123456789abcdef", min_size=32, max_size=32)
 def test_a_transaction_id_survives_its_text(pipeline: str, epoch: int, attempt: int, nonce: str) -> None:
     txn = TransactionId(pipeline, epoch, attempt, nonce)
     assert TransactionId.parse(str(txn)) == txn
+
+
+@settings(database=None)
+@given(NAMES, st.integers(1, 10**12), st.integers(1, 10**6), NONCES)
+def test_a_fence_is_known_by_its_id_and_by_its_marker(pipeline: str, epoch: int, attempt: int, nonce: str) -> None:
+    txn = TransactionId(pipeline, epoch, attempt, nonce)
+    assert txn.fence == TransactionId.parse(str(txn)).fence
+    assert txn.fence.is_fence and Marker.of(txn.fence).is_fence and not Marker(epoch, None).is_fence
+    assert not agree(Marker.of(txn.fence), txn)
+
+
+def test_what_was_drawn_at_random_is_no_fence() -> None:
+    drawn = [TransactionId("p", 1, 1, f"{number:016x}{number:016x}") for number in range(0, 2**64, 2**50 + 1)]
+    assert not [txn for txn in drawn if txn.is_fence or Marker.of(txn).is_fence]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from deltalake import DeltaTable
 from airflow_epochs import DeltaSink, StateTable
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import entry_of, log_entry
-from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.shape import TableShape, metadata_of
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import RestorePoint, Staged, StatePin, TransactionId
 from airflow_epochs.sinks.delta import checks
@@ -63,6 +65,50 @@ def test_a_state_goes_on_in_a_table_that_was_clustered_after_the_decision(tmp_pa
     assert b"clusteringColumns" in checkpoint.read_bytes(), "what it is clustered by is not forgotten"
 
 
+def with_notes(table: Path, **notes: str) -> None:
+    """What Spark writes for ALTER TABLE … ALTER COLUMN page SET DEFAULT, or COMMENT."""
+    now = DeltaTable(table)
+    action = metadata_of(now)
+    schema = json.loads(action["metaData"]["schemaString"])
+    schema["fields"][0]["metadata"] |= notes
+    action["metaData"]["schemaString"] = json.dumps(schema)
+    Path(table, log_entry(now.version() + 1)).write_bytes(entry_of([action]))
+
+
+NOTES = {"CURRENT_DEFAULT": "'zzz'", "comment": "the page"}
+
+
+def test_a_state_goes_on_in_a_table_whose_column_got_a_default_and_a_comment_after_the_decision(tmp_path: Path) -> None:
+    state = state_at(tmp_path / "open")
+    attempt, staged = decided(state, begun(state))
+    with_features(tmp_path / "open", "allowColumnDefaults")
+    with_notes(tmp_path / "open", **NOTES)
+    state.commit(attempt, staged, WORLD)
+    assert rows_by_duckdb(tmp_path / "open") == ["('page 1', 1, False)", "('page 2', 2, False)"]
+    assert DeltaTable(tmp_path / "open").schema().fields[0].metadata == NOTES
+
+
+def test_a_default_and_a_comment_keep_a_state_neither_from_its_vote_nor_from_going_back(tmp_path: Path) -> None:
+    state = state_at(tmp_path / "open")
+    first = begun(state)
+    attempt = SinkAttempt(txn=transaction(2), ledger_id=LEDGER, previous=first, state=StatePin(version=0))
+    changes = pa.table({"page": ["page 2"], "__epoch": [2], "__deleted": [False]})
+    claim = stage(state, attempt, changes, WORLD)
+    with_features(tmp_path / "open", "allowColumnDefaults")
+    with_notes(tmp_path / "open", **NOTES)
+    state.commit(attempt, promised(state.vote(attempt, claim, WORLD)), WORLD)
+    state.require_restorable(RestorePoint(epoch=1, version=0), "orders", WORLD)
+
+
+def test_another_change_of_a_column_in_doubt_is_undone_by_restore(tmp_path: Path) -> None:
+    state = state_at(tmp_path / "open")
+    attempt, staged = decided(state, begun(state))
+    with_notes(tmp_path / "open", other="x")
+    with pytest.raises(Corrupt, match="its column 'page' was changed") as altered:
+        state.commit(attempt, staged, WORLD)
+    assert f"RESTORE TABLE delta.`file://{tmp_path}/open` TO VERSION AS OF the version before" in altered.value.remedy
+
+
 @pytest.mark.parametrize("protected", [True, False])
 def test_the_log_keeps_the_entries_that_protected_checkpoints_need(tmp_path: Path, protected: bool) -> None:
     state = state_at(
@@ -97,6 +143,15 @@ def test_a_feature_that_a_state_cannot_have_is_to_be_dropped_and_if_not_the_stat
         first.startswith("Let Spark drop") and "ALTER TABLE delta.`file:///lake/open` DROP FEATURE rowTracking" in first
     )
     assert "adopt-sink PIPELINE open --new-table" in anew and "`initial`" in anew
+
+
+def test_nobody_is_told_to_drop_a_feature_of_a_table_that_does_not_exist_yet(tmp_path: Path) -> None:
+    state = state_at(tmp_path / "open", properties={"delta.enableRowTracking": "true"})
+    staging: Any = SimpleNamespace(shape=shape_with("rowTracking"))
+    with pytest.raises(Refused, match="EPOCHS-DELTA-NEEDS-SPARK") as refused:
+        checks.require_addable(None, staging, "/lake/open", state)
+    assert refused.value.remedy.startswith("Leave what asks for rowTracking out of `properties` of the state")
+    assert "DROP FEATURE" not in refused.value.remedy
 
 
 def test_an_old_writer_version_is_no_feature_to_drop(tmp_path: Path) -> None:

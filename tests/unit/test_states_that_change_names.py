@@ -14,15 +14,15 @@ from deltalake import write_deltalake
 from airflow_epochs import DeltaSink, StateTable, codes
 from airflow_epochs.commands.orders import _adopted
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import admin, orders, state_tables
+from airflow_epochs.coordinator import admin, opening, orders, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.outlook import outlook
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import JsonDict, SinkPlan, StatePin
+from airflow_epochs.model import DecisionKind, JsonDict, OpenRecord, PipelineRecord, SinkPlan, StatePin
 from airflow_epochs.testing import MemorySink, MemorySource, memory_coordinator, memory_ledger
 from tests.support.environment import Environment
-from tests.support.records import complete, open_record, txn
+from tests.support.records import complete, decision, open_record, rebuilt_to, receipt, txn
 from tests.support.scenario import BOTH, Scenario, abort, in_doubt, run
 
 ME = Account(who="me", why="the test says so", host="here")
@@ -43,11 +43,19 @@ def made(tmp_path: Any) -> Made:
 @pytest.fixture
 def ledger(made: Made) -> Ledger:
     """Epoch 1 is complete; its pipeline had the state ``open``."""
+    return ledger_with(made("open"))
+
+
+def opened_with(*states: StateTable, epoch: int = 1) -> OpenRecord:
+    sinks = {sink.name: SinkPlan(spec=sink.spec(), previous=None) for sink in (DeltaSink("a", "/a"), *states)}
+    return replace(open_record(epoch), sinks=sinks, state={state.name: StatePin(version=None) for state in states})
+
+
+def ledger_with(*states: StateTable) -> Ledger:
+    """Epoch 1 is complete; its pipeline had these states."""
     ledger = memory_ledger("p")
-    opened = open_record()
-    sinks = {sink.name: SinkPlan(spec=sink.spec(), previous=None) for sink in (DeltaSink("a", "/a"), made("open"))}
-    ledger.put(replace(opened, sinks=sinks, state={"open": StatePin(version=None)}))
-    ledger.put(replace(complete(), markers={"a": txn(), "open": txn()}))
+    ledger.put(opened_with(*states))
+    ledger.put(replace(complete(), markers={name: txn() for name in ("a", *(state.name for state in states))}))
     return ledger
 
 
@@ -81,7 +89,7 @@ def test_a_state_under_another_name_does_not_begin_empty_until_a_command_says_so
     assert refused.value.code is codes.STATE_REPLACED
     assert "`airflow epochs adopt-sink p renamed --new-table --why …`" in refused.value.remedy
     screen = adopted(ledger, "renamed") or ""
-    assert "never had a sink renamed" in screen and "begins with epoch 2: empty" in screen
+    assert "No complete epoch of pipeline p has a sink renamed." in screen and "begins with epoch 2: empty" in screen
     assert pinned(ledger, made("renamed")) == ["renamed"]
     assert adopted(ledger, "renamed") is None, "it stands already"
 
@@ -91,6 +99,64 @@ def test_a_state_that_takes_another_ones_place_begins_with_the_rows_that_initial
 ) -> None:
     write_deltalake(str(tmp_path / "rows"), pa.table({"page": ["a"]}))
     assert pinned(ledger, made("renamed", initial=str(tmp_path / "rows"))) == ["renamed"]
+
+
+def test_an_aborted_attempt_that_had_the_new_name_already_leaves_the_command_a_way_on(
+    ledger: Ledger, made: Made
+) -> None:
+    ledger.put(opened_with(made("renamed", initial="/rows"), epoch=2))
+    ledger.put(decision(DecisionKind.GLOBAL_ABORT, 2))
+    with pytest.raises(Refused, match="EPOCHS-STATE-REPLACED"):
+        pinned(ledger, made("renamed"))
+    assert adopted(ledger, "renamed")
+    assert pinned(ledger, made("renamed")) == ["renamed"]
+
+
+def test_the_initial_with_which_the_old_state_began_does_not_say_that_the_new_one_may_begin(
+    made: Made, tmp_path: Any
+) -> None:
+    write_deltalake(str(tmp_path / "rows"), pa.table({"page": ["a"]}))
+    ledger = ledger_with(made("open", initial=f"{tmp_path}/rows"))
+    with pytest.raises(Refused, match="`initial` of 'renamed' is still that of an old state") as refused:
+        pinned(ledger, made("renamed", initial=f"file://{tmp_path}/rows/"))
+    assert "is to begin empty, or with what its `initial` names now" in refused.value.remedy
+    write_deltalake(str(tmp_path / "kept"), pa.table({"page": ["a"]}))
+    assert pinned(ledger, made("renamed", initial=f"{tmp_path}/kept")) == ["renamed"]
+
+
+def test_of_several_states_that_leave_and_begin_the_error_names_all_and_guesses_no_pair(made: Made) -> None:
+    ledger = ledger_with(made("orders"), made("payments"))
+    with pytest.raises(Refused) as refused:
+        pinned(ledger, made("payments_2"), made("orders_2"))
+    assert "The states 'payments_2', 'orders_2' are new." in refused.value.what
+    assert "no longer has 'orders', 'payments', states of epoch 1" in refused.value.what
+    assert "its old name (one of 'orders', 'payments')" in refused.value.remedy
+    for name in ("orders_2", "payments_2"):
+        assert f"`airflow epochs adopt-sink p {name} --new-table --why …`" in refused.value.remedy
+        adopted(ledger, name)
+    assert pinned(ledger, made("payments_2"), made("orders_2")) == ["orders_2", "payments_2"]
+
+
+def test_the_receipts_tell_of_a_state_where_the_open_record_is_gone_as_after_a_rebuild(made: Made) -> None:
+    rebuilt = memory_ledger("p")
+    receipts = {"open": replace(receipt(), sink="open", detail={"state": {"keys": ["page"]}})}
+    newest = replace(complete(), markers={"a": txn(), "open": txn()}, receipts=receipts)
+    rebuilt.put(PipelineRecord(pipeline="p", ledger_id="l", dag_id="dag", created_at="now", writer="w"))
+    rebuilt.put(newest)
+    rebuilt.put(replace(rebuilt_to(newest), sinks={"a": DeltaSink("a", "/a").spec()}))
+    with pytest.raises(Refused, match="EPOCHS-STATE-REPLACED"):
+        pinned(rebuilt, made("renamed"))
+    assert adopted(rebuilt, "renamed")
+    assert pinned(rebuilt, made("renamed")) == ["renamed"]
+
+
+def test_a_plain_sink_that_is_typed_as_a_new_state_is_still_backfilled(ledger: Ledger) -> None:
+    assert "For a sink of another kind, the command changes nothing." in (adopted(ledger, "fresh") or "")
+    order, before = ledger.view(2).open, ledger.complete_record(1)
+    assert order and before and "fresh" in order.adopted
+    assert opening.known(before, order.adopted) == {"a", "open"}
+    waived = replace(before, waived=("late",))
+    assert "late" in opening.known(waived, {"late": None}), "it was a sink of epoch 1"
 
 
 def test_a_new_state_beside_the_others_or_where_none_was_begins_without_a_word(ledger: Ledger, made: Made) -> None:

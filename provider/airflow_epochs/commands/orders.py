@@ -306,8 +306,9 @@ def _state_anew() -> list[str]:
 
 def _new_state(at: Standing, adoption: Adoption) -> list[str]:
     return [
-        f"Pipeline {at.newest.txn.pipeline} never had a sink {adoption.sink}. As a new state table it begins with "
-        f"epoch {at.epoch}: empty, or with the rows of `initial`.",
+        f"No complete epoch of pipeline {at.newest.txn.pipeline} has a sink {adoption.sink}. As a new state table it "
+        f"begins with epoch {at.epoch}: empty, or with the rows of `initial`. For a sink of another kind, the command "
+        "changes nothing.",
         "  If it takes the place of another state, later results lack what that state holds. To keep that, answer no, "
         "and give the state its old name and table again, or name its rows in `initial`.",
     ]

@@ -17,7 +17,8 @@ class Fencing(Protocol):
         """Show ``by``, with no rows, if the sink shows one of ``over`` (None: no epoch). Whether it shows ``by`` now.
 
         A commit whose ``previous`` is one of ``over`` then never lands, even if it has begun: it raises an error, or
-        has landed before, and this returns False. Idempotent. Nothing of the sink's rows changes.
+        has landed before, and this returns False. Idempotent. Nothing of the sink's rows changes, and ``LastEpoch``
+        goes on to tell position and place of the epoch before.
 
         Raises:
             Refused: The sink cannot be fenced.

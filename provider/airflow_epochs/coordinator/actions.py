@@ -114,7 +114,8 @@ class Waive:
             f"(offsets: {offsets}; transaction {view.opened.txn_id}).",
             "A commit that has begun is not stopped by the waiver, and may land later all the same. If a sink of "
             f"another name gets epoch {self.epoch} by `backfill` in the same table or topic, it fences that commit "
-            "first. Not every sink can be fenced. So end all tasks of the epoch that hang: its rows could come twice.",
+            "first. It does not if it cannot, or if the place is not surely the same. So end all tasks of the epoch "
+            "that hang: its rows could come twice.",
         ]
 
     def _of_table(self, view: EpochView) -> list[str]:

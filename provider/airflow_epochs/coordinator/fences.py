@@ -3,17 +3,21 @@
 An operator may waive a sink while its commit task still runs. If the sink then gets another name, and a backfill, the
 old commit could land after the new one: the rows would come twice. So before the backfill is committed, the sink shows,
 under its old name, the *fence* of the newest transaction that was waived. A commit that expects what it showed before
-finds the fence, and writes nothing.
+finds the fence, and writes nothing. Only a sink that surely writes to the same place is fenced.
 
 A sink that shows a waived transaction gets no fence: its marker must go on to tell whose rows are there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Fencing
 from airflow_epochs.coordinator import sink_calls
+from airflow_epochs.coordinator.hanging import Hanging, sink_here, that_may_land
 from airflow_epochs.coordinator.other_names import Place
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId, agree
 
@@ -21,49 +25,62 @@ log = secrecy.logger(__name__)
 
 
 def put(place: Place, first: int) -> None:
-    """Fence each other sink whose waived commit, of the epoch ``first`` or a later one, may land here. Idempotent.
+    """Fence each other sink whose waived commit, of the epoch ``first`` or a later one, would land here. Idempotent.
 
-    A sink that takes part in this epoch, with another table, goes on from the fence.
+    A sink that takes part in this epoch, with another table, goes on from the fence. One that may write elsewhere gets
+    no fence, but a line in the log.
 
     Raises:
         NotApplied, OutcomeUnknown: The sink does not answer. Call again.
     """
-    for other, waived in place.may_land_since(first):
-        if not _is_fenced(place, other, waived):
-            log.warning(
-                "Epoch %s was waived under the name %s, which cannot be fenced. Make sure that no task of that epoch "
-                "runs any more: if its commit lands, the rows come twice.",
-                waived.epoch,
-                other,
-            )
+    for hanging in that_may_land(place, first):
+        if hanging.since and _is_fenced(place, hanging):
+            log.info("sink %s is fenced up to epoch %s, which was waived", hanging.sink, hanging.here[-1].epoch)
+        else:
+            _warn(hanging.sink, hanging.since, "which cannot be fenced")
+        _warn(hanging.sink, hanging.perhaps, "which perhaps writes to the same place, and is not fenced")
 
 
-def _is_fenced(place: Place, other: str, waived: TransactionId) -> bool:
-    """Whether no waived commit of the other sink can land any more, after fences were put if they can be."""
-    sink = place.as_then(other, waived)
+def _warn(other: str, waived: Iterable[TransactionId], why: str) -> None:
+    for txn in waived:
+        log.warning(
+            "Epoch %s was waived under the name %s, %s. Make sure that no task of that epoch runs any more: if its "
+            "commit lands in the same place, the rows come twice.",
+            txn.epoch,
+            other,
+            why,
+        )
+
+
+def _is_fenced(place: Place, hanging: Hanging) -> bool:
+    """Whether no waived commit of the other sink can land here any more, after fences were put if they can be."""
+    sink, task, waived = sink_here(place, hanging), place.task, hanging.here
+    last = place.before.markers.get(hanging.sink)
     if sink is None or not isinstance(sink, Fencing):
         return False
-    newest = TransactionId.parse(place.before.may_show(other)[0])
-    if _shows_the_newest(place, other, sink):
-        log.info("sink %s is fenced up to epoch %s, which was waived", other, newest.epoch)
+    if _puts_each(task, sink, TransactionId.parse(last) if last else None, waived):
         return True
-    found = sink_calls.marker_of(sink, place.task.pipeline.name, place.task.env)
-    return found is not None and (found.epoch > newest.epoch or agree(found, newest))
+    found = sink_calls.marker_of(sink, task.pipeline.name, task.env)
+    if found is None:
+        return False
+    if found.epoch > waived[-1].epoch or agree(found, waived[-1]):
+        return True
+    shown = next((n for n, txn in enumerate(waived) if agree(found, txn.fence) and not agree(found, txn)), None)
+    return shown is not None and _puts_each(task, sink, waived[shown].fence, waived[shown + 1 :])
 
 
-def _shows_the_newest(place: Place, other: str, sink: Fencing) -> bool:
-    """Whether the sink shows the fence of its newest waived transaction, once one was put for each, oldest first.
+def _puts_each(task: TaskTry, sink: Fencing, last: TransactionId | None, waived: Sequence[TransactionId]) -> bool:
+    """Whether the sink shows the newest fence after one was put for each, the oldest first.
 
     Some sinks compare epochs alone. So no fence skips an epoch that may still land: it would hide that it has landed.
     """
-    last, task = place.before.markers.get(other), place.task
-    over = [TransactionId.parse(last) if last else None]
-    for txn in map(TransactionId.parse, reversed(place.before.may_show(other))):
+    over = [last]
+    for txn in waived:
         try:
             if not sink_calls.fenced(sink, task.pipeline.name, over, txn.fence, task.env):
                 return False
         except Refused as refused:
-            log.warning("Sink %s cannot be fenced: %s", other, refused.reason)
+            log.warning("A waived commit of epoch %s cannot be fenced: %s", txn.epoch, refused.reason)
             return False
         over.append(txn.fence)
     return True

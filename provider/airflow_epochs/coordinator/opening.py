@@ -251,8 +251,11 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
 
 
 def known(before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> frozenset[str]:
-    """The sinks that have shown an epoch of the pipeline, or that a command takes as they are."""
-    return frozenset(adopted).union(before.markers if before else ())
+    """The sinks that have shown an epoch of the pipeline, or were waived in all and that a command takes as they are.
+
+    ``adopt-sink --new-table`` may also name a sink that no epoch had: it says that a new state may begin, no more.
+    """
+    return frozenset(before.markers).union(adopted.keys() & set(before.waived)) if before else frozenset()
 
 
 def _require_all_restored(task: TaskTry, epoch: int, last: OpenRecord) -> None:

@@ -10,12 +10,12 @@ The caller shows what a command would change, and asks, between ``standing`` and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
-from airflow_epochs.coordinator import sink_calls
+from airflow_epochs.coordinator import sink_calls, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.agreement import waived_in
 from airflow_epochs.coordinator.task import new_writer
@@ -95,6 +95,10 @@ class Standing:
     def lacks_all(self, name: str) -> bool:
         """Whether the sink was waived in its first epoch, and no epoch of it was completed since."""
         return self.before is not None and name in self.before.waived and name not in self.before.markers
+
+    def has_had(self, name: str) -> bool:
+        """Whether an epoch was completed with a sink of this name, be it that the sink was waived."""
+        return self.recorded(name) is not None or self.lacks_all(name)
 
     @property
     def is_aborted(self) -> bool:
@@ -369,7 +373,7 @@ class Adoption:
         lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
             None: it lacks none any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
         is_state: Whether it is a state table.
-        is_new: Whether the pipeline never had a sink of this name.
+        is_new: Whether no epoch was completed with a sink of this name.
     """
 
     sink: str
@@ -394,7 +398,8 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
         name: The sink.
         env: The environment to ask the sink in.
         new_table: The DAG points the sink to a new table, which shows no epoch. The sink is not asked: the next run
-            asks it. A name that the pipeline never had is that of a new state, if the pipeline has states.
+            asks it. A name with which no epoch was completed is that of a new state, if the pipeline has states;
+            attempts that were aborted may have had it.
 
     Returns:
         None if the sink shows what the ledger expects, and no ``adopt-sink`` waits that expects something else.
@@ -403,7 +408,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
         Refused: The ledger does not know the sink, or not what the sink shows; or the sink is a state table that has
             rows.
     """
-    if new_table and not _is_known(at, name) and _states(ledger, at):
+    if new_table and not at.has_had(name) and at.before and state_tables.of_epoch(ledger, at.before):
         return None if name in at.adopted else _new_state(at, name)
     sink = _known(ledger, at, name, new_table=new_table)
     is_state = _is_state(_describing(ledger, at, name), name)
@@ -484,8 +489,8 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
 
 
 def _is_known(at: Standing, name: str) -> bool:
-    """Whether the pipeline has, or had, a sink of this name."""
-    return name in at.newest.sinks or at.recorded(name) is not None or at.lacks_all(name)
+    """Whether the pipeline has, or had, a sink of this name, or opened an epoch with it."""
+    return name in at.newest.sinks or at.has_had(name)
 
 
 def _describing(ledger: Ledger, at: Standing, name: str) -> OpenRecord | None:
@@ -497,12 +502,6 @@ def _describing(ledger: Ledger, at: Standing, name: str) -> OpenRecord | None:
 
 def _is_state(described: OpenRecord | None, name: str) -> bool:
     return described is not None and isinstance(built(described.sinks[name].spec), Stateful)
-
-
-def _states(ledger: Ledger, at: Standing) -> Collection[str]:
-    """The state tables of the epoch before."""
-    opened = ledger.open_record(at.before.txn.epoch, at.before.txn.attempt) if at.before else None
-    return opened.state.keys() if opened else ()
 
 
 def built(spec: JsonDict) -> Sink | None:

@@ -74,38 +74,18 @@ class Place:
             if other != self.sink.name and waived and (txn := self._late(other, waived)):
                 yield Written(sink=other, txn=txn, waived=True)
 
-    def may_land_since(self, first: int) -> Iterator[tuple[str, TransactionId]]:
-        """Each other sink, and the waived transaction, of the epoch ``first`` or a later one, that may land here."""
-        for other in self.before.waived:
-            for txn in map(TransactionId.parse, self.before.may_show(other)):
-                if other != self.sink.name and txn.epoch >= first and self._wrote_here(other, txn):
-                    yield other, txn
-
-    def as_then(self, other: str, txn: TransactionId) -> Sink | None:
-        """The other sink as it was then; as it would be today if its record is gone, or its connection is."""
-        alike, then = self._alike(other), self._on_record(other, txn)
-        is_known = then is not None and (alike is None or then.spec() != alike.spec())
-        return then if then and is_known and self._answer_of(then) else alike
-
-    def _wrote_here(self, other: str, txn: TransactionId) -> bool:
-        """Whether the record of a transaction describes a sink that writes here, as far as one can tell."""
-        opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
-        described = opened.sinks.get(other) if opened else None
-        at = described and is_at(self.sink, described.spec, self.task.pipeline.sinks)
-        return bool(at) or self._holds_newest(other)
-
     def _late(self, other: str, waived: list[str]) -> TransactionId | None:
-        alike = self._alike(other)
-        late = agreement.late_in(self._marker_of(alike), waived) if alike else None
+        alike = self.alike(other)
+        late = agreement.late_in(self.marker_of(alike), waived) if alike else None
         if alike and late:
             return late if self._got_late(alike, other, late) else None
         on_record = (self._late_on_record(other, TransactionId.parse(txn)) for txn in waived)
-        return next(filter(None, on_record), None) if self._is_beside else None
+        return next(filter(None, on_record), None) if self.is_beside else None
 
     def _late_on_record(self, other: str, txn: TransactionId) -> TransactionId | None:
         """``txn`` if its rows are here, and its marker is where the sink of then had it."""
-        then = self._on_record(other, txn)
-        if then is None or not (self._holds_newest(other) or is_at(self.sink, then.spec(), self.task.pipeline.sinks)):
+        then = self.on_record(other, txn)
+        if then is None or not (self.holds_newest(other) or is_at(self.sink, then.spec(), self.task.pipeline.sinks)):
             return None  # so no server is asked that may be gone for good
         late = agreement.late_in(self._marker_on_record(then), [str(txn)])
         return late if late and self._got_late(then, other, late) else None
@@ -116,15 +96,15 @@ class Place:
             return self._is_described(late, name)
         if isinstance(other, Undoable) and other.is_taken_back(self.task.pipeline.name, self.task.env):
             return False
-        if not isinstance(other, Positioned) or not self._is_beside:
+        if not isinstance(other, Positioned) or not self.is_beside:
             return True
         last = sink_calls.last_epoch_of(other, self.task.pipeline.name, self.task.env)
         if last is None or last.receipt is None:
             return True
-        return self._holds_newest(name) if last.elsewhere else self._may_hold(self.sink, last.receipt)
+        return self.holds_newest(name) if last.elsewhere else self._may_hold(self.sink, last.receipt)
 
-    def _holds_newest(self, other: str) -> bool:
-        """Whether the rows of the sink's last complete epoch may be here."""
+    def holds_newest(self, other: str) -> bool:
+        """Whether the rows of the sink's last complete epoch may be here. Always, if rows and marker are in one log."""
         text = self.before.markers.get(other)
         record = self.task.ledger.complete_record(TransactionId.parse(text).epoch) if text else None
         receipt = record.receipts.get(other) if record else None
@@ -149,7 +129,7 @@ class Place:
     def _limit(self, other: str, first: int) -> int:
         """No record of a later epoch need be read; 0: no record at all."""
         newest = self._newest(other)
-        if newest < first or (self._is_beside and not self._is_elsewhere(other)):
+        if newest < first or (self.is_beside and not self._is_elsewhere(other)):
             return newest
         return min(self._told_here(other) or 0, newest)
 
@@ -176,7 +156,7 @@ class Place:
         receipt = record.receipts.get(other)  # a ledger that was rebuilt may lack it
         if receipt and not self._may_hold(self.sink, receipt):
             return False
-        if not self._is_beside:
+        if not self.is_beside:
             return True
         told = self._told_of(other) if receipt else self._told_here(other)
         return record.txn.epoch <= told if told else receipt is not None
@@ -187,7 +167,7 @@ class Place:
         If it is in neither, the place may have gone back to before the sink's first epoch.
         """
         if other not in self.told:
-            here, then = self._told_here(other), self._on_record(other, self._newest_txn(other))
+            here, then = self._told_here(other), self.on_record(other, self._newest_txn(other))
             there = None if then is None or (here and here >= self._newest(other)) else self._marker_on_record(then)
             self.told[other] = max(here or 0, there.epoch if there else 0) or self._told_by_others(other, then)
         return self.told[other]
@@ -199,14 +179,14 @@ class Place:
         """
         self.unmarked.add(other)
         names = self.before.markers.keys() - {other}
-        found = [self._marker_on_record(each) for name in sorted(names) if (each := self._alike(name, then))]
+        found = [self._marker_on_record(each) for name in sorted(names) if (each := self.alike(name, then))]
         newest = max((marker.epoch for marker in found if marker), default=0)
         record = self.task.ledger.complete_record(newest) if newest else None
         return newest if record and other not in record.markers else None
 
     def _told_here(self, other: str) -> int | None:
-        alike = self._alike(other)
-        found = self._marker_of(alike) if alike else None
+        alike = self.alike(other)
+        found = self.marker_of(alike) if alike else None
         return found.epoch if found else None
 
     def _newest(self, other: str) -> int:
@@ -234,19 +214,19 @@ class Place:
     # -- markers -------------------------------------------------------------------------------------------------
 
     @property
-    def _is_beside(self) -> bool:
-        """Whether the marker stands beside the rows, and not among them."""
+    def is_beside(self) -> bool:
+        """Whether the marker of the sink of today stands beside its rows, and not among them."""
         return isinstance(self.sink, KnownByMarker) and isinstance(self.sink, Holding)
 
-    def _alike(self, other: str, of: Sink | None = None) -> Sink | None:
+    def alike(self, other: str, of: Sink | None = None) -> Sink | None:
         """The sink of today, or ``of``, under another name: its marker is where theirs are. None: it takes no name."""
         alike = from_spec({**(of or self.sink).spec(), "name": other}, self.task.pipeline.sinks)
         return alike if alike.name == other else None
 
-    def _marker_of(self, sink: Sink) -> Marker | None:
+    def marker_of(self, sink: Sink) -> Marker | None:
         return sink_calls.marker_of(sink, self.task.pipeline.name, self.task.env)
 
-    def _on_record(self, other: str, txn: TransactionId) -> Sink | None:
+    def on_record(self, other: str, txn: TransactionId) -> Sink | None:
         """The other sink as it was then; None if its record is pruned, or is not to be trusted."""
         opened = self.task.ledger.open_record(txn.epoch, txn.attempt)
         if opened is None or other not in opened.sinks:
@@ -258,13 +238,9 @@ class Place:
             return None
 
     def _marker_on_record(self, then: Sink) -> Marker | None:
-        """Its marker; None also if it cannot be asked."""
-        return next(iter(self._answer_of(then)), None)
-
-    def _answer_of(self, then: Sink) -> tuple[Marker | None, ...]:
-        """Its marker; empty if it cannot be asked: its connection may be gone for good."""
+        """Its marker; None also if it cannot be asked: its connection may be gone for good."""
         try:
-            return (self._marker_of(then),)
+            return self.marker_of(then)
         except RAISED_BY_USERS as error:
             log.warning("Sink %s, as the ledger has it on record, cannot be asked for its marker: %r", then.name, error)
-            return ()
+            return None

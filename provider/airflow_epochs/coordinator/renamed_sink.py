@@ -6,11 +6,15 @@ one that takes the place which another sink, of the DAG or removed from it, has 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Fencing, Sink, replaces_by
+from airflow_epochs.coordinator.hanging import Hanging, that_may_land
 from airflow_epochs.coordinator.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
+from airflow_epochs.model import TransactionId
 
 log = secrecy.logger(__name__)
 
@@ -29,21 +33,30 @@ def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     place = Place(task=task, sink=sink, before=before)
     if found := place.newest_since(first):
         raise _twice(task, sink, found, first, epoch)
-    for other, waived in place.may_land_since(first):
+    for hanging in that_may_land(place, first):
+        _warn(sink, hanging, hanging.since, " in the same place", _FENCED if isinstance(sink, Fencing) else _NOT_FENCED)
+        _warn(sink, hanging, hanging.perhaps, ", perhaps in the same place", _PERHAPS)
+
+
+def _warn(sink: Sink, hanging: Hanging, waived: Iterable[TransactionId], where: str, then: str) -> None:
+    for txn in waived:
         log.warning(
-            "`backfill` of sink %s has the rows of epoch %s, which was waived under the name %s in the same place. %s",
+            "`backfill` of sink %s has the rows of epoch %s, which was waived under the name %s%s. %s",
             sink.name,
-            waived.epoch,
-            other,
-            _FENCED if isinstance(sink, Fencing) else _NOT_FENCED,
+            txn.epoch,
+            hanging.sink,
+            where,
+            then,
         )
 
 
-_FENCED = "The commit fences that name first: a commit that hangs does not land then."
-_NOT_FENCED = (
-    "Make sure that no task of that epoch runs any more: if its commit landed, the rows would come twice. A sink of "
-    "this kind cannot be fenced."
+_FENCED = (
+    "The commit fences that name first: a commit that hangs does not land then. If the fence fails, the log of the "
+    "commit says so."
 )
+_BY_HAND = "Make sure that no task of that epoch runs any more: if its commit landed, the rows would come twice."
+_NOT_FENCED = f"{_BY_HAND} A sink of this kind cannot be fenced."
+_PERHAPS = f"{_BY_HAND} The commit does not fence that name, which may have another place."
 
 
 def _twice(task: TaskTry, sink: Sink, found: Written, first: int, epoch: int) -> Refused:

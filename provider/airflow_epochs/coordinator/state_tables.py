@@ -7,14 +7,16 @@ attempt: nobody has seen what an aborted one staged, and ``initial`` may have be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Stateful
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import CompleteRecord, OpenRecord, StatePin, TransactionId
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import CompleteRecord, JsonDict, OpenRecord, StatePin, TransactionId
+from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.spark.driver.wire import from_json
 
@@ -89,30 +91,70 @@ def _read(task: TaskTry, opened: OpenRecord, described: OpenRecord, name: str) -
 def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mapping[str, str | None]) -> None:
     """Raise Refused if a state begins empty where another one has left the DAG: it may be the same, renamed.
 
-    ``initial``, or a command that takes the new state as it is, says what is meant.
+    ``initial``, or a command that takes the new state as it is, says what is meant. The ``initial`` with which the
+    other one began says nothing: it may have stayed in the DAG.
     """
-    known, today = {*before.markers, *before.waived, *adopted}, {sink.name: sink for sink in task.pipeline.sinks}
-    begins = [name for name, sink in today.items() if isinstance(sink, Stateful) and name not in known]
-    empty = [name for name in begins if not today[name].spec().get("initial")]
-    opened = task.ledger.open_record(before.txn.epoch, before.txn.attempt) if empty else None
-    if opened and (left := sorted(opened.state.keys() - today.keys())):
-        raise _replaced(task, empty[0], left, before.txn.epoch)
+    known, today = {*before.markers, *before.waived, *adopted}, {sink.name for sink in task.pipeline.sinks}
+    begins = [sink for sink in task.pipeline.sinks if isinstance(sink, Stateful) and sink.name not in known]
+    left = sorted(of_epoch(task.ledger, before) - today) if begins else []
+    used = _initials(task.ledger, before, left)
+    if left and (unclear := {sink.name: initial for sink in begins if (initial := _initial(sink.spec())) in used}):
+        raise _replaced(task, unclear, left, before.txn.epoch)
 
 
-def _replaced(task: TaskTry, name: str, left: Sequence[str], epoch: int) -> Refused:
+def of_epoch(ledger: Ledger, complete: CompleteRecord) -> frozenset[str]:
+    """The states of a complete epoch. A rebuilt one has no open record, but receipts that tell."""
+    opened = ledger.open_record(complete.txn.epoch, complete.txn.attempt)
+    by_receipts = (name for name, receipt in complete.receipts.items() if "state" in receipt.detail)
+    return frozenset(opened.state if opened else ()).union(by_receipts)
+
+
+def _initials(ledger: Ledger, before: CompleteRecord, states: Sequence[str]) -> set[str | None]:
+    """What ``initial`` of a new state may be without saying anything: None, or that of one of ``states``."""
+    opened = ledger.open_record(before.txn.epoch, before.txn.attempt) if states else None
+    plans = [opened.sinks[name] for name in states if name in opened.sinks] if opened else []
+    return {None, *(_initial(plan.spec) for plan in plans)}
+
+
+def _initial(spec: JsonDict) -> str | None:
+    initial = spec.get("initial")
+    return normalised(initial.strip()) if initial else None
+
+
+def _replaced(task: TaskTry, unclear: Mapping[str, str | None], left: Sequence[str], epoch: int) -> Refused:
+    new = _listed(unclear)
+    stale = [name for name, initial in unclear.items() if initial]
+    why = f" `initial` of {_listed(stale)} is still that of an old state." if stale else ""
     return Refused(
-        f"The state {name!r} is new, and would begin empty. The DAG no longer has {', '.join(map(repr, left))}, a "
-        f"state of epoch {epoch}. If {name!r} is that state under another name, later results would lack its rows, and "
-        "nobody would see it. Nothing was opened.",
+        f"{'The state' if len(unclear) == 1 else 'The states'} {new} {'is' if len(unclear) == 1 else 'are'} new. The "
+        f"DAG no longer has {_listed(left)}, {'a state' if len(left) == 1 else 'states'} of epoch {epoch}. If a new "
+        f"state is an old one under another name, later results would lack its rows, and nobody would see it.{why} "
+        "Nothing was opened.",
         code=codes.STATE_REPLACED,
-        remedy=f"Give the state its old name {left[0]!r} and its old table again. If {name!r} must begin with the rows "
-        "of that state, write them to another Delta table (docs/state.md, 'Keep the rows of a state'), and "
-        f"name this one in `initial`. If {name!r} is to begin empty, type `airflow epochs adopt-sink "
-        f"{task.pipeline.name} {name} --new-table --why …`. Then clear the failed task.",
+        remedy=_kept_or_begun(task.pipeline.name, list(unclear), left, with_initial=bool(stale)),
         pipeline=task.pipeline.name,
         epoch=epoch + 1,
-        sink=name,
+        sink=next(iter(unclear)) if len(unclear) == 1 else None,
     )
+
+
+def _kept_or_begun(pipeline: str, new: Sequence[str], left: Sequence[str], *, with_initial: bool) -> str:
+    """The ways on: the old name, the old rows, or a beginning that a command asks for."""
+    if len(new) == len(left) == 1:
+        old = f"Give the state its old name {left[0]!r}"
+    else:
+        old = f"Give each state that you have renamed its old name (one of {_listed(left)})"
+    begins = "begin empty, or with what its `initial` names now" if with_initial else "begin empty"
+    commands = ", ".join(f"`airflow epochs adopt-sink {pipeline} {name} --new-table --why …`" for name in new)
+    return (
+        f"{old} and its old table again. If a new state must begin with the rows of an old one, write them to another "
+        "Delta table (docs/state.md, 'Keep the rows of a state'), and name this one in `initial`. If a new state is to "
+        f"{begins}, type its command: {commands}. Then clear the failed task."
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord) -> None:

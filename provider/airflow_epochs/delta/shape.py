@@ -52,6 +52,8 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 CONSTRAINTS = "delta.constraints."
 """How the property of a CHECK constraint begins."""
 _RULES = (CONSTRAINTS, "delta.columnMapping.")
+_NOTES = ("comment", "CURRENT_DEFAULT")
+"""Keys in a field's metadata. A default stands in for a column that an INSERT does not name."""
 _LEGACY_MAPPING = 2
 """The version of readers that admits column mapping without a list of features."""
 _TELLS_OF_MAPPING = ("columnMapping", "checkpointProtection")
@@ -219,6 +221,11 @@ class TableShape:
             return f"these properties, which set rules for its rows, were changed: {', '.join(changed)}"
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
 
+    def difference_for_state(self, staged: TableShape) -> str | None:
+        """The same for a state, whose files have every column: comments and defaults of columns change no row."""
+        now, then = (replace(shape, schema=_without_notes(shape.schema)) for shape in (self, staged))
+        return now.difference_for(then)
+
 
 def metadata_of(table: DeltaTable) -> JsonDict:
     """The table's ``metaData`` action."""
@@ -293,6 +300,13 @@ def _rules_of(shape: TableShape) -> dict[str, str]:
         for key, value in shape.properties.items()
         if key.startswith(_RULES) and key != "delta.columnMapping.maxColumnId"
     }
+
+
+def _without_notes(part: Any) -> Any:
+    """A part of a schema without what only readers and other writers of the table look at."""
+    if isinstance(part, dict):
+        return {key: _without_notes(value) for key, value in part.items() if key not in _NOTES}
+    return [_without_notes(each) for each in part] if isinstance(part, list) else part
 
 
 def _columns_difference(now: list[JsonDict], staged: list[JsonDict]) -> str | None:

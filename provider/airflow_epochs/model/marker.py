@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_epochs.model.transaction import TransactionId
+from airflow_epochs.model.transaction import TransactionId, is_of_fence
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Marker:
     def of(cls, txn: TransactionId) -> Marker:
         """The marker that a sink stores for this transaction."""
         return cls(txn.epoch, txn.token)
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it is the marker of a fence: as ``TransactionId.is_fence``. False without a token."""
+        return self.token is not None and is_of_fence(self.token)
 
 
 def agree(found: Marker | None, expected: TransactionId | None) -> bool:

@@ -47,7 +47,23 @@ class TransactionId:
     @property
     def fence(self) -> TransactionId:
         """What a sink shows once this waived transaction is not to land any more. It follows from the transaction."""
-        return replace(self, nonce=hashlib.sha256(f"fence {self}".encode()).hexdigest()[:32])
+        drawn = hashlib.sha256(f"fence {self}".encode()).hexdigest()[:24]
+        return replace(self, nonce=drawn[:8] + _seal(drawn[:8]) + drawn[8:])
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it is the fence of another transaction."""
+        return is_of_fence(self.token)
+
+
+def is_of_fence(token: int) -> bool:
+    """Whether the token is a fence's, which is its own witness. Of 2^31 other tokens, one would be taken for such."""
+    text = f"{token << 1:016x}"
+    return int(text[8:], 16) >> 1 == int(_seal(text[:8]), 16) >> 1
+
+
+def _seal(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @lru_cache(maxsize=1024)

@@ -56,14 +56,37 @@ def _last_epoch(sink: Sink, task: TaskTry, left_out: bool) -> LastEpoch | None:
         return LastEpoch(marker=marker) if marker else None
 
 
+def is_fence(each: LastEpoch | None) -> bool:
+    """Whether a sink shows a fence, which has none of the epoch's rows."""
+    return each is not None and each.marker.is_fence
+
+
 def newest_epoch(shows: LastEpochs) -> int:
-    """The newest epoch that a sink shows; at least one shows one."""
-    return max(each.marker.epoch for each in shows.values() if each)
+    """The newest epoch that a sink shows; at least one shows one. A fence counts only if there is nothing else."""
+    there = [each for each in shows.values() if each]
+    return max(each.marker.epoch for each in [each for each in there if not is_fence(each)] or there)
+
+
+def lacks_newest(shows: LastEpochs) -> frozenset[str]:
+    """The sinks that do not show the newest epoch, or only a fence where another one shows an epoch."""
+    newest, only_fences = newest_epoch(shows), all(map(is_fence, filter(None, shows.values())))
+    return frozenset(
+        name
+        for name, each in shows.items()
+        if not each or each.marker.epoch < newest or (is_fence(each) and not only_fences)
+    )
+
+
+def in_words(each: LastEpoch | None) -> str:
+    """What a sink shows."""
+    if each is None:
+        return "none"
+    return f"the fence of epoch {each.marker.epoch}" if is_fence(each) else f"epoch {each.marker.epoch}"
 
 
 def listed(shows: LastEpochs) -> str:
     """Each sink and its epoch, in words."""
-    return ", ".join(f"{name} {'epoch ' + str(each.marker.epoch) if each else 'none'}" for name, each in shows.items())
+    return ", ".join(f"{name} {in_words(each)}" for name, each in shows.items())
 
 
 # -- the ledger -------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def _one_start(left_out: LastEpochs) -> Ends | None:
             "Only one of these can be where they begin again. Nothing was changed.",
             code=codes.SINKS_DISAGREE,
             remedy="Restore newer copies of some of them, or copies of all of them that show one epoch. Then "
-            "type the command again.",
+            "type the command again. Or take those that show none out of the DAG until the command is done.",
         )
     return starts[0]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Ends, LastEpoch, LeavingOut, Source, Stateful
-from airflow_epochs.coordinator.rebuilding.evidence import Told
+from airflow_epochs.coordinator.rebuilding.evidence import Told, is_fence
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
@@ -48,6 +48,7 @@ def require_read(source: Source, told: Ends) -> None:
 def require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: int, told: Told) -> None:
     """Raise Refused if the next epoch needs what nobody tells: offsets, the version of a state, a watermark."""
     _require_ends(shown, told)
+    _require_one_end(shown)
     _require_watermark(task, shown, newest, told)
     _require_states(task, shown)
 
@@ -58,6 +59,19 @@ def _require_ends(shown: Mapping[str, LastEpoch], told: Told) -> None:
             "No sink knows the offsets where its last epoch ended: version 0.1 committed it, somebody put its marker "
             "back by hand, or the table's log no longer has the commit. Nothing was changed.",
             code=codes.ENDS_UNKNOWN,
+        )
+
+
+def _require_one_end(shown: Mapping[str, LastEpoch]) -> None:
+    """Raise Refused if fences of one epoch came after different epochs. All other sinks that show one end as one."""
+    name, last = next(iter(shown.items()))
+    if other := next((other for other, each in shown.items() if is_fence(each) and each.ends != last.ends), None):
+        raise Refused(
+            f"Sinks {name} and {other} show the fence of epoch {last.marker.epoch}, which was waived. The epochs that "
+            "they have rows of ended at different offsets. Nothing was changed.",
+            code=codes.SINKS_DISAGREE,
+            remedy="Take one of them out of the DAG, and type the command again. Later give it another name.",
+            sink=other,
         )
 
 

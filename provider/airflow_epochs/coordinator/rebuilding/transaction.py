@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import LastEpoch, Positioned, Sink, Stateful
-from airflow_epochs.coordinator.rebuilding.evidence import LastEpochs, listed, newest_epoch
+from airflow_epochs.coordinator.rebuilding.evidence import (
+    LastEpochs,
+    in_words,
+    is_fence,
+    lacks_newest,
+    listed,
+    newest_epoch,
+)
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId, agree, described_epochs
 
@@ -32,8 +39,7 @@ def require_can_be_left_out(pipeline: Pipeline, without: frozenset[str], shows: 
 
 def require_all_at_newest(pipeline: Pipeline, without: frozenset[str], shows: LastEpochs) -> None:
     """Raise Refused unless the sinks left out are just those that do not show the newest epoch."""
-    newest = newest_epoch(shows)
-    behind = {name for name, each in shows.items() if not each or each.marker.epoch < newest}
+    newest, behind = newest_epoch(shows), lacks_newest(shows)
     if missing := sorted(behind - without):
         raise _disagree(missing[0], shows, is_state=missing[0] in _states(pipeline))
     if needless := sorted(without - behind):
@@ -108,11 +114,8 @@ def _states(pipeline: Pipeline) -> frozenset[str]:
 
 def _disagree(name: str, shows: LastEpochs, *, is_state: bool) -> Refused:
     last, newest = shows[name], newest_epoch(shows)
-    has = f"epoch {last.marker.epoch}" if last else "no epoch of this pipeline"
-    since = last.marker.epoch + 1 if last else 1
-    lacks = described_epochs(since, newest)
     return Refused(
-        f"The sinks do not show the same epoch: {listed(shows)}. Sink {name} shows {has}, and lacks {lacks}. The "
+        f"The sinks do not show the same epoch: {listed(shows)}. Sink {name} shows {_has(last, newest)}. The "
         "ledger was lost while the epoch was in doubt, or the sink was restored from an older copy. Nothing was "
         "changed.",
         code=codes.SINKS_DISAGREE,
@@ -121,6 +124,14 @@ def _disagree(name: str, shows: LastEpochs, *, is_state: bool) -> Refused:
         "See docs/operations.md#rebuild-a-lost-ledger.",
         sink=name,
     )
+
+
+def _has(last: LastEpoch | None, newest: int) -> str:
+    if last is not None and is_fence(last):
+        return f"{in_words(last)}, which was waived, and has none of its rows"
+    since = last.marker.epoch + 1 if last else 1
+    shown = in_words(last) if last else "no epoch of this pipeline"
+    return f"{shown}, and lacks {described_epochs(since, newest)}"
 
 
 def _without_sink(name: str) -> str:

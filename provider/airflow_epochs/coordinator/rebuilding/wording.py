@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_epochs.contracts import backfill_from
+from airflow_epochs.coordinator.rebuilding.evidence import in_words
 from airflow_epochs.coordinator.rebuilding.planning import Plan
 from airflow_epochs.model import Ranges, described_epochs
 from airflow_epochs.spark.driver.event_times import instant
@@ -18,9 +19,14 @@ def announced(plan: Plan) -> Iterator[str]:
     has = f"ends with epoch {plan.newest}" if plan.newest else "has no epoch of it"
     yield f"Pipeline {plan.pipeline} of DAG {plan.dag_id}: the ledger {has}, and the sinks show epoch {plan.txn.epoch}:"
     for name, each in plan.shown.items():
-        yield f"  sink {name}: epoch {each.marker.epoch}, transaction {each.txn or plan.txn}"
+        yield f"  sink {name}: {in_words(each)}, transaction {each.txn or plan.txn}"
     for name, left in plan.without.items():
-        yield f"  left out: sink {name}: {f'epoch {left.marker.epoch}' if left else 'no epoch'}"
+        yield f"  left out: sink {name}: {in_words(left) if left else 'no epoch'}"
+    if plan.txn.is_fence:
+        yield (
+            f"Epoch {plan.txn.epoch} was waived, and has no rows. The next epoch reads its input again, and goes on "
+            "from the end of the epoch before."
+        )
     yield f"The next epoch is {plan.txn.epoch + 1}. It goes on from these offsets:"
     yield from _positions(plan.input.ranges)
     if plan.told.ends:

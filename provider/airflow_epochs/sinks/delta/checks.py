@@ -67,12 +67,17 @@ def require_same_table(table_id: str | None, staging: Staging, name: str) -> Non
 
 def require_addable(shape: TableShape | None, staging: Staging, name: str, sink: DeltaSink) -> None:
     """The staged files can be added to the table as they are."""
-    require_committable(shape or staging.shape, name, sink)
-    if shape is not None and (difference := shape.difference_for(staging.shape)):
+    require_committable(shape or staging.shape, name, sink, exists=shape is not None)
+    if shape is not None and (difference := difference_to(shape, staging.shape, sink)):
         raise Refused(
             f"{name} was altered after its rows were staged: {difference}.",
             code=codes.DELTA_TABLE_ALTERED,
         )
+
+
+def difference_to(shape: TableShape, promised: TableShape, sink: DeltaSink) -> str | None:
+    """Why files that fit ``promised`` do not fit a table of this shape; None if they do."""
+    return shape.difference_for_state(promised) if isinstance(sink, StateTable) else shape.difference_for(promised)
 
 
 def require_known(shape: TableShape | None, staging: Staging, name: str) -> None:
@@ -148,20 +153,28 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
         )
 
 
-def require_committable(shape: TableShape, name: str, sink: DeltaSink) -> None:
-    """A commit without Spark can be made to a table of this shape. Nothing else may commit to a state table."""
+def require_committable(shape: TableShape, name: str, sink: DeltaSink, *, exists: bool = True) -> None:
+    """A commit without Spark can be made to a table of this shape. Nothing else may commit to a state table.
+
+    A table that does not exist would get the shape from the sink's ``properties``.
+    """
     is_state = isinstance(sink, StateTable)
     if refused := shape.refused_to_states if is_state else shape.refused_features:
         raise Refused(
             f"deltalake cannot commit to {name}: it does not support these features of the table: "
             f"{', '.join(refused)}.",
             code=codes.DELTA_NEEDS_SPARK,
-            remedy=_without(refused, name, sink.name) if is_state else None,
+            remedy=_without(refused, name, sink.name, exists=exists) if is_state else None,
         )
 
 
-def _without(refused: list[str], name: str, state: str) -> str:
+def _without(refused: list[str], name: str, state: str, *, exists: bool) -> str:
     """What to do about a state table with these features and properties: Spark does not commit to it."""
+    if not exists:
+        return (
+            f"Leave what asks for {', '.join(refused)} out of `properties` of the state: its table does not exist yet, "
+            "and would be created so. Then clear the failed task."
+        )
     properties = [each.partition("=")[0] for each in refused if "=" in each]
     features = [each for each in refused if "=" not in each]
     off = _turned_off(properties, name) if properties else ""

@@ -13,12 +13,13 @@ from collections.abc import Collection
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import USER_METADATA_KEY, entry_of, log_entry
-from airflow_epochs.delta.snapshot import Snapshot, read_snapshot
+from airflow_epochs.delta.snapshot import Snapshot, commit_of, read_snapshot
 from airflow_epochs.delta.table import App
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.model import JsonDict, TransactionId, agree
 from airflow_epochs.sinks.delta import flush, publish, spark_commit
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.spark.driver.delta.fence import told_on
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.storage.files import is_local
 
@@ -45,7 +46,8 @@ def _by_log(at: Whereabouts, pipeline: str, over: Collection[TransactionId | Non
         if not any(agree(seen.marker, each) for each in over):
             return agree(seen.marker, by)
         at.env.reached("delta.fence.before")
-        location.files.write_new(log_entry(seen.version + 1), entry_of(_actions(app, seen, by)))
+        before = commit_of(seen, app, location.files).user_metadata or {}
+        location.files.write_new(log_entry(seen.version + 1), entry_of(_actions(app, seen, by, before)))
     raise OutcomeUnknown(
         f"The fence of {by} in {location.name} did not finish: other writers were always faster.",
         code=codes.DELTA_COMMIT_UNKNOWN,
@@ -53,7 +55,8 @@ def _by_log(at: Whereabouts, pipeline: str, over: Collection[TransactionId | Non
     )
 
 
-def _actions(app: App, seen: Snapshot, by: TransactionId) -> list[JsonDict]:
+def _actions(app: App, seen: Snapshot, by: TransactionId, before: JsonDict) -> list[JsonDict]:
+    """``before``: the note on the commit whose marker the fence takes."""
     now, shape = publish.now_ms(), seen.shape
     info = {
         "timestamp": now,
@@ -61,7 +64,7 @@ def _actions(app: App, seen: Snapshot, by: TransactionId) -> list[JsonDict]:
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(shape.partition_by if shape else ())},
         "isBlindAppend": True,
         "operationMetrics": {"numFiles": "0", "numOutputRows": "0", "numOutputBytes": "0"},
-        "userMetadata": _note(app, by, "deltalake"),
+        "userMetadata": _note(app, by, "deltalake", before),
         "engineInfo": "airflow-provider-epochs",
         "readVersion": seen.version,
     }
@@ -69,8 +72,9 @@ def _actions(app: App, seen: Snapshot, by: TransactionId) -> list[JsonDict]:
     return [{"commitInfo": info}, *signed]
 
 
-def _note(app: App, by: TransactionId, committer: str) -> str:
-    return compact_json({USER_METADATA_KEY: {"app": app.epoch, "txn": str(by), "committer": committer}})
+def _note(app: App, by: TransactionId, committer: str, before: JsonDict) -> str:
+    ours = {"app": app.epoch, "txn": str(by), "committer": committer}
+    return compact_json({USER_METADATA_KEY: ours | told_on(before)})
 
 
 # -- through Spark ----------------------------------------------------------------------------------------------------
@@ -78,7 +82,7 @@ def _note(app: App, by: TransactionId, committer: str) -> str:
 
 def _through_spark(at: Whereabouts, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
     app = at.app(pipeline)
-    seen = spark_commit.fence(at.sink.target, app, over, by, _note(app, by, SPARK), at.env)
+    seen = spark_commit.fence(at.sink.target, app, over, by, _note(app, by, SPARK, {}), at.env)
     location = at.location()
     if seen.marker.version is not None and is_local(location.url):
         flush.flush_commit(location.files, seen.marker.version)

@@ -337,8 +337,12 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
         )
     if refused := shape.refused_to_states if this.state else shape.refused_features:
         raise Altered(f"it now has {', '.join(refused)}, which deltalake does not support")
-    takes = shape.widened_for(this.staging.shape) if this.state else shape
-    if difference := takes.difference_for(this.staging.shape):
+    staged = this.staging.shape
+    if this.state:
+        difference = shape.widened_for(staged).difference_for_state(staged)
+    else:
+        difference = shape.difference_for(staged)
+    if difference:
         raise Altered(difference)
 
 

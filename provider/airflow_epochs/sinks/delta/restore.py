@@ -17,6 +17,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
 from airflow_epochs.sinks.delta.flush import paths_of
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
@@ -36,19 +37,19 @@ def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> 
     checks.require_committable(shape, location.name, at.sink)
     if is_append_only(shape.properties):
         raise _refused(location, point, f"the table has the property {APPEND_ONLY}")
-    _require_same_columns(location, shape, point)
+    _require_same_columns(at.sink, location, shape, point)
     require_no_others(target, point)
     actions(location, point, target.version, 0)
 
 
-def _require_same_columns(location: TableLocation, today: TableShape, point: RestorePoint) -> None:
+def _require_same_columns(sink: DeltaSink, location: TableLocation, today: TableShape, point: RestorePoint) -> None:
     try:
         then = TableShape.of_table(open_version(location, point.version))
     except CannotOpen as error:
         raise _refused(location, point, str(error)) from error
     if then.id != today.id:
         raise _refused(location, point, "another table had this version")
-    if difference := today.difference_for(then):
+    if difference := checks.difference_to(today, then, sink):
         raise _refused(location, point, f"since then, {difference}")
 
 

@@ -37,8 +37,10 @@ def in_doubt(location: TableLocation, staging: Staging, txn: TransactionId, stat
     what = "the whole state" if staging.user_metadata["state"]["fold"] else "its changes of the state"
     place = identifier(f"{location.name}/{staging.place}")
     return (
-        "Undo the change that the message names; of a feature, by ALTER TABLE "
-        f"{identifier(location.name)} DROP FEATURE … in Spark. Then clear the commit task: nothing is lost. If the "
-        f"change cannot be undone, complete the epoch without the state: `{waive_command(txn, state)}`. The epoch has "
-        f"staged {what} at {place}: to keep the rows, copy them before that command ({HOW})."
+        "Undo the change that the message names, in Spark: of a feature, by ALTER TABLE "
+        f"{identifier(location.name)} DROP FEATURE …; of a column or a property, by RESTORE TABLE "
+        f"{identifier(location.name)} TO VERSION AS OF the version before the change, which DESCRIBE HISTORY tells. "
+        "Then clear the commit task: nothing is lost. If the change cannot be undone, complete the epoch without the "
+        f"state: `{waive_command(txn, state)}`. The epoch has staged {what} at {place}: to keep the rows, "
+        f"copy them before that command ({HOW})."
     )

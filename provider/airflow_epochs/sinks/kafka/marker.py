@@ -81,10 +81,11 @@ class MarkerRecord:
         )
 
     @classmethod
-    def without_rows(cls, txn: TransactionId, topic: str) -> MarkerRecord:
-        """The marker for a fence."""
-        at = datetime.now(timezone.utc).isoformat()
-        return cls(txn_id=str(txn), topic=topic, rows=0, files=0, size=0, place="", offsets={}, at=at)
+    def of_fence(cls, by: TransactionId, topic: str, before: MarkerRecord | None) -> MarkerRecord:
+        """The marker for a fence. It goes on to tell position and topic of the epoch before."""
+        at, places = datetime.now(timezone.utc).isoformat(), ("topic", "topic_id", "marker_topic_id", "ends")
+        told = {name: getattr(before, name) for name in places} if before else {"topic": topic}
+        return cls(txn_id=str(by), rows=0, files=0, size=0, place="", offsets={}, at=at, **told)
 
     @property
     def txn(self) -> TransactionId | None:

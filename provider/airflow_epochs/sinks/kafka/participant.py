@@ -236,7 +236,7 @@ class KafkaParticipant:
             own = producer.transactional(self._cluster, self._options(assignment), markers.topic)
             found = markers.newest()
             if (found.txn if found else None) in over:
-                found = MarkerRecord.without_rows(by, self.sink.topic)
+                found = MarkerRecord.of_fence(by, self.sink.topic, found)
                 markers.put(own, found)
             return found is not None and found.txn == by
 

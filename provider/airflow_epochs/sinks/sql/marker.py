@@ -151,8 +151,11 @@ class MarkerTable:
         return row
 
     def fence(self, by: TransactionId) -> None:
-        """Set the marker to a fence, which has no rows. Call ``lock`` or ``make`` before, in the same transaction."""
-        self._set(by.epoch, str(by), 0, _now(), {_ENDS: None, _TARGET: None})
+        """Set the marker to a fence, which has no rows. Call ``lock`` or ``make`` before, in the same transaction.
+
+        It goes on to tell position and table of the epoch before.
+        """
+        self._set(by.epoch, str(by), 0, _now(), {})
 
     def add_columns(self) -> None:
         """Add the columns that a table of an earlier version lacks."""

@@ -6,14 +6,18 @@ Delta lets only one of two commits land that sign the same epoch, and skips one 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.jobs import NO_NEW_COLUMNS, append_to, compact_json, seen, signed
 from airflow_epochs.spark.driver.delta.plans import FencePlan, FoundMarker, Seen
 from airflow_epochs.spark.driver.delta.spelling import identifier
+from airflow_epochs.spark.driver.wire import JsonDict
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_COUNTED = "Providing values for GENERATED ALWAYS AS IDENTITY column"
 
 
 def delta_fence(spark: SparkSession, plan: FencePlan) -> Seen:
@@ -22,9 +26,23 @@ def delta_fence(spark: SparkSession, plan: FencePlan) -> Seen:
     if before.about.table is None or not _is_one_of(before.marker, plan.over):
         return before
     nothing = spark.sql(f"SELECT * FROM {identifier(plan.target)} LIMIT 0")
-    options = signed(plan.app, plan.epoch, _with_notes(plan.user_metadata, before.marker))
-    append_to(plan.target, nothing.write.format("delta").mode("append").options(**options, **NO_NEW_COLUMNS))
+    _append(plan.target, nothing, signed(plan.app, plan.epoch, _with_told(plan.user_metadata, before.marker)))
     return seen(spark, plan.target, plan.app)
+
+
+def _append(target: str, nothing: DataFrame, options: dict[str, str]) -> None:
+    """Delta refuses the columns whose values it alone may count, one by one, before it writes anything.
+
+    Spark's schema of a table does not tell which these are.
+    """
+    while True:
+        try:
+            return append_to(target, nothing.write.format("delta").mode("append").options(**options, **NO_NEW_COLUMNS))
+        except Exception as error:
+            counted = [name for name in nothing.columns if f"{_COUNTED} {name} " in str(error)]
+            if not counted:
+                raise
+            nothing = nothing.drop(*counted)
 
 
 def _is_one_of(marker: FoundMarker, over: tuple[str | None, ...]) -> bool:
@@ -34,8 +52,13 @@ def _is_one_of(marker: FoundMarker, over: tuple[str | None, ...]) -> bool:
     return marker.epoch in [int(txn.split("/")[1]) for txn in over if txn]
 
 
-def _with_notes(user_metadata: str, before: FoundMarker) -> str:
-    """The sink's next commit must find the notes about deleted keys that its last one tells of."""
+def _with_told(user_metadata: str, before: FoundMarker) -> str:
     note = json.loads(user_metadata)
-    note["airflow_epochs"] |= {"place": before.place, "deletions": before.deletions} if before.deletions else {}
+    note["airflow_epochs"] |= told_on(asdict(before))
     return compact_json(note)
+
+
+def told_on(before: JsonDict) -> JsonDict:
+    """What a fence goes on to tell of the note of the commit before: position, times, notes about deleted keys."""
+    names = ("ends", "event_time", *(("place", "deletions") if before.get("deletions") else ()))
+    return {name: before[name] for name in names if before.get(name)}
