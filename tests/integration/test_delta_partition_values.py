@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
@@ -28,7 +32,7 @@ from tests.support.delta_modes_world import (
     values,
     vote_on,
 )
-from tests.support.delta_world import attempt_of, log_of, promised, stage_with_spark, transaction
+from tests.support.delta_world import attempt_of, fill_with_spark, log_of, promised, stage_with_spark, transaction
 from tests.support.environment import Environment
 from tests.support.spark_world import settings
 
@@ -383,3 +387,30 @@ def test_a_date_that_others_do_not_know_is_refused_in_every_column_but_of_a_row_
     near = f"(3L, 1L, date'9999-12-31', {BEFORE_CHRIST}, false)"
     Epochs(sink, world).run(values(session, columns, rows[1], near))
     assert DeltaTable(table).to_pyarrow_table()["id"].to_pylist() == [3]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["day"]], ids=str)
+def test_rows_that_an_earlier_version_has_promised_are_staged_again_whatever_their_dates(
+    session: Any, world: Environment, table: str, partition_by: list[str]
+) -> None:
+    sink, attempt = DeltaSink("bronze", table, partition_by=partition_by), attempt_of(transaction(1))
+    rows = values(session, "id, day", f"(1L, {FAR_DAY})")
+    claim = fill_with_spark(session, sink.plan_stage(attempt, "again", world), rows, again=True)
+    promised(sink.vote(replace(attempt, promised=True), claim, world))
+
+
+def test_rows_that_a_join_drops_are_not_judged_and_a_date_is_computed_once(
+    session: Any, world: Environment, table: str, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+
+    def day(id_: int) -> date:
+        with calls.open("a") as file:
+            file.write("x")
+        return date(2026, 1, id_)
+
+    rows = values(session, "id, p, far", "(1L, 'a', NULL)", f"(2L, '{NO_VALUE}', {FAR_DAY})")
+    kept = rows.join(values(session, "id", "(1L)"), "id").withColumn("day", F.udf(day, "date", useArrow=False)("id"))
+    Epochs(DeltaSink("bronze", table, partition_by=["p"]), world).run(kept)
+    assert shown_by_others(table) == [(1, "a", None, date(2026, 1, 1))]
+    assert calls.read_text() == "x"

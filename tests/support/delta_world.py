@@ -142,13 +142,19 @@ def stage_with_spark(sink: Sink, attempt: SinkAttempt, frame: Any, world: Enviro
 
 
 def fill_with_spark(
-    session: Any, plan: JsonDict, frame: Any, *, files_of_0_1: bool = False, statistics: bool = False
+    session: Any,
+    plan: JsonDict,
+    frame: Any,
+    *,
+    files_of_0_1: bool = False,
+    statistics: bool = False,
+    again: bool = False,
 ) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
     from airflow_epochs.spark.driver import stagers
     from airflow_epochs.spark.driver.delta.session import STATISTICS, prepare_staging
 
-    job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1, statistics=statistics)
+    job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1, statistics=statistics, again=again)
     fill = stagers.STAGERS[plan["kind"]](json.loads(json.dumps(plan)), None)
     try:
         return StagedClaim(**as_json(fill(session, job, frame)))

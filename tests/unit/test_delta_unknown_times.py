@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.delta import unknown_times
+from airflow_epochs.delta.log import log_entry
 from airflow_epochs.delta.replay import newest_metadata
 from airflow_epochs.errors import Corrupt, EpochError, Refused, cause_and_remedy, located
 from airflow_epochs.model import Marker, VoteKind
@@ -71,6 +73,9 @@ def test_a_partition_outside_of_the_years_that_all_readers_know_is_voted_against
     cause, remedy = cause_and_remedy(vote.reason or "")
     assert f"A value of the partition column p is outside of the years 1 to 9999: {told}" in cause
     assert remedy == "Correct the transform or the table. Then clear the stage task."
+    again = replace(attempt, promised=True)
+    vote = sink.vote(again, stage(sink, again, parted(kind, 0, number), world), world)
+    assert vote.vote is VoteKind.VOTE_COMMIT, "an earlier version has promised such rows"
 
 
 @pytest.mark.parametrize("kind", [DAY, INSTANT, LOCAL])
@@ -137,6 +142,21 @@ def test_the_statement_names_every_partition_column_of_times_as_the_log_has_them
     told = unknown_times.how_to_remove(files, "/t", "Kernel error: Failed to parse value '+1-1-1' as 'timestamp'") or ""
     hours = "`hour` NOT BETWEEN timestamp'0001-01-01 00:00:00Z' AND timestamp'9999-12-31 23:59:59.999999Z'"
     assert f" WHERE {hours} OR {CONDITION}. " in told
+
+
+@pytest.mark.parametrize("kept_in", ["entry", "checkpoint"])
+def test_the_statement_for_a_table_that_takes_appends_only_is_framed_by_those_that_let_it_delete(
+    tmp_path: Path, kept_in: str
+) -> None:
+    options = {"delta.appendOnly": "true"}
+    write_deltalake(str(tmp_path), of_day(0, JANUARY), partition_by=["day"], configuration=options)
+    if kept_in == "checkpoint":
+        DeltaTable(str(tmp_path)).create_checkpoint()
+        (tmp_path / log_entry(0)).unlink()
+    told = unknown_times.how_to_remove(LocalFiles(tmp_path), "/t", "Failed to parse value '+1-1-1' as 'date'") or ""
+    set_to = "ALTER TABLE delta.`file:///t` SET TBLPROPERTIES ('delta.appendOnly' = '{}')"
+    statements = [set_to.format("false"), f"DELETE FROM delta.`file:///t` WHERE {CONDITION}", set_to.format("true")]
+    assert f" In Spark: {'; '.join(statements)}. See " in told
 
 
 @pytest.mark.parametrize("problem", ["Unsupported: Reader features: ['new']", "Failed to parse value 'x' as 'integer'"])

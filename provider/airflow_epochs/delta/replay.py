@@ -26,6 +26,7 @@ _ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
 """One that Spark writes for readers of every version; of several parts; or with its parts in other files (V2)."""
 _ENTRIES_SEARCHED_MAX = 2_000
 _MAPS = ("partitionValues", "tags")
+_OF_METADATA = ("schemaString", "partitionColumns", "configuration")
 
 
 class LogGone(Exception):
@@ -104,7 +105,7 @@ def newest_schema(files: Files) -> JsonDict | None:
 
 
 def newest_metadata(files: Files) -> JsonDict | None:
-    """``schemaString`` and ``partitionColumns`` of the table; None if nothing that is searched has them.
+    """``schemaString``, ``partitionColumns`` and ``configuration``; None if nothing that is searched has them.
 
     The newest checkpoint has them if no entry after it does; older ones, if a part of that checkpoint is missing.
     """
@@ -143,6 +144,6 @@ def _metadata_in_checkpoint(files: Files, checkpoint: str) -> JsonDict | None:
         parquet = pq.ParquetFile(opened)
         if "metaData" not in parquet.schema_arrow.names:  # a part of a checkpoint
             return None
-        column = parquet.read(columns=["metaData.schemaString", "metaData.partitionColumns"]).column("metaData")
+        column = parquet.read(columns=[f"metaData.{name}" for name in _OF_METADATA]).column("metaData")
     found: list[JsonDict] = column.filter(column.is_valid()).to_pylist()
     return next((metadata for metadata in found if metadata["schemaString"]), None)

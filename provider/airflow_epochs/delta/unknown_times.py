@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.delta.replay import newest_metadata
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.spelling import identifier
@@ -29,14 +30,19 @@ def how_to_remove(files: Files, table: str, problem: str) -> str | None:
     ``table``: the user's name for it.
     """
     metadata = newest_metadata(files) if is_one(problem) else None
-    conditions = _conditions(metadata) if metadata else []
-    if not conditions:
+    if metadata is None or not (conditions := _conditions(metadata)):
         return None
+    statements = [f"DELETE FROM {identifier(table)} WHERE {' OR '.join(conditions)}"]
+    if is_append_only(dict(metadata["configuration"])):
+        statements = [_let_append_only(table, "false"), *statements, _let_append_only(table, "true")]
     return (
         "Take the rows out of the table whose partition is outside of the years 1 to 9999, or give them another date. "
-        f"In Spark: DELETE FROM {identifier(table)} WHERE {' OR '.join(conditions)}. See docs/delta.md, 'Dates that "
-        "only Spark knows'."
+        f"In Spark: {'; '.join(statements)}. See docs/delta.md, 'Dates that only Spark knows'."
     )
+
+
+def _let_append_only(table: str, value: str) -> str:
+    return f"ALTER TABLE {identifier(table)} SET TBLPROPERTIES ('{APPEND_ONLY}' = '{value}')"
 
 
 def remedy(files: Files, table: str, problem: str) -> str | None:

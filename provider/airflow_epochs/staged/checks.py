@@ -82,7 +82,7 @@ def require_sizes(files: Files, staging: Staging) -> None:
 
 def require_sound_actions(staging: Staging) -> None:
     """Statistics and partition values that no reader will trip over."""
-    columns, times = _partition_names(staging.shape), _times_among(staging.shape)
+    columns = _partition_names(staging.shape)
     for file in staging.files:
         checked_stats(file)
         if set(file.partition_values) != columns:
@@ -91,11 +91,16 @@ def require_sound_actions(staging: Staging) -> None:
                 f"table is partitioned by {sorted(columns)}.",
                 code=codes.STAGED_INCOMPLETE,
             )
-        _require_known_times(file, times)
 
 
-def _require_known_times(file: StagedFile, times: Mapping[str, str]) -> None:
+def require_known_times(staging: Staging) -> None:
     """Every time in a partition column is one that other readers than Spark know, too. Spark was asked the same."""
+    times = _times_among(staging.shape)
+    for file in staging.files if times else ():
+        _require_known_times_of(file, times)
+
+
+def _require_known_times_of(file: StagedFile, times: Mapping[str, str]) -> None:
     for physical, name in times.items():
         value = file.partition_values[physical]
         if value and not _KNOWN_TIME.match(value):

@@ -6,6 +6,7 @@ A check that cannot be made because a store does not answer raises NotApplied: t
 from __future__ import annotations
 
 from airflow_epochs import codes
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.replay import newest_schema
 from airflow_epochs.delta.shape import TableShape, unreadable
@@ -16,7 +17,6 @@ from airflow_epochs.sinks.delta import state_anew
 from airflow_epochs.sinks.delta.modes import (
     ADD_COLUMNS,
     APPEND,
-    APPEND_ONLY,
     MERGE,
     OVERWRITE,
     OVERWRITE_PARTITIONS,
@@ -124,7 +124,7 @@ def require_partitioning(sink: DeltaSink, shape: TableShape, name: str) -> None:
 
 def require_open_to_changes(mode: Mode, shape: TableShape, name: str) -> None:
     """The table's rows may be changed, if the mode does that."""
-    if mode.mode != APPEND and shape.properties.get(APPEND_ONLY, "").lower() == "true":
+    if mode.mode != APPEND and is_append_only(shape.properties):
         raise Refused(
             f"{name} takes new rows only, because it has the property {APPEND_ONLY}. Mode {mode.mode!r} changes and "
             "deletes rows.",

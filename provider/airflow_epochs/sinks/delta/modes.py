@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ OVERWRITE, OVERWRITE_PARTITIONS = "overwrite", "overwrite_partitions"
 MODES = (APPEND, UPSERT, MERGE, OVERWRITE, OVERWRITE_PARTITIONS)
 ADD_COLUMNS = "add_columns"
 KEEP, TRUNCATE = "keep", "truncate"
-APPEND_ONLY = "delta.appendOnly"
 
 _OF_MODES = {
     "keys": (UPSERT, MERGE),
@@ -146,7 +146,7 @@ class Mode:
             )
         if commit not in (None, "spark"):
             raise _bad(f"`commit` is {commit!r}. Spark commits mode {self.mode!r}: leave `commit` out.")
-        if self.mode != APPEND and properties.get(APPEND_ONLY, "").lower() == "true":
+        if self.mode != APPEND and is_append_only(properties):
             raise _bad(
                 f"`mode` is {self.mode!r}, which changes rows, and `properties` sets {APPEND_ONLY}=true, which forbids "
                 "it. Choose mode 'append', or leave the property out."

@@ -8,6 +8,7 @@ when the table's retention is over. The table keeps its protocol, columns and pr
 from __future__ import annotations
 
 from airflow_epochs import codes
+from airflow_epochs.delta.append_only import APPEND_ONLY, is_append_only
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.replay import LogGone, live_files
 from airflow_epochs.delta.shape import TableShape
@@ -16,7 +17,6 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
 from airflow_epochs.sinks.delta.flush import paths_of
-from airflow_epochs.sinks.delta.modes import APPEND_ONLY
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
@@ -35,7 +35,7 @@ def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> 
     if not isinstance(at.sink, StateTable) and (features := shape.refused_features):
         raise _refused(location, point, f"only Spark can commit to it, because it has {', '.join(features)}")
     checks.require_committable(shape, location.name, at.sink)
-    if shape.properties.get(APPEND_ONLY, "").lower() == "true":
+    if is_append_only(shape.properties):
         raise _refused(location, point, f"the table has the property {APPEND_ONLY}")
     _require_same_columns(at.sink, location, shape, point)
     require_no_others(target, point)

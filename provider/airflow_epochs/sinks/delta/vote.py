@@ -27,6 +27,8 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     staging = staged_checks.require_own(read_staging(files, relative), attempt, app.epoch, claim.place)
     staging = staged_checks.require_files(files, staging)
     staged_checks.require_sound_actions(staging)
+    if not attempt.promised:  # earlier versions have promised such rows
+        staged_checks.require_known_times(staging)
     staged_checks.require_rows(staging)
     target = at.look(location, attempt.txn.pipeline)
     _require_fitting(at, target, staging)

@@ -78,6 +78,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             files_of_0_1=plan.files_of_0_1,
             statistics=plan.statistics,
             variants_by_json=plan.variants_by_json,
+            again=plan.again,
         )
         with (
             _read_once(batch, observation, reads, wanted) as input_metrics,

@@ -26,10 +26,10 @@ def unknown(value: str, kind: Any) -> str | None:
 def known(df: DataFrame, plan: DeltaStaging) -> DataFrame:
     """``df``, which fails on the first row with such a date. A row that deletes a key brings no values.
 
-    Rows that are copied elsewhere are judged there.
+    ``df`` is as it is if the plan takes such dates.
     """
     deletes = plan.how.delete_when if isinstance(plan, DeltaChangeStaging) else None
-    for field in df.schema.fields if plan.committer != "copy" else ():
+    for field in df.schema.fields if plan.wants_known_dates else ():
         value = quoted(field.name)
         if condition := unknown(value, field.dataType.simpleString()):
             met = f"NOT coalesce({condition}, false) OR coalesce(({deletes or 'false'}), false)"

@@ -79,8 +79,9 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
     try:
-        df = partitions.sound(dates.known(df, plan), plan)
         df, observation = row_digest.observing(types.plain(df), typed=not job.variants_by_json)
+        # Behind the observation, below which Spark moves no check: it would judge rows that a join drops.
+        df = partitions.unambiguous(df if job.again else partitions.sound(dates.known(df, plan), plan), plan)
         _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
         if problem := problem_in(error):

@@ -55,20 +55,23 @@ def flaw(value: str, kind: Any) -> tuple[str, str] | None:
 
 
 def sound(df: DataFrame, plan: DeltaStaging) -> DataFrame:
-    """``df``, which fails on the first row with a value in a partition column that some reader would not get.
-
-    An instant may come back as another one: Delta's writer makes a local time of it, and where clocks are set back, an
-    hour has its local times twice.
-    """
-    found = [*_given(df, plan.partition_by), *_generated(df, plan)]
-    for name, value, kind in found:
+    """``df``, which fails on the first row with a value in a partition column that some reader would not get."""
+    for name, value, kind in _values(df, plan):
         if known := flaw(value, kind):
             what, condition = known
             told = f"A value of the partition column {name} of {plan.target} {what}"
             df = table_rules.failing(
                 df, f"NOT coalesce({condition}, false)", told, shown=None if is_text(kind) else value
             )
-    for name, instant in _instants(found):
+    return df
+
+
+def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
+    """``df``, which fails on the first row whose instant in a partition column would come back as another one.
+
+    Delta's writer makes a local time of it. Where clocks are set back, an hour has its local times twice.
+    """
+    for name, instant in _instants(_values(df, plan)):
         df = table_rules.failing(df, _comes_back(instant), f"{_ambiguous(name, plan.target)}. {SET_UTC}")
     return df
 
@@ -138,6 +141,11 @@ def _comes_back(instant: str) -> str:
 def _instants(found: Iterable[Value]) -> list[tuple[str, str]]:
     """The partition columns that are instants, each with its value in SQL."""
     return [(name, value) for name, value, kind in found if kind == "timestamp"]
+
+
+def _values(df: DataFrame, plan: DeltaStaging) -> list[Value]:
+    """All partition columns of the table."""
+    return [*_given(df, plan.partition_by), *_generated(df, plan)]
 
 
 def _given(df: DataFrame, partition_by: Collection[str]) -> list[Value]:

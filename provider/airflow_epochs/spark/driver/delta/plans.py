@@ -61,6 +61,11 @@ class DeltaStaging:
     layout: Layout | None
     user_metadata: str
 
+    @property
+    def wants_known_dates(self) -> bool:
+        """Whether no column may have a date that only Spark knows. Rows that are copied elsewhere are judged there."""
+        return self.committer != "copy"
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaChangeStaging(DeltaStaging):
@@ -96,6 +101,11 @@ class StateStaging(DeltaStaging):
     kind: str = "state"
     fold: bool
     expired_to: int | None
+
+    @property
+    def wants_known_dates(self) -> bool:
+        """No: the commits of a state have no statistics of dates. And a fold must take the dates that are there."""
+        return False
 
     @classmethod
     def of(cls, staging: DeltaStaging, *, fold: bool, expired_to: int | None) -> StateStaging:

@@ -77,12 +77,14 @@ class StageJob:
         files_of_0_1: Version 0.1 promised rows by a digest of their files. Staged again, such rows need the same
             layout of files.
         variants_by_json: As in ``StagePlan``.
+        again: As in ``StagePlan``. The rows must be the promised ones, whatever is refused today.
     """
 
     records: int
     defaults: dict[str, str]
     files_of_0_1: bool = False
     variants_by_json: bool = False
+    again: bool = False
 
 
 def prepare_staging(
@@ -92,6 +94,7 @@ def prepare_staging(
     files_of_0_1: bool = False,
     statistics: bool = False,
     variants_by_json: bool = False,
+    again: bool = False,
 ) -> StageJob:
     """Set the session up for all sinks. No table of this session gets any of the server's properties by itself.
 
@@ -102,6 +105,7 @@ def prepare_staging(
         statistics: Collect statistics, at a tenth of the time of a narrow row. Else the vote and the commit take them
             from the files' footers.
         variants_by_json: As in ``StagePlan``.
+        again: As in ``StageJob``.
     """
     given = _defaults(spark)
     for key, value in OF_STAGING.items():
@@ -111,7 +115,13 @@ def prepare_staging(
     for name in given:
         spark.conf.unset(DEFAULTS + name)
     defaults = {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
-    return StageJob(records=records, defaults=defaults, files_of_0_1=files_of_0_1, variants_by_json=variants_by_json)
+    return StageJob(
+        records=records,
+        defaults=defaults,
+        files_of_0_1=files_of_0_1,
+        variants_by_json=variants_by_json,
+        again=again,
+    )
 
 
 def size_files(spark: SparkSession, shuffled_mib: int) -> None:
