@@ -17,7 +17,8 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run, WaivedRecord
+from airflow_epochs.model import Run, TransactionId, WaivedRecord
+from airflow_epochs.protocol import State
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import Crash
@@ -230,3 +231,42 @@ def test_fences_that_a_task_left_half_done_are_completed(tmp_path: Path, caplog:
     assert "cannot be fenced" not in caplog.text
     assert "sink orders is fenced up to epoch 4, which was waived" in caplog.text
     assert_all_rows(today, "orders")
+
+
+# -- markers in other tables ------------------------------------------------------------------------------------------
+
+
+def test_commits_that_hang_are_fenced_in_the_marker_table_of_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The DAG named another marker table between two epochs, both waived."""
+    caplog.set_level("INFO", "airflow_epochs")
+    first = waived_once(tmp_path, first=1, options={"marker_table": "m1"})
+    second = replace(first, options={"marker_table": "m2"})
+    with pytest.raises(Crash):
+        second.run(2, {"commit.orders": crash})
+    second.waive("orders", 2)
+    assert second.run(2) is None
+    second.source.produce(2)
+    assert replace(second, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1}).run(3) is None
+    for number, table in enumerate(("m1", "m2"), 1):
+        ((epoch, txn),) = first.db.run(f"SELECT epoch, txn_id FROM {table} WHERE sink = 'orders'")
+        assert epoch == number and TransactionId.parse(txn).is_fence
+    assert "cannot be fenced" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["DROP TABLE m1; CREATE TABLE m1 (x int)", "UPDATE m1 SET txn_id = 'x'"], ids=["other table", "other row"]
+)
+def test_a_marker_that_cannot_be_read_does_not_stop_the_sink_of_today(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoilt: str
+) -> None:
+    database = waived_once(tmp_path, options={"marker_table": "m1"})
+    for statement in spoilt.split("; "):
+        database.db.run(statement)
+    today = replace(
+        database, options={"marker_table": "m2"}, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 2}
+    )
+    assert today.run(3) is None
+    assert today.ledger.view(3).state is State.COMPLETE
+    assert told(caplog)[-1].startswith("Epoch 2 was waived under the name orders, which cannot be fenced.")

@@ -18,7 +18,7 @@ from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.hanging import Hanging, sink_here, that_may_land
 from airflow_epochs.coordinator.other_names import Place
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused, first_line
 from airflow_epochs.model import TransactionId, agree
 
 log = secrecy.logger(__name__)
@@ -54,6 +54,14 @@ def _warn(other: str, waived: Iterable[TransactionId], why: str) -> None:
 
 def _is_fenced(place: Place, hanging: Hanging) -> bool:
     """Whether no waived commit of the other sink can land here any more, after fences were put if they can be."""
+    try:
+        return _shows_a_fence(place, hanging)
+    except (Refused, Corrupt) as error:  # its marker cannot be read, which must not stop the sink of today
+        log.warning("The waived commits of sink %s cannot be fenced: %s", hanging.sink, first_line(error))
+        return False
+
+
+def _shows_a_fence(place: Place, hanging: Hanging) -> bool:
     sink, task, waived = sink_here(place, hanging), place.task, hanging.here
     last = place.before.markers.get(hanging.sink)
     if sink is None or not isinstance(sink, Fencing):
@@ -76,11 +84,7 @@ def _puts_each(task: TaskTry, sink: Fencing, last: TransactionId | None, waived:
     """
     over = [last]
     for txn in waived:
-        try:
-            if not sink_calls.fenced(sink, task.pipeline.name, over, txn.fence, task.env):
-                return False
-        except Refused as refused:
-            log.warning("A waived commit of epoch %s cannot be fenced: %s", txn.epoch, refused.reason)
+        if not sink_calls.fenced(sink, task.pipeline.name, over, txn.fence, task.env):
             return False
         over.append(txn.fence)
     return True

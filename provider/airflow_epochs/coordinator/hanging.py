@@ -6,7 +6,8 @@ another place may be sound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Holding, Sink
@@ -15,6 +16,9 @@ from airflow_epochs.coordinator.other_names import Place
 from airflow_epochs.coordinator.recorded_places import is_at_through, is_surely_at
 from airflow_epochs.model import SinkPlan, TransactionId
 
+_MARKERS = ("marker_table", "marker_topic")
+"""The options of sinks that tell where a marker stands beside the rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hanging:
@@ -22,15 +26,15 @@ class Hanging:
 
     Attributes:
         sink: That name.
-        here: Those that surely write to this place, of all epochs.
+        here: Those that surely write to this place, of all epochs, and whose markers stand together.
         since: Those of them that the backfill would bring a second time.
         perhaps: Those that the backfill would bring a second time, if they write to this place.
     """
 
     sink: str
-    here: tuple[TransactionId, ...]
-    since: tuple[TransactionId, ...]
-    perhaps: tuple[TransactionId, ...]
+    here: tuple[TransactionId, ...] = ()
+    since: tuple[TransactionId, ...] = ()
+    perhaps: tuple[TransactionId, ...] = ()
 
 
 def that_may_land(place: Place, first: int) -> Iterator[Hanging]:
@@ -38,11 +42,22 @@ def that_may_land(place: Place, first: int) -> Iterator[Hanging]:
     for other in place.before.waived:
         waived = [TransactionId.parse(txn) for txn in reversed(place.before.may_show(other))]
         if other != place.sink.name and (late := [txn for txn in waived if txn.epoch >= first]):
-            here = tuple(txn for txn in waived if _writes_here(place, other, txn))
-            perhaps = tuple(txn for txn in late if txn not in here and _may_write_here(place, other, txn))
-            since = tuple(txn for txn in late if txn in here)
-            if since or perhaps:
-                yield Hanging(sink=other, here=here, since=since, perhaps=perhaps)
+            here = [txn for txn in waived if _writes_here(place, other, txn)]
+            for group in _by_markers(place, other, here):
+                if since := tuple(txn for txn in group if txn in late):
+                    yield Hanging(sink=other, here=group, since=since)
+            if perhaps := tuple(txn for txn in late if txn not in here and _may_write_here(place, other, txn)):
+                yield Hanging(sink=other, perhaps=perhaps)
+
+
+def _by_markers(place: Place, other: str, here: Sequence[TransactionId]) -> list[tuple[TransactionId, ...]]:
+    """The transactions, by the table or topic in which the record has the sink's marker."""
+    groups = defaultdict[str, list[TransactionId]](list)
+    for txn in here:
+        plan = _plan(place, other, txn) if place.is_beside else None
+        options = plan.spec if plan else {}
+        groups[repr([options.get(name) for name in _MARKERS])].append(txn)
+    return [tuple(group) for group in groups.values()]
 
 
 def sink_here(place: Place, hanging: Hanging) -> Sink | None:
