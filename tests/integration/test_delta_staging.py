@@ -287,6 +287,17 @@ def test_the_digest_covers_odd_names_even_where_the_session_takes_quoted_ones_fo
     assert len({told(changed) for changed in range(-1, len(names) + 2)}) == len(names) + 3
 
 
+@pytest.mark.parametrize("partition_by", [[], ["a.b"]], ids=["plain", "partition"])
+def test_dates_in_a_column_of_an_odd_name_are_shown_even_where_the_session_takes_quoted_names_for_patterns(
+    other_session: Any, world: Environment, table: str, partition_by: list[str]
+) -> None:
+    other_session.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
+    rows = other_session.sql("SELECT id, date_add(DATE'2026-01-01', CAST(id AS INT)) AS `a.b` FROM RANGE(0, 3, 1, 1)")
+    spark_epoch(DeltaSink("bronze", table, partition_by=partition_by), transaction(1), None, rows, world)
+    shown = DeltaTable(table).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [str(row["a.b"]) for row in shown] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+
+
 def test_many_columns_take_no_more_columns_of_the_api_than_one(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Mock(wraps=F.expr)
     monkeypatch.setattr(F, "expr", made)

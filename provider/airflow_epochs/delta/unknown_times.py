@@ -33,7 +33,7 @@ def how_to_remove(files: Files, table: str, problem: str) -> str | None:
     if metadata is None or not (conditions := _conditions(metadata)):
         return None
     statements = [f"DELETE FROM {identifier(table)} WHERE {' OR '.join(conditions)}"]
-    if is_append_only(dict(metadata["configuration"])):
+    if is_append_only(dict(metadata.get("configuration") or {})):
         statements = [_let_append_only(table, "false"), *statements, _let_append_only(table, "true")]
     return (
         "Take the rows out of the table whose partition is outside of the years 1 to 9999, or give them another date. "

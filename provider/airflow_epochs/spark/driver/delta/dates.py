@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.spark.driver.delta import table_rules
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging
-from airflow_epochs.transforms.conditions import outside, quoted
+from airflow_epochs.transforms.conditions import column_named, outside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ def known(df: DataFrame, plan: DeltaStaging) -> DataFrame:
     """
     deletes = plan.how.delete_when if isinstance(plan, DeltaChangeStaging) else None
     for field in df.schema.fields if plan.wants_known_dates else ():
-        value = quoted(field.name)
+        value = column_named(field.name)
         if condition := unknown(value, field.dataType.simpleString()):
             met = f"NOT coalesce({condition}, false) OR coalesce(({deletes or 'false'}), false)"
             df = table_rules.failing(df, met, f"A value of column {field.name} of {plan.target} {UNKNOWN}", shown=value)

@@ -13,7 +13,7 @@ from airflow_epochs.spark.driver.delta.dates import UNKNOWN
 from airflow_epochs.spark.driver.delta.plans import CommitPlan, DeltaStaging, Table
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.spark.driver.wire import JsonDict
-from airflow_epochs.transforms.conditions import is_text, outside, quoted
+from airflow_epochs.transforms.conditions import column_named, is_text, outside, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ def stored(df: DataFrame, partition_by: Collection[str]) -> DataFrame:
 
     for field in _fields(df, partition_by):
         if is_text(field.dataType.simpleString()):
-            value = F.expr(f"nullif({quoted(field.name)}, '')")
+            value = F.expr(f"nullif({column_named(field.name)}, '')")
             df = df.withColumn(field.name, value.alias(field.name, metadata=field.metadata))
     return df
 
@@ -150,7 +150,9 @@ def _values(df: DataFrame, plan: DeltaStaging) -> list[Value]:
 
 def _given(df: DataFrame, partition_by: Collection[str]) -> list[Value]:
     """The partition columns of the rows."""
-    return [(field.name, quoted(field.name), field.dataType.simpleString()) for field in _fields(df, partition_by)]
+    return [
+        (field.name, column_named(field.name), field.dataType.simpleString()) for field in _fields(df, partition_by)
+    ]
 
 
 def _generated(df: DataFrame, plan: DeltaStaging) -> list[Value]:
