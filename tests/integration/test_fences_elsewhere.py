@@ -236,23 +236,28 @@ def test_fences_that_a_task_left_half_done_are_completed(tmp_path: Path, caplog:
 # -- markers in other tables ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [1, 2], ids=["its first epochs", "behind a complete one"])
 def test_commits_that_hang_are_fenced_in_the_marker_table_of_each(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int
 ) -> None:
-    """The DAG named another marker table between two epochs, both waived."""
+    """The DAG named another marker table between two epochs, both waived. There, the log tells of what has no fence."""
     caplog.set_level("INFO", "airflow_epochs")
-    first = waived_once(tmp_path, first=1, options={"marker_table": "m1"})
-    second = replace(first, options={"marker_table": "m2"})
+    earlier = waived_once(tmp_path, first=first, options={"marker_table": "m1"})
+    later = replace(earlier, options={"marker_table": "m2"})
     with pytest.raises(Crash):
-        second.run(2, {"commit.orders": crash})
-    second.waive("orders", 2)
-    assert second.run(2) is None
-    second.source.produce(2)
-    assert replace(second, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1}).run(3) is None
-    for number, table in enumerate(("m1", "m2"), 1):
-        ((epoch, txn),) = first.db.run(f"SELECT epoch, txn_id FROM {table} WHERE sink = 'orders'")
+        later.run(first + 1, {"commit.orders": crash})
+    later.waive("orders", first + 1)
+    assert later.run(first + 1) is None
+    later.source.produce(2)
+    gold = replace(later, names=("gold",), tables={"gold": "orders"}, backfill={"gold": first})
+    assert gold.run(first + 2) is None
+    fenced = {first: "m1"} | ({} if first > 1 else {2: "m2"})
+    for number, table in fenced.items():
+        ((epoch, txn),) = earlier.db.run(f"SELECT epoch, txn_id FROM {table} WHERE sink = 'orders'")
         assert epoch == number and TransactionId.parse(txn).is_fence
-    assert "cannot be fenced" not in caplog.text
+    assert f"Epoch {first} was waived under the name orders, which cannot be fenced" not in caplog.text
+    is_told = f"Epoch {first + 1} was waived under the name orders, which cannot be fenced" in caplog.text
+    assert is_told is (first + 1 not in fenced)
 
 
 @pytest.mark.parametrize(
