@@ -7,7 +7,7 @@ another place may be sound.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Holding, Sink
@@ -16,6 +16,7 @@ from airflow_epochs.coordinator.other_names import Place
 from airflow_epochs.coordinator.recorded_places import is_at_through, is_surely_at
 from airflow_epochs.model import SinkPlan, TransactionId
 
+_Plans = Mapping[TransactionId, SinkPlan | None]
 _MARKERS = ("marker_table", "marker_topic")
 """The options of sinks that tell where a marker stands beside the rows."""
 
@@ -42,19 +43,20 @@ def that_may_land(place: Place, first: int) -> Iterator[Hanging]:
     for other in place.before.waived:
         waived = [TransactionId.parse(txn) for txn in reversed(place.before.may_show(other))]
         if other != place.sink.name and (late := [txn for txn in waived if txn.epoch >= first]):
-            here = [txn for txn in waived if _writes_here(place, other, txn)]
-            for group in _by_markers(place, other, here):
+            plans = {txn: _plan(place, other, txn) for txn in waived}
+            here = [txn for txn in waived if _writes_here(place, other, plans[txn])]
+            for group in _by_markers(place, plans, here):
                 if since := tuple(txn for txn in group if txn in late):
                     yield Hanging(sink=other, here=group, since=since)
-            if perhaps := tuple(txn for txn in late if txn not in here and _may_write_here(place, other, txn)):
+            if perhaps := tuple(txn for txn in late if txn not in here and _may_write_here(place, other, plans[txn])):
                 yield Hanging(sink=other, perhaps=perhaps)
 
 
-def _by_markers(place: Place, other: str, here: Sequence[TransactionId]) -> list[tuple[TransactionId, ...]]:
+def _by_markers(place: Place, plans: _Plans, here: Sequence[TransactionId]) -> list[tuple[TransactionId, ...]]:
     """The transactions, by the table or topic in which the record has the sink's marker."""
     groups = defaultdict[str, list[TransactionId]](list)
     for txn in here:
-        plan = _plan(place, other, txn) if place.is_beside else None
+        plan = plans[txn] if place.is_beside else None
         options = plan.spec if plan else {}
         groups[repr([options.get(name) for name in _MARKERS])].append(txn)
     return [tuple(group) for group in groups.values()]
@@ -68,9 +70,8 @@ def sink_here(place: Place, hanging: Hanging) -> Sink | None:
     return place.on_record(hanging.sink, hanging.here[-1]) if place.is_beside else place.alike(hanging.sink)
 
 
-def _writes_here(place: Place, other: str, txn: TransactionId) -> bool:
-    """Whether the record has the same kind and place; or this table itself has the marker from before ``txn``."""
-    plan = _plan(place, other, txn)
+def _writes_here(place: Place, other: str, plan: SinkPlan | None) -> bool:
+    """Whether the record has the same kind and place; or this table itself has the marker from before."""
     if plan and is_surely_at(place.sink, plan.spec, place.task.pipeline.sinks):
         return True
     return isinstance(place.sink, Holding) and not place.is_beside and _is_marked_here(place, other)
@@ -85,9 +86,8 @@ def _is_marked_here(place: Place, other: str) -> bool:
     )
 
 
-def _may_write_here(place: Place, other: str, txn: TransactionId) -> bool:
+def _may_write_here(place: Place, other: str, plan: SinkPlan | None) -> bool:
     """Whether another connection may lead there, or the rows of its last epoch are here under another spelling."""
-    plan = _plan(place, other, txn)
     if plan and is_at_through(place.sink, plan.spec, place.task.pipeline.sinks):
         return True
     return place.is_beside and place.holds_newest(other)
