@@ -321,6 +321,22 @@ def test_a_fold_frees_a_state_of_text_that_is_not_utf8_and_keeps_dates_that_only
     assert arrow["day"].cast(pa.int32()).to_pylist() == [FAR_DAY]
 
 
+def test_a_wrong_change_of_a_key_that_is_a_date_only_spark_knows_is_told(lab: Lab) -> None:
+    schema = "day date, until timestamp, n bigint"
+    row = f"select date_from_unix_date({FAR_DAY}) as day, timestamp'2026-01-0{{}} 00:00:00Z' as until, {{}} as n"
+
+    def one(until: int, n: str = "1L") -> Coordinator:
+        return changing(lab, row.format(until, n), schema, expires="until", keys=["day"])
+
+    with pytest.raises(Refused, match=r"Some keys change more than once in this epoch: day=a time of the year 5881580\."):
+        lab.run(one(2, "explode(array(1L, 2L))"))
+    lab.run(one(2))
+    with pytest.raises(Refused, match=r"For some keys until is earlier than in an earlier epoch: day='\+5881580-07-11'"):
+        lab.run(one(1))
+    lab.run(one(3))
+    assert lab.rows("seen", "n") == [(1,), (1,)]
+
+
 def test_a_key_of_several_parts_is_refused_before_rows_are_staged(lab: Lab) -> None:
     """The vote looks for keys that come twice, and cannot compare such values."""
     nested = "origin struct<topic: string, offset: bigint>, tags array<string>, n bigint"
