@@ -150,6 +150,16 @@ def test_the_receipts_tell_of_a_state_where_the_open_record_is_gone_as_after_a_r
     assert pinned(rebuilt, made("renamed")) == ["renamed"]
 
 
+def test_a_users_own_sink_whose_receipt_tells_of_some_state_is_no_state(ledger: Ledger, made: Made) -> None:
+    opened = ledger.open_record(1, 1)
+    assert opened
+    stateless = memory_ledger("p")
+    stateless.put(replace(opened, state={}))
+    own = {"own": replace(receipt(), sink="own", detail={"state": "warm"})}
+    stateless.put(replace(complete(), markers={"a": txn(), "own": txn()}, receipts=own))
+    assert pinned(stateless, made("first")) == ["first"], "no state has left the DAG"
+
+
 def test_a_plain_sink_that_is_typed_as_a_new_state_is_still_backfilled(ledger: Ledger) -> None:
     assert "For a sink of another kind, the command changes nothing." in (adopted(ledger, "fresh") or "")
     order, before = ledger.view(2).open, ledger.complete_record(1)
