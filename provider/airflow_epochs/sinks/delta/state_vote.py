@@ -75,4 +75,6 @@ def _repeated(keys: pa.Table | None) -> list[str]:
     names = keys.column_names
     counted = keys.append_column(_TIMES, [range(keys.num_rows)]).group_by(names).aggregate([(_TIMES, "count")])
     several = counted.filter(pc.greater(counted[f"{_TIMES}_count"], 1)).select(names).slice(0, SHOWN_MAX)
-    return [", ".join(f"{name}={told(several[name].slice(row, 1))}" for name in names) for row in range(several.num_rows)]
+    return [
+        ", ".join(f"{name}={told(several[name].slice(row, 1))}" for name in names) for row in range(several.num_rows)
+    ]

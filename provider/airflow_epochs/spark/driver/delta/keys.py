@@ -166,7 +166,10 @@ def _any_null(names: list[str]) -> str:
 
 
 def collected(some: DataFrame) -> list[Row]:
-    """The rows, for ``shown``: dates and times as texts where one is outside of the years 1 to 9999, as Python's are."""
+    """The rows, for ``shown``: with dates and times as texts if one is outside of the years 1 to 9999.
+
+    Python knows no others.
+    """
     found: list[Row]
     try:
         found = some.collect()
