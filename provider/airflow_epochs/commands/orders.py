@@ -265,10 +265,10 @@ def _adopted(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) ->
 
 
 def _taken(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
-    if adoption.lacks is None:
-        return _taken_back(at, adoption)
     if adoption.is_new:
         return _new_state(at, adoption)
+    if adoption.lacks is None:
+        return _taken_back(at, adoption)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
     return [

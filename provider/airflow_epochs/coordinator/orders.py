@@ -102,7 +102,7 @@ class Standing:
 
     def has_had(self, name: str) -> bool:
         """Whether an epoch was completed with a sink of this name, be it that the sink was waived."""
-        return self.recorded(name) is not None or self.lacks_all(name)
+        return self.before is not None and self.before.has_had(name)
 
     @property
     def is_aborted(self) -> bool:
@@ -402,9 +402,9 @@ class Adoption:
         expected: The transaction that the last complete epoch expects it to show. None: it was waived in its first
             epoch, and in all since.
         lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
-            None: it lacks none any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
+            None: it lacks none.
         is_state: Whether it is a state table.
-        is_new: Whether no epoch was completed with a sink of this name.
+        is_new: Whether no epoch was completed with a sink of this name: it simply begins.
     """
 
     sink: str
@@ -414,10 +414,15 @@ class Adoption:
     is_state: bool = False
     is_new: bool = False
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether the sink lacks none any more, so that an earlier ``adopt-sink`` is not obeyed."""
+        return self.lacks is None and not self.is_new
+
     def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
         """``adopted``, as in ``OpenRecord``, by this command too."""
         others = {name: shown for name, shown in adopted.items() if name != self.sink}
-        return others if self.lacks is None else {**others, self.sink: str(self.shown) if self.shown else None}
+        return others if self.takes_back else {**others, self.sink: str(self.shown) if self.shown else None}
 
 
 def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False) -> Adoption | None:
@@ -440,7 +445,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             rows.
     """
     if new_table and not at.has_had(name) and at.before and state_tables.of_epoch(ledger, at.before):
-        return None if name in at.adopted else _new_state(at, name)
+        return None if name in at.adopted else _new_state(name)
     sink = _known(ledger, at, name, new_table=new_table)
     is_state = _is_state(_describing(ledger, at, name), name)
     found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else None
@@ -476,9 +481,9 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last), is_state=is_state)
 
 
-def _new_state(at: Standing, name: str) -> Adoption:
+def _new_state(name: str) -> Adoption:
     """A state that begins empty although it may take the place of another one, which ``open`` would refuse."""
-    return Adoption(sink=name, shown=None, expected=None, lacks=(1, at.epoch - 1), is_state=True, is_new=True)
+    return Adoption(sink=name, shown=None, expected=None, lacks=None, is_state=True, is_new=True)
 
 
 def _without_rows(at: Standing, name: str) -> Adoption:
