@@ -73,6 +73,7 @@ from airflow_epochs.sinks.delta import state_records
 from airflow_epochs.sinks.delta.state_figures import StateFigures, figures
 from airflow_epochs.sinks.delta.state_records import StateRecords
 from airflow_epochs.sinks.delta.state_view import ReadableState, readable
+from airflow_epochs.sources import on_record
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.kafka_credentials import properties
@@ -251,7 +252,10 @@ def show_in_doubt(args: Namespace) -> None:
     if not opened:
         print("What the pipeline reads is not known: it has no open record.")
     elif opened.source.get("kind") == KAFKA:
-        waiting = KafkaSource.from_spec(opened.source).waiting(AirflowEnvironment(SparkConnect()))
+        with located(args.pipeline):
+            source = on_record(opened.source)
+        assert isinstance(source, KafkaSource), "the record says so"
+        waiting = source.waiting(AirflowEnvironment(SparkConnect()))
         print("\n".join(waiting) or "No open transaction keeps records of its topics from being read.")
 
 

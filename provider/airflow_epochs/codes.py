@@ -1346,6 +1346,13 @@ TRANSFORM_RESULT = TRANSFORM.code(
     "Return a dict of DataFrames that are built from the batch, with the names of the sinks as keys. With one sink, "
     "the DataFrame alone is enough. Then clear the failed task.",
 )
+TRANSFORM_COLUMNS = TRANSFORM.code(
+    "EPOCHS-TRANSFORM-COLUMNS",
+    Refused,
+    "The rows that the transform returned for a sink have several columns of one name, or of names that differ in "
+    "upper and lower case only. Spark and Delta take these for one. Nothing was written.",
+    "Give each of the columns another name, or return one of them only. Then clear the failed task.",
+)
 TRANSFORM_NOT_SENT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-NOT-SENT",
     Refused,

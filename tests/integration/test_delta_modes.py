@@ -113,6 +113,15 @@ def test_a_vote_against_a_key_without_a_newest_row_names_records_of_its_rows(
     assert told in (vote.reason or "")
 
 
+def test_a_key_that_is_a_time_only_spark_knows_is_named_in_a_vote_abort(
+    session: Any, world: Environment, table: str
+) -> None:
+    sink = DeltaSink("silver", table, mode="upsert", keys=["at", "day"])
+    row = "(timestamp_micros(9223372036854775807L), date'2026-01-31')"
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, "at, day", row, row), world)
+    assert "is the newest: at='+294247-01-10 04:00:54.775807', day='2026-01-31'." in (vote.reason or "")
+
+
 def test_rows_that_differ_by_a_microsecond_only_are_different(session: Any, world: Environment, table: str) -> None:
     at = "TIMESTAMP '2026-01-01 00:00:00.00000{}'"
     frame = values(session, "id, v, at", f"(1L, 1L, {at.format(1)})", f"(1L, 1L, {at.format(2)})")

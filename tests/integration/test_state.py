@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import DeltaSink, EventTime, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import Run
+from airflow_epochs.model import Marker, Run
 from airflow_epochs.read import state as read_state
 from airflow_epochs.sinks.delta import state_pin
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
@@ -201,6 +202,15 @@ CHANGES = """
 def changes(batch, epoch, state):
     return batch.sparkSession.sql({sql!r})
 """
+DOUBLED = """
+def alike(batch, epoch):
+    return {"lake": batch.selectExpr("1 as n"), "other": batch.selectExpr("1 as n", "2 as N")}
+
+
+def named(batch, epoch):
+    found = alike(batch, epoch)
+    return {**found, "other": found["other"].toDF("n", "m")}
+"""
 WRONG = {
     "select string(null) as page, bigint(1) as n": "rule of state that its key column page is not NULL",
     "select string(X'61FF') as page, bigint(1) as n": "rule of state that column page is UTF-8",
@@ -319,6 +329,60 @@ def test_a_fold_frees_a_state_of_text_that_is_not_utf8_and_keeps_dates_that_only
     arrow = read_state("changes", "seen", ledger_root=lab.ledger_root).to_arrow()
     assert arrow.select(["page", "more"]).to_pylist() == [{"page": "a", "more": "b"}]
     assert arrow["day"].cast(pa.int32()).to_pylist() == [FAR_DAY]
+
+
+def test_a_wrong_change_of_a_key_that_is_a_date_only_spark_knows_is_told(lab: Lab) -> None:
+    schema = "day date, until timestamp, n bigint"
+    row = f"select date_from_unix_date({FAR_DAY}) as day, timestamp'2026-01-0{{}} 00:00:00Z' as until, {{}} as n"
+
+    def one(until: int, n: str = "1L") -> Coordinator:
+        return changing(lab, row.format(until, n), schema, expires="until", keys=["day"])
+
+    with pytest.raises(Refused, match=r"change more than once in this epoch: day=a time of the year 5881580\."):
+        lab.run(one(2, "explode(array(1L, 2L))"))
+    lab.run(one(2))
+    with pytest.raises(Refused, match=r"until is earlier than in an earlier epoch: day='\+5881580-07-11'"):
+        lab.run(one(1))
+    lab.run(one(3))
+    assert lab.rows("seen", "n") == [(1,), (1,)]
+
+
+def test_a_fence_of_a_clustered_state_changes_neither_its_clustering_nor_its_rows(lab: Lab, session: Any) -> None:
+    """Spark puts it, since deltalake does not know clustering."""
+    task = changing(lab, "select 'a' as page, 1L as n")
+    lab.run(task)
+    table = f"delta.`{lab.at('seen')}`"
+    session.sql(f"ALTER TABLE {table} CLUSTER BY (page)").collect()
+    complete, [sink] = task.task.ledger.complete_record(1), task.task.pipeline.sinks
+    assert complete and isinstance(sink, StateTable)
+    env, over = task.task.env, complete.txn
+    fence = replace(over, epoch=2).fence
+    assert sink.fence("changes", [over], fence, env) and sink.last_committed("changes", env) == Marker.of(fence)
+    detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
+    assert (detail["clusteringColumns"], detail["numFiles"]) == (["page"], 1)
+    assert sink.pin(complete.receipts["seen"], "changes", env).version == 2, "the fence"
+    assert lab.rows("seen", "page, n") == [("a", 1)]
+    kept = session.sql(read_state("changes", "seen", ledger_root=lab.ledger_root).sql_spark())
+    kept.write.format("delta").save(lab.at("kept"))
+    beside = lab.beside("beside")
+    beside.folder.mkdir()
+    beside.run(changing(beside, "select 'b' as page, 2L as n", initial=lab.at("kept")))
+    assert sorted(beside.rows("seen", "page, n")) == [("a", 1), ("b", 2)], "a state can go on from its rows"
+
+
+def test_columns_that_spark_takes_for_one_are_refused_until_all_columns_get_names_of_their_own(lab: Lab) -> None:
+    lab.produce((0, "a", 1, 1))
+    (lab.folder / "doubled.py").write_text(DOUBLED)
+
+    def task(function: str) -> Coordinator:
+        sinks = (DeltaSink("lake", lab.at("lake")), DeltaSink("other", lab.at("other")))
+        return lab.task("doubled", function, sinks, None, app=lab.folder / "doubled.py")
+
+    with pytest.raises(Refused, match=r"EPOCHS-TRANSFORM-COLUMNS.* for sink 'other' .* for one: n, N\.") as refused:
+        lab.run(task("alike"))
+    assert refused.value.sink == "other" and "`rows.toDF(…)`" in refused.value.remedy
+    lab.run(task("named"))
+    assert lab.rows("other", "n, m") == [(1, 2)]
 
 
 def test_a_key_of_several_parts_is_refused_before_rows_are_staged(lab: Lab) -> None:

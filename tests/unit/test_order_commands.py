@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from airflow_epochs.coordinator import admin, adopting, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.orders import Restoration
 from airflow_epochs.errors import Corrupt
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import OffsetRange, RestorePoint, Run
 from airflow_epochs.operators import definitions
 from airflow_epochs.sources.kafka import reader
@@ -29,6 +31,8 @@ from tests.support.rebuilt import Found
 from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
+
+WHY = ("--why", "the test says so")
 
 
 class Told(Brokers):
@@ -208,6 +212,31 @@ def test_after_a_takeover_a_command_takes_the_source_of_the_new_dag_before_that_
     admin.take_over(world.ledger, world.name, "new_dag", owner="dag", by=by)
     words = ("epochs", "skip", world.name, "--to-available", "--why", "the test says so")
     assert "Nothing to do" in ordered(world.ledger_root, *words), "the topic with losses is not read any more"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("skip", "--to-available", *WHY),
+        ("rewind", "--to-epoch", "1", *WHY),
+        ("reset-source", "--starting", "earliest", "--source-conn-id", "other", *WHY),
+        ("export-group", "--group", "g", *WHY),
+        ("in-doubt",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_source_that_a_newer_version_has_put_on_record_is_told_to_be_so_by_each_command_that_makes_it(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    opened = world.ledger.open_record(1, 1)
+    assert opened
+    newer = replace(opened, source={**opened.source, "bounds": "novel"})
+    monkeypatch.setattr(Ledger, "open_record", lambda *_: newer)
+    with pytest.raises(SystemExit) as refused:
+        ordered(world.ledger_root, "epochs", words[0], world.name, *words[1:])
+    cause, where, remedy = str(refused.value).split("\n")
+    assert "EPOCHS-LEDGER-TOO-NEW" in cause and "`bounds` is 'novel'" in cause
+    assert where == "Where: pipeline orders" and remedy.startswith("What to do: Upgrade airflow-provider-epochs")
 
 
 @pytest.mark.parametrize(

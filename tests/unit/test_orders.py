@@ -17,8 +17,9 @@ from airflow_epochs.contracts import Before, Environment, Limits, Movable, Move,
 from airflow_epochs.coordinator import admin, order_wording, orders, rewinding, state_tables
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.outlook import Outlook, outlook
+from airflow_epochs.coordinator.outlook import Outcome, Outlook, outlook
 from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.coordinator.read_before import read_in_rows
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
@@ -447,6 +448,42 @@ def test_a_preview_says_that_the_next_epoch_only_brings_tables_back(scenario: Sc
     assert refused.value.code is codes.DRY_RUN_UNSUITABLE
 
 
+def test_an_order_of_an_earlier_version_that_was_left_with_no_table_to_bring_back_reads(scenario: Scenario) -> None:
+    """That version kept the epoch on record when ``adopt-sink`` took the last table out."""
+    at = standing(scenario)
+    there, back = Move(position=at.position(before(scenario))), orders.Restoration(epoch=1, points={})
+    orders.put(scenario.ledger, at, "adopt-sink", ME, there, restoration=back)
+    assert scenario.airflow_run(run(2)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and [r.end - r.start for r in complete.ranges["orders"]] == [2, 2]
+
+
+def test_a_new_sink_that_a_command_lets_begin_lacks_no_rows_and_gets_none_twice(scenario: Scenario) -> None:
+    at = standing(scenario)
+    adoption = orders.Adoption(sink="audit", shown=None, expected=None, lacks=None, is_new=True)
+    there = Move(position=at.position(before(scenario)))
+    order = orders.put(scenario.ledger, at, "adopt-sink", ME, there, adoption=adoption)
+    assert order.command and (order.command.lacks, order.adopted) == ({}, {"audit": None})
+    at = standing(scenario)
+    both = replace(at, newest=replace(at.newest, sinks={**at.newest.sinks, "audit": at.newest.sinks["orders"]}))
+    look = looked(scenario, both, to_offset(scenario, 0, 9))
+    assert look.sinks["audit"] == Outcome() and look.sinks["orders"].lost == look.move.lost != {}
+    assert scenario.with_sinks(*BOTH).airflow_run(run(2)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and complete.adopted_in == {} and complete.receipts.keys() == set(BOTH)
+
+
+def test_a_state_that_a_command_let_begin_has_no_rows_of_the_epochs_before(scenario: Scenario) -> None:
+    assert scenario.airflow_run(run(2)) is None
+    at, first = standing(scenario), scenario.ledger.complete_record(1)
+    assert at.before
+    began = replace(at.before, adopted_in={"hours": 2})
+    at, told = replace(at, before=began), {1: first, 2: began}
+    to = at.position(before(scenario))
+    [spans] = read_in_rows(scenario.ledger, at, to, (), 2, "hours", complete=told.get)
+    assert tuple(spans.values()) == began.ranges["orders"]
+
+
 def test_a_preview_lets_a_state_begin_anew_that_a_command_takes_as_it_is(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -660,3 +697,23 @@ def test_where_rows_ended_is_found_without_reading_the_records_of_all_epochs(
     found = orders.ends_at(scenario.ledger, replace(at, epoch=3_001), shown, last)
     assert found == {("orders", partition): offset for partition, offset in enumerate(first)}
     assert len(read) <= 40
+
+
+def test_where_rows_ended_is_found_in_a_topic_that_was_left_and_came_back(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs 2 and 3 have read it from 5 on, 4 and 5 in another cluster had none of it, and 6 goes on with it at 20."""
+    at, starts = standing(scenario), {2: 5, 3: 6, 6: 20, 7: 30}
+    assert at.before
+    newest = at.before
+
+    def complete(self: Ledger, number: int) -> CompleteRecord | None:
+        start, moved = starts.get(number), max(each for each in (0, 4, 6) if each <= number)
+        found = (OffsetRange(0, start, start + 1),) if start else ()
+        return replace(newest, ranges={"orders": found}, moved_in=moved)
+
+    monkeypatch.setattr(Ledger, "complete_record", complete)
+    now, last = complete(scenario.ledger, 7), Position(ranges={"orders": (OffsetRange(0, 31, 31),)}, state={})
+    for shown, ended in ((0, 5), (1, 5), (2, 6), (3, 7), (4, 20), (5, 20), (6, 21)):
+        at = replace(at, epoch=8, before=now)
+        assert orders.ends_at(scenario.ledger, at, shown, last) == {("orders", 0): ended}, shown

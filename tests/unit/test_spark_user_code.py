@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -259,6 +259,7 @@ class Frame:
     """What a transform takes for a DataFrame here."""
 
     isStreaming: bool = False
+    columns: list[str] = field(default_factory=list)
 
 
 RETURNED = {"orders": Frame(), "later": Frame(isStreaming=True), "audit": None}
@@ -279,6 +280,20 @@ def test_a_sink_staged_again_needs_its_own_frame_and_no_other(
         assert users(result, epoch, sinks, ["orders"]) == {"orders": Frame()}
         with pytest.raises(Refused, match="no DataFrame for sink 'lost'"):
             users({"orders": Frame()}, epoch, ["orders"], ["lost"])
+
+
+@pytest.mark.parametrize("sink", ["orders", "letters"])
+@pytest.mark.parametrize("alike", [["a", "A"], ["Ä", "ä"], ["a", "a"]])
+def test_columns_of_one_name_but_for_upper_and_lower_case_are_refused_for_every_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, alike: list[str]
+) -> None:
+    monkeypatch.setattr(transform, "_is_frame", lambda value: isinstance(value, Frame))
+    write(tmp_path, app="def f(batch, epoch): return batch")
+    epoch, frames = transform.EpochContext.of(PLAN), {"orders": Frame(), "letters": Frame()}
+    with transform.loaded(app(tmp_path)) as users, pytest.raises(Refused) as refused:
+        users({**frames, sink: Frame(columns=["b", *alike, "c"])}, epoch, list(frames), letters="letters")
+    assert refused.value.code is codes.TRANSFORM_COLUMNS and refused.value.sink == sink
+    assert f" for one: {', '.join(alike)}. Nothing was written." in refused.value.what
 
 
 @pytest.mark.parametrize("status", ["", "0", "3", "'no rows today'"])

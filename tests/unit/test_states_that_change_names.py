@@ -19,7 +19,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.outlook import outlook
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import DecisionKind, JsonDict, OpenRecord, PipelineRecord, SinkPlan, StatePin
+from airflow_epochs.model import DecisionKind, JsonDict, OpenRecord, PipelineRecord, SinkPlan, StatePin, adopted_in
 from airflow_epochs.testing import MemorySink, MemorySource, memory_coordinator, memory_ledger
 from tests.support.environment import Environment
 from tests.support.records import complete, decision, open_record, rebuilt_to, receipt, txn
@@ -150,10 +150,26 @@ def test_the_receipts_tell_of_a_state_where_the_open_record_is_gone_as_after_a_r
     assert pinned(rebuilt, made("renamed")) == ["renamed"]
 
 
-def test_a_plain_sink_that_is_typed_as_a_new_state_is_still_backfilled(ledger: Ledger) -> None:
+def test_a_users_own_sink_whose_receipt_tells_of_some_state_is_no_state(ledger: Ledger, made: Made) -> None:
+    opened = ledger.open_record(1, 1)
+    assert opened
+    stateless = memory_ledger("p")
+    stateless.put(replace(opened, state={}))
+    own = {"own": replace(receipt(), sink="own", detail={"state": "warm"})}
+    stateless.put(replace(complete(), markers={"a": txn(), "own": txn()}, receipts=own))
+    assert pinned(stateless, made("first")) == ["first"], "no state has left the DAG"
+
+
+def test_a_plain_sink_that_is_typed_as_a_new_state_lacks_nothing_and_is_still_backfilled(
+    ledger: Ledger, made: Made
+) -> None:
     assert "For a sink of another kind, the command changes nothing." in (adopted(ledger, "fresh") or "")
     order, before = ledger.view(2).open, ledger.complete_record(1)
-    assert order and before and "fresh" in order.adopted
+    assert order and order.command and before and "fresh" in order.adopted
+    assert order.command.lacks == {}, "it never promised a row"
+    plain, state = opened_with(epoch=2), opened_with(made("fresh"), epoch=2)
+    assert adopted_in(replace(plain, adopted=order.adopted), before, ("a", "fresh")) == {}
+    assert adopted_in(replace(state, adopted=order.adopted), before, ("a", "fresh")) == {"fresh": 2}
     assert opening.known(before, order.adopted) == {"a", "open"}
     waived = replace(before, waived=("late",))
     assert "late" in opening.known(waived, {"late": None}), "it was a sink of epoch 1"

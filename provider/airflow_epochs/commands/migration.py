@@ -28,6 +28,7 @@ from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.definitions import Definition
+from airflow_epochs.sources import on_record
 from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of, unread_partitions
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.checkpoint import StreamCheckpoint, read_checkpoint, require_empty, write_checkpoint
@@ -318,7 +319,9 @@ def _of_kafka(spec: JsonDict) -> KafkaSource:
             "for pipelines that read from Kafka only. Nothing was changed.",
             code=codes.SOURCE_NOT_MOVABLE,
         )
-    return KafkaSource.from_spec(spec)
+    source = on_record(spec)
+    assert isinstance(source, KafkaSource), "its kind says so"
+    return source
 
 
 def _adopt(found: Definition, attempt: int, name: str, by: Account, move: Move) -> None:

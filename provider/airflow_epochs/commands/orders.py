@@ -35,7 +35,7 @@ from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import REWIND, JsonDict, described_epochs
 from airflow_epochs.operators import definitions
-from airflow_epochs.sources import from_spec, on_record
+from airflow_epochs.sources import on_record
 from airflow_epochs.spark.runners import SparkConnect
 
 _TOPIC = Arg(("--topic",), action="append", help="A topic; may be repeated. Default: all topics")
@@ -229,7 +229,7 @@ def _order(
     by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        source = from_spec(_source_spec(args, ledger, at), args.source_conn_id)
+        source = on_record(_source_spec(args, ledger, at), args.source_conn_id)
         move, restoration = moved(source, at), restored(at)
     anew = plans_anew and at.is_aborted and not move.moves
     if rewinding.is_nothing(at, move, restoration) and not anew:
@@ -265,10 +265,10 @@ def _adopted(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) ->
 
 
 def _taken(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
-    if adoption.lacks is None:
-        return _taken_back(at, adoption)
     if adoption.is_new:
         return _new_state(at, adoption)
+    if adoption.lacks is None:
+        return _taken_back(at, adoption)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
     expected = f"the ledger expects epoch {adoption.expected.epoch}" if adoption.expected else "it never got one"
     return [

@@ -12,7 +12,7 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, JsonDict, Marker, OpenRecord, Receipt, Run, agree, moved_in
+from airflow_epochs.model import CompleteRecord, JsonDict, Marker, OpenRecord, Receipt, Run, adopted_in, agree, moved_in
 
 log = secrecy.logger(__name__)
 
@@ -89,10 +89,7 @@ def completion(
             *commands_obeyed(task.ledger, opened),
             *code_changes.obeyed(task.ledger, opened, code, before),
         ),
-        adopted_in={
-            **(before.adopted_in if before else {}),
-            **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
-        },
+        adopted_in=adopted_in(opened, before, receipts),
         code=code,
         backlog=opened.backlog,
     )

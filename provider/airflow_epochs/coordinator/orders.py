@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
@@ -101,7 +102,7 @@ class Standing:
 
     def has_had(self, name: str) -> bool:
         """Whether an epoch was completed with a sink of this name, be it that the sink was waived."""
-        return self.recorded(name) is not None or self.lacks_all(name)
+        return self.before is not None and self.before.has_had(name)
 
     @property
     def is_aborted(self) -> bool:
@@ -274,9 +275,10 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
 def ends_at(ledger: Ledger, at: Standing, number: int, last: Position) -> dict[tuple[str, int], int]:
     """As ``ends_after``, of the partitions of ``last``, whatever commands have done since. 0: before all epochs.
 
-    Reads few records: all epochs behind the first one that has a partition have it, too.
+    Reads few records: between two moves, all epochs behind the first one that has a partition have it, too. A move to
+    another cluster forgets topics, and a later one may bring them back.
     """
-    ends, later = ends_of(_ranges_of(ledger, number, last)), range(number + 1, at.epoch)
+    ends, later = ends_of(_ranges_of(ledger, number, last)), _stretches(ledger, at, number)
     starts = cache(lambda epoch: starts_of(_ranges_of(ledger, epoch, last)))
     found = {each: ends[each] if each in ends else _began(each, later, starts) for each in ends_of(last.ranges)}
     return {partition: offset for partition, offset in found.items() if offset is not None}
@@ -287,25 +289,38 @@ def _ranges_of(ledger: Ledger, epoch: int, last: Position) -> Ranges:
     return Position.of(record).named_as_in(last) if record else {}
 
 
+def _stretches(ledger: Ledger, at: Standing, number: int) -> list[range]:
+    """The epochs behind ``number``, oldest first, cut where a command moved the input."""
+    cuts = [at.epoch, *(epoch for epoch, _ in _moves(ledger, at.before, number)), number + 1]
+    return [range(first, end) for first, end in pairwise(reversed(cuts))]
+
+
 def _began(
-    partition: tuple[str, int], epochs: range, starts: Callable[[int], Mapping[tuple[str, int], int]]
+    partition: tuple[str, int], stretches: Sequence[range], starts: Callable[[int], Mapping[tuple[str, int], int]]
 ) -> int | None:
     """Where the first of the epochs that has the partition began in it; None if none has it."""
-    first = bisect_left(epochs, True, key=lambda epoch: partition in starts(epoch))
-    return starts(epochs[first])[partition] if first < len(epochs) else None
+    for epochs in stretches:
+        first = bisect_left(epochs, True, key=lambda epoch: partition in starts(epoch))
+        if first < len(epochs):
+            return starts(epochs[first])[partition]
+    return None
+
+
+def _moves(ledger: Ledger, before: CompleteRecord | None, number: int) -> Iterator[tuple[int, CompleteRecord | None]]:
+    """The epochs behind ``number`` whose input a command moved, newest first, with their records."""
+    while before and before.moved_in > number:
+        yield before.moved_in, ledger.complete_record(before.moved_in)
+        before = ledger.complete_record(before.moved_in - 1)
 
 
 def _require_same_topics(ledger: Ledger, at: Standing, before: CompleteRecord, number: int) -> None:
     """Raise Refused if a command has put other topics in the place of those, or will with the next epoch."""
     if at.order and _leaves_topics(commands_obeyed(ledger, at.order)):
         raise _other_topics(at, number, f"moves the pipeline to other topics in epoch {at.epoch}", "Name")
-    moved = before.moved_in
-    while moved > number:
-        record, earlier = ledger.complete_record(moved), ledger.complete_record(moved - 1)
+    for moved, record in _moves(ledger, before, number):
         if record and _leaves_topics(record.commands):
             what = f"moved the pipeline to other topics in epoch {moved}"
             raise _other_topics(at, number, what, f"Name epoch {moved} or a later one,")
-        moved = earlier.moved_in if earlier else 0
 
 
 def _leaves_topics(commands: Sequence[Command]) -> bool:
@@ -387,9 +402,9 @@ class Adoption:
         expected: The transaction that the last complete epoch expects it to show. None: it was waived in its first
             epoch, and in all since.
         lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
-            None: it lacks none any more, and an earlier ``adopt-sink``, which the next epoch would obey, is taken back.
+            None: it lacks none.
         is_state: Whether it is a state table.
-        is_new: Whether no epoch was completed with a sink of this name.
+        is_new: Whether no epoch was completed with a sink of this name: it simply begins.
     """
 
     sink: str
@@ -399,10 +414,15 @@ class Adoption:
     is_state: bool = False
     is_new: bool = False
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether the sink lacks none any more, so that an earlier ``adopt-sink`` is not obeyed."""
+        return self.lacks is None and not self.is_new
+
     def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
         """``adopted``, as in ``OpenRecord``, by this command too."""
         others = {name: shown for name, shown in adopted.items() if name != self.sink}
-        return others if self.lacks is None else {**others, self.sink: str(self.shown) if self.shown else None}
+        return others if self.takes_back else {**others, self.sink: str(self.shown) if self.shown else None}
 
 
 def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False) -> Adoption | None:
@@ -425,7 +445,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             rows.
     """
     if new_table and not at.has_had(name) and at.before and state_tables.of_epoch(ledger, at.before):
-        return None if name in at.adopted else _new_state(at, name)
+        return None if name in at.adopted else _new_state(name)
     sink = _known(ledger, at, name, new_table=new_table)
     is_state = _is_state(_describing(ledger, at, name), name)
     found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else None
@@ -461,9 +481,9 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last), is_state=is_state)
 
 
-def _new_state(at: Standing, name: str) -> Adoption:
+def _new_state(name: str) -> Adoption:
     """A state that begins empty although it may take the place of another one, which ``open`` would refuse."""
-    return Adoption(sink=name, shown=None, expected=None, lacks=(1, at.epoch - 1), is_state=True, is_new=True)
+    return Adoption(sink=name, shown=None, expected=None, lacks=None, is_state=True, is_new=True)
 
 
 def _without_rows(at: Standing, name: str) -> Adoption:

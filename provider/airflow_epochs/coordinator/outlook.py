@@ -92,7 +92,10 @@ def outlook(
     back = restoration or ordered_restoration(at, adoption)
     adopted = adoption.onto(at.adopted) if adoption else at.adopted
     names = sorted(at.newest.sinks.keys() | back.points.keys())
-    sinks = {name: counting.outcome(_last_shown(at, name, back, adopted), name) for name in names}
+    sinks = {
+        name: counting.outcome(_last_shown(at, name, back, adopted), name) if _goes_on(at, name, adopted) else Outcome()
+        for name in names
+    }
     reading, again, moved = counting.outcome(at.epoch - 1), counting.again(), counting.moved_from(at.position(source))
     lost = reduce(added, (each.lost for each in sinks.values()), reading.lost)
     if back.points == ordered_restoration(at).points:
@@ -111,6 +114,11 @@ def outlook(
 def _left_out(source: object, position: Position) -> tuple[str, ...]:
     """The topics of the position that the source no longer reads."""
     return tuple(filter(source.leaves_out, position.ranges)) if isinstance(source, LeavingOut) else ()
+
+
+def _goes_on(at: Standing, name: str, adopted: Mapping[str, str | None]) -> bool:
+    """No, if a command says of a sink that it begins: then it lacks no rows, and gets none twice."""
+    return name not in adopted or at.has_had(name)
 
 
 def _last_shown(at: Standing, name: str, back: Restoration, adopted: Mapping[str, str | None]) -> int:

@@ -45,7 +45,7 @@ def read_in_rows(
         newest = last if last.txn.epoch <= upto else complete(upto)
         if number <= upto and newest:
             yield _read_since(first, newest, to, gone)
-            upto = _shown_then(ledger, first, sink) if first and sink else upto
+            upto = _shown_then(ledger, first, complete(number - 1), sink) if first and sink else upto
         gone |= left_by(first.commands) if first else set()
         last = complete(number - 1)
 
@@ -56,11 +56,17 @@ def _read_since(first: CompleteRecord | None, newest: CompleteRecord, to: Positi
     return {key: OffsetRange(key[1], begins.get(key, 0), end) for key, end in ends.items() if key[0] not in gone}
 
 
-def _shown_then(ledger: Ledger, record: CompleteRecord, sink: str) -> int:
-    """The newest epoch before this one whose rows the sink has shown since. If that record is pruned, nobody knows."""
+def _shown_then(ledger: Ledger, record: CompleteRecord, before: CompleteRecord | None, sink: str) -> int:
+    """The newest epoch before this one whose rows the sink has shown since. If that record is pruned, nobody knows.
+
+    ``before``: the record of the epoch before this one.
+    """
     epoch, lacks = record.txn.epoch, [each.lacks[sink] for each in record.commands if sink in each.lacks]
-    if lacks and record.adopted_in.get(sink) == epoch:
-        return lacks[-1][0] - 1
+    if record.adopted_in.get(sink) == epoch:
+        if lacks:
+            return lacks[-1][0] - 1
+        if before and not before.has_had(sink):
+            return 0  # a state that began then
     opened = ledger.open_record(epoch, record.txn.attempt) if _went_back(record, sink) else None
     return opened.restored_to if opened else epoch - 1
 

@@ -103,10 +103,13 @@ def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mappi
 
 
 def of_epoch(ledger: Ledger, complete: CompleteRecord) -> frozenset[str]:
-    """The states of a complete epoch. A rebuilt one has no open record, but receipts that tell."""
-    opened = ledger.open_record(complete.txn.epoch, complete.txn.attempt)
-    by_receipts = (name for name, receipt in complete.receipts.items() if "state" in receipt.detail)
-    return frozenset(opened.state if opened else ()).union(by_receipts)
+    """The states of a complete epoch.
+
+    A rebuilt one has no open record, but receipts that tell; of a user's own sink they may have anything in them.
+    """
+    if opened := ledger.open_record(complete.txn.epoch, complete.txn.attempt):
+        return frozenset(opened.state)
+    return frozenset(name for name, receipt in complete.receipts.items() if "state" in receipt.detail)
 
 
 def _initials(ledger: Ledger, before: CompleteRecord, states: Sequence[str]) -> set[str | None]:

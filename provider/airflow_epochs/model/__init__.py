@@ -28,7 +28,15 @@ from __future__ import annotations
 from airflow_epochs.model.attempt import DecisionRecord, OpenRecord, RestagedRecord, SinkPlan, StatePin, TryRecord
 from airflow_epochs.model.checkpoint import Checkpoint
 from airflow_epochs.model.command import ACKNOWLEDGE_CODE, REWIND, Command, RestorePoint
-from airflow_epochs.model.completion import RAN_AS, CompleteRecord, Receipt, RunIndex, WaivedRecord, moved_in
+from airflow_epochs.model.completion import (
+    RAN_AS,
+    CompleteRecord,
+    Receipt,
+    RunIndex,
+    WaivedRecord,
+    adopted_in,
+    moved_in,
+)
 from airflow_epochs.model.dry_run import DryRunRecord
 from airflow_epochs.model.event_times import EventTimes, PartitionTime, Watermarks
 from airflow_epochs.model.marker import (
@@ -128,6 +136,7 @@ __all__ = [
     "WaivedRecord",
     "Watermarks",
     "added",
+    "adopted_in",
     "agree",
     "attempt_fields",
     "compare",

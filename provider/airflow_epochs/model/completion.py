@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from airflow_epochs.model.attempt import OpenRecord
@@ -70,6 +71,7 @@ class CompleteRecord:
         commands: The commands that this epoch obeyed, oldest first. If its code was acknowledged, that comes last.
         code: The transform that made the rows, as in ``OpenRecord``.
         adopted_in: Sink -> the newest epoch that took it as it was: versions of earlier epochs may be of another table.
+            Also the states that a command let begin then, and no other sink that was new.
         backlog: As in ``OpenRecord``.
     """
 
@@ -109,11 +111,25 @@ class CompleteRecord:
         rewinds = [each for each in self.commands if each.name == REWIND]
         return bool(rewinds and rewinds[-1].restores)
 
+    def has_had(self, sink: str) -> bool:
+        """Whether this epoch, or one before, had a sink of this name, be it that the sink was waived."""
+        return sink in self.markers or sink in self.waived
+
     def may_show(self, sink: str) -> list[str]:
         """The waived transactions that a waived sink may have committed late, newest first; none for other sinks."""
         if sink not in self.waived:
             return []
         return list(reversed(self.waived_ids.get(sink) or (self.txn_id,)))
+
+
+def adopted_in(opened: OpenRecord, before: CompleteRecord | None, sinks: Collection[str]) -> dict[str, int]:
+    """``CompleteRecord.adopted_in`` of the epoch that ``opened`` opened, if ``sinks`` have shown it.
+
+    ``adopt-sink`` may have named a sink that is new, and no state: that one has simply begun.
+    """
+    begun = {sink for sink in opened.adopted if before and not before.has_had(sink)} - opened.state.keys()
+    taken = (opened.adopted.keys() & set(sinks)) - begun
+    return {**(before.adopted_in if before else {}), **dict.fromkeys(sorted(taken), opened.txn.epoch)}
 
 
 def moved_in(opened: OpenRecord, before: CompleteRecord | None) -> int:

@@ -99,19 +99,24 @@ def _plain(value: pa.Array) -> Any:
 
 def _shown(value: pa.Array) -> str:
     """The only value of an array, for people, in few characters."""
-    import pyarrow as pa
-
-    try:
-        text = repr(value.to_pylist()[0])
-    except UnicodeDecodeError:
-        is_text = pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
-        text = repr(value.cast(pa.binary()).to_pylist()[0]) if is_text else "(bytes that are not text)"
-    except (ValueError, OverflowError):
-        text = _year_of(value)
+    text = told(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
-def _year_of(value: pa.Array) -> str:
+def told(value: pa.Array | pa.ChunkedArray) -> str:
+    """The only value of an array, for people. Python knows the years 1 to 9999 only, and Spark others too."""
+    import pyarrow as pa
+
+    try:
+        return repr(value.to_pylist()[0])
+    except UnicodeDecodeError:
+        is_text = pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
+        return repr(value.cast(pa.binary()).to_pylist()[0]) if is_text else "(bytes that are not text)"
+    except (ValueError, OverflowError):
+        return _year_of(value)
+
+
+def _year_of(value: pa.Array | pa.ChunkedArray) -> str:
     import pyarrow as pa
 
     if pa.types.is_date(value.type):

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict
 
 
-def on_record(spec: JsonDict) -> Movable:
-    """The source that the ledger describes.
+def on_record(spec: JsonDict, conn_id: str | None = None) -> Movable:
+    """The source that the ledger describes, perhaps with another connection.
 
     Raises:
         Refused: As ``from_spec``. Or this version cannot make it: a newer one described it, or the record is damaged.
     """
     try:
-        return from_spec(spec)
+        return from_spec(spec, conn_id)
     except EpochError:
         raise
     except RAISED_BY_USERS as error:  # a damaged record may raise anything

@@ -22,7 +22,7 @@ from airflow_epochs.coordinator.rebuilding.transaction import (
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import located
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import TransactionId
+from airflow_epochs.model import TransactionId, adopted_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,5 +119,6 @@ def _carried(ledger: Ledger, newest: int, today: frozenset[str]) -> dict[str, st
 def _adopted_in(ledger: Ledger, newest: int, txn: TransactionId) -> dict[str, int]:
     """What the newest completion record tells, and what commands asked of the transaction's own attempt."""
     before, opened = ledger.complete_record(newest), ledger.open_record(txn.epoch, txn.attempt)
-    asked = opened.adopted if opened and opened.txn == txn else {}
-    return {**(before.adopted_in if before else {}), **dict.fromkeys(asked, txn.epoch)}
+    if opened and opened.txn == txn:
+        return adopted_in(opened, before, opened.adopted)
+    return dict(before.adopted_in) if before else {}

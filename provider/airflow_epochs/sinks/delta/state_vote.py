@@ -13,6 +13,7 @@ from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
+from airflow_epochs.sinks.row_flaws import told
 from airflow_epochs.staged.staging import Staging, read_staging
 
 if TYPE_CHECKING:
@@ -74,4 +75,6 @@ def _repeated(keys: pa.Table | None) -> list[str]:
     names = keys.column_names
     counted = keys.append_column(_TIMES, [range(keys.num_rows)]).group_by(names).aggregate([(_TIMES, "count")])
     several = counted.filter(pc.greater(counted[f"{_TIMES}_count"], 1)).select(names).slice(0, SHOWN_MAX)
-    return [", ".join(f"{name}={value!r}" for name, value in row.items()) for row in several.to_pylist()]
+    return [
+        ", ".join(f"{name}={told(several[name].slice(row, 1))}" for name in names) for row in range(several.num_rows)
+    ]

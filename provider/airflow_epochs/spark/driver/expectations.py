@@ -92,7 +92,7 @@ def _broken_rows(frame: DataFrame, rules: Rules, found: dict[str, Any]) -> Itera
 def _shown(frame: DataFrame, rule: ExpectedRows) -> str:
     if not rule.show:
         return ""
-    rows = frame.where(_breaks(rule)).select(*map(quoted, rule.show)).limit(keys.SHOWN_MAX).collect()
+    rows = keys.collected(frame.where(_breaks(rule)).select(*map(quoted, rule.show)).limit(keys.SHOWN_MAX))
     return f", for example {keys.shown(rows, lambda value: _short(repr(value), VALUE_LENGTH_MAX))}"
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -287,7 +288,20 @@ class LoadedTransform:
                 raise self._wrong(f"{_describe(frame)} for sink {name!r}", sinks)
             if frame.isStreaming:
                 raise self._wrong(f"a streaming DataFrame for sink {name!r}", sinks)
+            if alike := _alike(frame.columns):
+                raise self._ambiguous(alike, name)
         return {name: result[name] for name in needed}
+
+    def _ambiguous(self, columns: list[str], sink: str) -> Refused:
+        return Refused(
+            f"The transform {self.name} in {self.path} returned columns for sink {sink!r} that Spark and Delta take "
+            f"for one: {', '.join(columns)}. Nothing was written.",
+            code=codes.TRANSFORM_COLUMNS,
+            remedy=f"Give each of these columns another name in {self.path}, or return one of them only. "
+            "`rows.toDF(…)` gives new names to all columns in their order, also to such ones. Then clear the failed "
+            "task.",
+            sink=sink,
+        )
 
     def _wrong(self, what: str, sinks: list[str]) -> Refused:
         wanted = ", ".join(repr(name) for name in sinks)
@@ -304,6 +318,12 @@ def _is_frame(value: object) -> bool:
     from pyspark.sql import DataFrame
 
     return isinstance(value, DataFrame)
+
+
+def _alike(columns: list[str]) -> list[str]:
+    """The columns whose names are equal but for upper and lower case."""
+    times = Counter(name.lower() for name in columns)
+    return [name for name in columns if times[name.lower()] > 1]
 
 
 def _describe(value: object) -> str:

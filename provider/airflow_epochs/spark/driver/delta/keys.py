@@ -6,6 +6,7 @@ columns in question from the staged files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from airflow_epochs.transforms.parsed import ORIGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql.types import StructField
 
 SHOWN_MAX = 5
 """How many rows a message shows."""
@@ -29,9 +31,9 @@ def problem(rows: DataFrame, how: How) -> str | None:
     """Why these rows have no clear newest row per key, naming some of the keys; None if they have."""
     keys, sequence = list(how.keys), how.sequence_by
     named = [*keys, sequence] if sequence else keys
-    if not _counted(rows, named).where(f"{_TIMES} > 1 OR {_any_null(named)}").limit(1).collect():
+    if not _counted(rows, named).where(f"{_TIMES} > 1 OR {_any_null(named)}").select(_TIMES).limit(1).collect():
         return None  # the rows of most epochs need no other query
-    if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
+    if nulls := collected(rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX)):
         return f"Some rows have NULL in {' or '.join(named)}: {shown(nulls)}."
     if sequence is None:
         repeated = _traced(rows, _counted(rows, keys).where(f"{_TIMES} > 1").select(*map(column, keys)))
@@ -62,17 +64,14 @@ def _traced(rows: DataFrame, found: DataFrame) -> list[Row]:
     from pyspark.sql import functions as F
 
     some, record = found.limit(SHOWN_MAX), _record_in(rows)
-    traced: list[Row]
     if record is None:
-        traced = some.collect()
-        return traced
+        return collected(some)
     names = some.columns
     other = [f"{_NEWEST}_{number}" for number in range(len(names))]
     same = [column(name).eqNullSafe(F.col(each)) for name, each in zip(names, other, strict=True)]
     records = F.slice(F.sort_array(F.collect_set(record)), 1, RECORDS_MAX)
     joined = rows.join(some.toDF(*other), same).groupBy(*map(F.col, other)).agg(records)
-    traced = joined.toDF(*names, "records").collect()
-    return traced
+    return collected(joined.toDF(*names, "records"))
 
 
 def _record_in(rows: DataFrame) -> Column | None:
@@ -164,6 +163,25 @@ def column(name: str) -> Column:
 
 def _any_null(names: list[str]) -> str:
     return " OR ".join(f"{quoted(name)} IS NULL" for name in names)
+
+
+def collected(some: DataFrame) -> list[Row]:
+    """The rows, for ``shown``: with dates and times as texts if one is outside of the years 1 to 9999.
+
+    Python knows no others.
+    """
+    found: list[Row]
+    try:
+        found = some.collect()
+    except (ValueError, OverflowError):
+        found = some.select(*map(_with_times_as_text, some.schema.fields)).collect()
+    return found
+
+
+def _with_times_as_text(field: StructField) -> Column:
+    value = column(field.name)
+    has_times = re.search("date|timestamp", field.dataType.simpleString())
+    return value.cast("string").alias(field.name) if has_times else value
 
 
 def shown(rows: Iterable[Row], told: Callable[[object], str] = repr) -> str:

@@ -23,7 +23,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused, first_line
 from airflow_epochs.spark.driver.delta import jobs, session, staged, table_rules
 from airflow_epochs.spark.driver.delta.files import rows_in
-from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
+from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, collected, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.schema import retyped
 from airflow_epochs.spark.driver.delta.spelling import for_spark
@@ -229,7 +229,7 @@ def _fallen(spark: SparkSession, before: DataFrame, place: str, read: StateRead)
     touched = before.join(now.select(*keys), list(read.keys), "left_semi")
     last = newest(touched, read.keys).where(f"not {DELETED}")
     earlier = last.select(*keys, _until(read.expires).alias(_NEWEST))
-    fallen = earlier.join(now, list(read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys).limit(SHOWN_MAX).collect()
+    fallen = collected(earlier.join(now, list(read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys).limit(SHOWN_MAX))
     return f"For some keys {read.expires} is earlier than in an earlier epoch: {shown(fallen)}." if fallen else None
 
 
