@@ -25,7 +25,7 @@ def upserts(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:
     """The clicks for each upsert, in a pipeline without event time."""
     parsed = F.from_json(F.col("value").cast("string"), "page string, n bigint, ts timestamp")
     rows = batch.select(parsed.alias("o")).select("o.page", "o.n", F.unix_seconds("o.ts").alias("nth"))
-    return dict.fromkeys(("plain", "ordered", "db_plain", "db_ordered"), rows)
+    return dict.fromkeys(("ordered", "db_plain", "db_ordered"), rows)
 
 
 def copied_upserts(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:

@@ -177,6 +177,7 @@ def with_letters_in_a_backfill(lab: Lab, db: Db) -> Run:
 NOT_BAD: Any = {"database": [expect("note <> 'bad'", otherwise="quarantine")]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rules", "reason", "letters"),
     [
@@ -260,6 +261,7 @@ def test_rows_that_are_lost_after_the_decision_are_staged_again_as_they_were(lab
     assert taken(lab, db)["database"] == list("ah")
 
 
+@pytest.mark.long
 def test_without_dead_letters_the_epoch_is_aborted_as_before(lab: Lab, db: Db) -> None:
     sent(lab, [RECORDS[0], RECORDS[1]])
     with pytest.raises(Refused, match="NUL character"):

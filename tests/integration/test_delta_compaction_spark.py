@@ -59,7 +59,7 @@ def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_valu
     assert len(by_duckdb) == len(rows_by_duckdb(table)) == 12
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("int96", [True, False])
 def test_dates_that_spark_wrote_in_the_calendar_of_old_stay_what_they_are(
     session: Any, table: Path, int96: bool

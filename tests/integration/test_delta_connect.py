@@ -115,7 +115,7 @@ def test_an_empty_epoch_of_spark_moves_the_marker(session: Any, world: Environme
     assert sink.last_committed("orders", world) == Marker.of(second)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rows", "names"),
     [

@@ -119,6 +119,7 @@ def test_a_key_that_another_sink_deletes_during_a_commit_stays_deleted(
     assert ours.sink.commit(attempt, staged, world) == receipt
 
 
+@pytest.mark.long
 def test_a_commit_that_died_before_it_looked_for_deletions_again_looks_when_it_is_repeated(
     session: Any,
     world: Environment,
@@ -192,6 +193,7 @@ def test_a_row_is_not_removed_after_a_commit_while_rows_beside_it_would_move_to_
     assert hours_seen(table) == [(2, SECOND)]
 
 
+@pytest.mark.long
 def test_a_table_that_another_sink_creates_during_a_first_commit_has_each_key_once(
     session: Any, world: Environment, table: str, theirs: Epochs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

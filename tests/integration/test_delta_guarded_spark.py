@@ -46,7 +46,7 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_what_spark_takes_away_is_told_and_what_it_corrects_is_not(
     session: Any, world: Environment, tmp_path: Path, statement: str

@@ -94,6 +94,7 @@ def test_rows_of_a_key_without_a_newest_one_are_a_vote_abort_that_names_the_key(
     assert names in (vote.reason or "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "columns", "told"),
     [
@@ -388,6 +389,7 @@ def test_a_table_without_the_sequence_is_a_vote_abort_even_if_columns_may_be_add
 # -- partition columns -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [{}, {"commit": "spark"}, {"mode": "overwrite"}],
@@ -401,7 +403,7 @@ def test_rows_without_a_partition_column_are_a_vote_abort_that_names_the_column(
     assert "column 'day' partitions the table and is missing in the rows" in (vote.reason or "")
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "overwrite"}], ids=["append", "overwrite"])
 def test_an_epoch_that_was_decided_without_a_partition_column_goes_into_the_partition_of_null(
     session: Any, world: Environment, table: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -516,7 +518,7 @@ def updating(assignment: str) -> dict[str, Any]:
     return {"mode": "merge", "keys": ["id"], "merge": f"WHEN MATCHED THEN UPDATE SET {assignment}"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "types", "rule", "given", "told", "corrected"),
     [
@@ -561,6 +563,7 @@ def refused_commit(sink: DeltaSink, attempt: SinkAttempt, staged: Staged, world:
     return caught.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", [ADDED, pytest.param(updating("t.v = s.v"), marks=pytest.mark.long)], ids=["upsert", "merge"]
 )
@@ -688,7 +691,7 @@ def test_columns_are_added_where_that_is_asked_for(
     assert sorted(shown_by_others(table), key=repr) == expected
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -723,7 +726,7 @@ def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: Enviro
     assert shown(session, named) == [*kept, (1, "b", "new")]
 
 
-@pytest.mark.few(2)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -752,7 +755,7 @@ def test_a_server_that_adds_columns_by_itself_adds_none_unasked(
     assert [field.name for field in DeltaTable(table).schema().fields] == ["id", "v"]
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -79,6 +79,7 @@ def test_an_hour_that_the_table_computes_and_that_comes_twice_is_no_partition_un
     assert hours_seen(table) == [(2, SECOND)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", [{}, {"commit": "spark"}], ids=str)
 def test_instants_in_partition_columns_are_in_utc_in_the_log_whatever_the_server_is_set_up_to_write(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -149,6 +150,7 @@ def test_a_merge_of_other_rows_beside_an_hour_that_comes_twice_is_committed_in_a
     assert found == [(0, FIRST, 5), (1, SECOND, 0), (2, SECOND, 0), (3, None, 5)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [BY_ID, pytest.param(ADD, marks=pytest.mark.long)], ids=["upsert", "add"])
 def test_a_merge_that_would_move_rows_only_at_its_commit_stops_until_the_zone_is_utc(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -176,7 +178,7 @@ COMMITS: list[Any] = [
 ]
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", COMMITS, ids=str)
 def test_rows_staged_in_utc_are_not_committed_in_a_zone_that_has_their_hour_twice(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -193,6 +195,7 @@ def test_rows_staged_in_utc_are_not_committed_in_a_zone_that_has_their_hour_twic
     assert hours_seen(table) == [(2, SECOND)]
 
 
+@pytest.mark.long
 def test_rows_of_an_hour_that_comes_twice_are_not_committed_to_a_table_that_is_partitioned_by_it_since_the_vote(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -259,7 +262,7 @@ def test_an_hour_that_comes_twice_stays_as_it_is_in_a_table_of_a_catalog(
     assert hours_seen(table) == [*FILLED, (4, SECOND)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [
@@ -311,6 +314,7 @@ def test_an_empty_text_in_a_partition_column_that_must_not_be_null_is_a_vote_abo
     assert shown_by_others(table) == [(1, "DE")]
 
 
+@pytest.mark.long
 def test_a_check_of_an_empty_text_in_a_partition_column_is_that_of_null(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -389,6 +393,7 @@ def test_a_date_that_others_do_not_know_is_refused_in_every_column_but_of_a_row_
     assert DeltaTable(table).to_pyarrow_table()["id"].to_pylist() == [3]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("partition_by", [[], ["day"]], ids=str)
 def test_rows_that_an_earlier_version_has_promised_are_staged_again_whatever_their_dates(
     session: Any, world: Environment, table: str, partition_by: list[str]

@@ -33,6 +33,7 @@ def rewrite_log(place: str, pattern: str, by: str) -> None:
     (entry.parent / f".{entry.name}.crc").unlink()  # Hadoop's checksum
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("query", [EVERY_TYPE, f"SELECT * FROM ({EVERY_TYPE}) WHERE false"], ids=["rows", "no rows"])
 def test_staged_rows_are_read_back_without_the_state_of_their_table(
     session: Any, world: Environment, table: str, query: str
@@ -56,6 +57,7 @@ def test_staged_rows_are_read_back_from_every_place(
     assert sorted(row.id for row in staged.rows(session, place).collect()) == [0, 1, 2, 3]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("query", "options"),
     [

@@ -163,6 +163,7 @@ def fill(session: Any, lab: TableLab, *ids: int) -> None:
         sql(session, lab, f"INSERT INTO t (id, at) VALUES ({id_}, TIMESTAMP'2026-01-0{id_} 12:00:00Z')")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("changes", [pytest.param("appends", marks=pytest.mark.long), "feed"])
 @pytest.mark.parametrize("transform", ["days", "copied"])
 def test_how_a_table_fills_its_columns_is_no_rule_of_the_sinks_table(
@@ -318,6 +319,7 @@ def test_a_log_that_was_checkpointed_and_cleaned_up_behind_the_pipeline_loses_no
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_table_with_a_day_that_only_spark_knows_is_read_after_the_statement_that_the_error_names(
     lab: TableLab, session: Any
 ) -> None:

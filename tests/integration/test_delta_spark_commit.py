@@ -290,7 +290,7 @@ def test_the_targets_rules_hold_while_staging_for_spark(
         assert ids(session, table) == [1]
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "overwrite"}], ids=str)
 def test_rows_without_a_struct_that_has_a_required_field_are_a_vote_abort(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -343,7 +343,7 @@ def test_a_text_inside_a_value_that_is_longer_than_the_table_allows_is_a_vote_ab
     assert ids(session, table) == seen_by_duckdb(table) == [1]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mode", "check", "n", "names"),
     [
@@ -373,6 +373,7 @@ def test_rules_about_columns_that_the_rows_lack_hold_as_they_will_in_the_table(
         assert [(row.id, row.twice) for row in session.read.format("delta").load(table).collect()] == [(1, 10)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
 def test_a_value_that_the_table_computes_and_does_not_take_is_a_vote_abort(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -396,7 +397,7 @@ def test_an_empty_text_that_the_table_computes_for_a_partition_is_null_for_its_r
     assert "NOT NULL constraint of column country" in (vote.reason or "")
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "overwrite"}], ids=str)
 def test_rows_may_lack_what_the_table_computes_its_columns_from(
     session: Any, world: Environment, table: str, how: dict[str, Any]
@@ -519,6 +520,7 @@ def test_columns_added_after_the_vote_do_not_hinder_the_commit(session: Any, wor
     assert ids(session, table) == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -561,6 +563,7 @@ def test_fields_widened_after_the_vote_do_not_hinder_a_commit_through_spark(
     assert row.asDict(recursive=True) == {"s": {"a": 1, "b": {"c": 3, "d": "x"}}, "l": [1, None], "m": {"k": 5}}
 
 
+@pytest.mark.long
 def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -61,6 +61,7 @@ def staged_table(tmp_path: Path) -> StagedTable:
 # -- how much is asked of Spark ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ids", [(2, 3), ()], ids=["rows", "no rows"])
 def test_an_append_computes_no_state_of_its_private_table(
     session: Any, world: Environment, table: str, ids: tuple[int, ...]
@@ -95,6 +96,7 @@ def of_udfs(session: Any, *ids: int) -> Any:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -195,6 +195,7 @@ def test_verify_finds_all_kinds_of_sink_in_order_and_then_what_was_taken_from_th
     assert found["events", "marker"] == found["lake", "rows"] == "ok"
 
 
+@pytest.mark.long
 def test_what_the_vote_would_refuse_is_shown_and_nothing_is_written(lab: Lab, db: Db) -> None:
     sent(lab, *ORDERS)
     lab.run(orders(lab, db))

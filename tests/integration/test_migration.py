@@ -172,6 +172,7 @@ def next_commit_fails(lab: Lab) -> Iterator[None]:
     in_the_way.rmdir()
 
 
+@pytest.mark.long
 def test_a_query_that_failed_before_its_sink_took_the_batch_has_lost_nothing(lab: Lab, session: Any) -> None:
     lab.streamed(session)
     table = DeltaTable(str(lab.folder / "lake"))

@@ -225,6 +225,7 @@ def with_alias(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
     return {**made, "fields": [*made["fields"], ALIAS]}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("writer", "reader", "value", "row"),
     [

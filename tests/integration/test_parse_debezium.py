@@ -99,6 +99,7 @@ def test_a_time_that_no_column_can_have_is_a_value_that_does_not_fit(session: An
     assert [row.offset for row in changes.rows.select("offset").collect()] == [2]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_a_time_with_a_zone_is_a_text_that_a_timestamp_takes_and_a_number_does_not(session: Any, engine: str) -> None:
     batch = events_of(session, event("c", None, {"id": 1, "at_shop": "2026-01-31T10:20:30.123456Z"}))
@@ -112,6 +113,7 @@ def test_a_time_with_a_zone_is_a_text_that_a_timestamp_takes_and_a_number_does_n
 RECIPE = 'drop("topic", "partition", "offset", "at", "before", "after", "source")'
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["u", "d"])
 def test_by_the_position_of_the_source_an_event_that_is_sent_twice_is_one_row(session: Any, op: str) -> None:
     assert RECIPE in PAGE.read_text()
@@ -130,7 +132,7 @@ UNSENT = "__debezium_unavailable_value"
 UNSENT_BYTES = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("envelope", [wrapped, lambda told: told], ids=["with schema", "without"])
 @pytest.mark.parametrize(
     ("kind", "value"),

@@ -272,6 +272,7 @@ def test_schemas_that_the_ledger_has_lost_stop_the_stage_until_the_file_is_back(
     assert shop.orders() == [("a", 5.0, "web")]
 
 
+@pytest.mark.long
 def test_schemas_that_somebody_exchanged_in_the_ledger_are_not_used(shop: Shop) -> None:
     shop.send(order(shop.register(V1), "a"))
     with pytest.raises(RuntimeError, match="the worker breaks"):
@@ -370,6 +371,7 @@ def test_a_preview_decodes_with_what_the_registry_has_today(shop: Shop) -> None:
     assert {each.sink: each.rows for each in shown.sinks} == {"orders": 1, "rejected": 0}
 
 
+@pytest.mark.long
 def test_a_check_tells_how_many_schemas_there_are_and_what_is_missing(shop: Shop) -> None:
     shop.register(V1)
     shop.send(b"x")

@@ -97,6 +97,7 @@ def corrected(batch, epoch, state):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_rows", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_windows_with_a_lateness_are_kept_by_no_table_that_expires_at_their_end(lab: Lab, has_rows: bool) -> None:
     (lab.folder / "corrected.py").write_text(CORRECTED)
@@ -247,6 +248,7 @@ def test_changes_that_are_no_state_are_a_vote_to_abort_that_says_why(lab: Lab) -
     assert lab.rows("seen", "page, n") == [("a", 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["double", pytest.param("float", marks=pytest.mark.long)])
 def test_zeros_of_both_signs_are_one_key_to_the_vote_to_spark_and_to_other_readers_and_so_are_all_nans(
     lab: Lab, kind: str
@@ -310,6 +312,7 @@ def test_text_that_is_not_utf8_is_taken_from_no_column_and_from_no_table_that_a_
         beside.run(changing(beside, "select 'b' as page, 1L as n", initial=lab.at("old")))
 
 
+@pytest.mark.long
 def test_a_fold_frees_a_state_of_text_that_is_not_utf8_and_keeps_dates_that_only_spark_knows(
     lab: Lab, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

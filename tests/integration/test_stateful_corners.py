@@ -536,6 +536,7 @@ def test_a_schema_that_no_state_can_have_is_refused_with_the_column_and_the_reas
     assert refused.value.code is codes.STATE_SCHEMA
 
 
+@pytest.mark.long
 def test_texts_with_a_collation_fit_a_state_once_they_are_returned_as_the_refusal_says(session: Any) -> None:
     with pytest.raises(Refused) as refused:
         understood(session, {"it": stored("k string COLLATE UTF8_LCASE", ("k",))})

@@ -106,12 +106,13 @@ def test_windows_count_what_plain_python_counts_and_tell_the_late_rows(
     assert run_windows(session, epochs, size, slide, lateness) == (expected, late)
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
 def test_open_windows_keep_their_rows_when_the_size_is_changed(session: Any, before: int, after: int) -> None:
     run_changed_windows(session, (before, 0), (after, 0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [
