@@ -165,6 +165,7 @@ def parts_of(*batches: Sequence[int]) -> list[list[Event]]:
     return [[Event("a", 1, time, 0, time) for time in times] for times in batches]
 
 
+@pytest.mark.long
 def test_by_default_rows_of_windows_that_end_now_still_count_there_and_here_they_are_late(
     session: Any, tmp_path: Path
 ) -> None:

@@ -79,7 +79,7 @@ def schema_of(session: Any) -> Any:
     return json.loads(session.createDataFrame([], DDL).schema.json())
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_thousands_of_records_that_are_written_alike_are_what_from_json_makes_of_them(session: Any, seed: int) -> None:
     """Records of one form follow one another, so those of a batch of Spark's have few."""
