@@ -239,6 +239,24 @@ def test_a_source_that_a_newer_version_has_put_on_record_is_told_to_be_so_by_eac
     assert where == "Where: pipeline orders" and remedy.startswith("What to do: Upgrade airflow-provider-epochs")
 
 
+def test_a_connection_that_the_source_does_not_take_is_told_as_an_argument_not_as_a_damaged_record(
+    world: TopicWorld,
+) -> None:
+    with pytest.raises(SystemExit, match="EPOCHS-KAFKA-SOURCE-ARGUMENT"):
+        ordered(
+            world.ledger_root,
+            "epochs",
+            "reset-source",
+            world.name,
+            "--starting",
+            "earliest",
+            "--source-conn-id",
+            " ",
+            "--why",
+            "x",
+        )
+
+
 @pytest.mark.parametrize(
     "restoration", [None, Restoration(epoch=1, points={"orders": RestorePoint(epoch=1, version=0)})]
 )

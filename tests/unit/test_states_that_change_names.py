@@ -150,6 +150,17 @@ def test_the_receipts_tell_of_a_state_where_the_open_record_is_gone_as_after_a_r
     assert pinned(rebuilt, made("renamed")) == ["renamed"]
 
 
+def test_the_receipts_tell_of_a_state_where_the_open_record_is_that_of_a_command_and_the_epoch_was_rebuilt(
+    ledger: Ledger, made: Made
+) -> None:
+    newest, command = ledger.complete_record(1), ledger.open_record(1, 1)
+    assert newest and command
+    rebuilt = memory_ledger("p")
+    rebuilt.put(replace(command, txn_id=txn(digit="e"), state={}))
+    told = {"open": replace(receipt(), sink="open", detail={"state": {"keys": ["page"]}})}
+    assert state_tables.of_epoch(rebuilt, replace(newest, receipts=told)) == {"open"}
+
+
 def test_a_users_own_sink_whose_receipt_tells_of_some_state_is_no_state(ledger: Ledger, made: Made) -> None:
     opened = ledger.open_record(1, 1)
     assert opened

@@ -105,9 +105,11 @@ def _require_none_replaced(task: TaskTry, before: CompleteRecord, adopted: Mappi
 def of_epoch(ledger: Ledger, complete: CompleteRecord) -> frozenset[str]:
     """The states of a complete epoch.
 
-    A rebuilt one has no open record, but receipts that tell; of a user's own sink they may have anything in them.
+    A rebuilt one has no open record, or one of another transaction, but receipts that tell; of a user's own sink they
+    may have anything in them.
     """
-    if opened := ledger.open_record(complete.txn.epoch, complete.txn.attempt):
+    opened = ledger.open_record(complete.txn.epoch, complete.txn.attempt)
+    if opened and opened.txn == complete.txn:
         return frozenset(opened.state)
     return frozenset(name for name, receipt in complete.receipts.items() if "state" in receipt.detail)
 

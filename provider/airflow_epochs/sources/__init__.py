@@ -17,9 +17,10 @@ def on_record(spec: JsonDict, conn_id: str | None = None) -> Movable:
 
     Raises:
         Refused: As ``from_spec``. Or this version cannot make it: a newer one described it, or the record is damaged.
+        Exception: The source does not take the other connection.
     """
     try:
-        return from_spec(spec, conn_id)
+        described = from_spec(spec)
     except EpochError:
         raise
     except RAISED_BY_USERS as error:  # a damaged record may raise anything
@@ -28,6 +29,7 @@ def on_record(spec: JsonDict, conn_id: str | None = None) -> Movable:
             code=codes.LEDGER_TOO_NEW,
             remedy=f"{codes.LEDGER_TOO_NEW.remedy} If no newer version wrote it, restore its file from a backup.",
         ) from error
+    return from_spec(spec, conn_id) if conn_id else described
 
 
 def from_spec(spec: JsonDict, conn_id: str | None = None) -> Movable:
