@@ -1189,8 +1189,9 @@ REGISTRY_PACKAGE_MISSING = REGISTRY.code(
 REGISTRY_CONNECTION = REGISTRY.code(
     "EPOCHS-REGISTRY-CONNECTION",
     Refused,
-    "The connection of the schema registry has no address, or a setting that the registry's client does not take, or "
-    "it does not name the authority that signed the registry's certificate.",
+    "The connection of the schema registry has no address, or one at which no registry answers but something else, or "
+    "a setting that the registry's client does not take, or it does not name the authority that signed the registry's "
+    "certificate.",
     "Correct the connection: its host is the registry's URL, such as https://registry:8081. Its extra may have the "
     "settings of Confluent's client, such as `ssl.ca.location`. Then clear the failed task.",
 )

@@ -18,6 +18,7 @@ from airflow_epochs import cli, codes
 from airflow_epochs.contracts import Interval, Move, Position
 from airflow_epochs.coordinator import admin, orders
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.passed_on import interval_of_run
 from airflow_epochs.hooks.retrying import Retry
@@ -258,6 +259,59 @@ def test_a_vote_that_somebody_marked_as_success_is_taken_again(
     assert lab.run("r1").state == "failed"
     marked_as_success(lab, *marked)
     goes_on_after_one_retry(lab, *(task for task in marked if task != "stage"))
+
+
+def undecided(lab: Lab, monkeypatch: pytest.MonkeyPatch, *, stages: bool) -> None:
+    """Run r1 leaves its attempt open: its stage, or its vote, fails, and so does what would abort the attempt."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise NotApplied("The ledger's store does not answer.", remedy="wait.")
+
+    lab.produce("a", "b")
+    with monkeypatch.context() as patched:
+        patched.setattr(Coordinator, "_presume_abort", fails)
+        patched.setattr(Coordinator, "_decide", fails)
+        lab.spark.failures = 0 if stages else 1
+        assert lab.run("r1").state == "failed"
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("stages", "layout", "forgotten", "told", "attempt"),
+    [
+        (True, {}, False, "Its attempt goes on: the rows that are staged will be voted on again.", 1),
+        (False, {}, False, "Its attempt goes on: the same offsets will be staged again, and voted on.", 1),
+        (
+            True,
+            {"layout": "single"},
+            False,
+            "Its attempt will be aborted, and the same offsets will be taken again.",
+            2,
+        ),
+        (True, {}, True, "Its attempt will be aborted, and the same offsets will be taken again.", 2),
+    ],
+    ids=["vote", "stage", "single", "new run"],
+)
+def test_a_retry_says_whether_the_open_attempt_goes_on_or_is_aborted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stages: bool,
+    layout: dict[str, str],
+    forgotten: bool,
+    told: str,
+    attempt: int,
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, **layout)
+    undecided(lab, monkeypatch, stages=stages)
+    if forgotten:
+        lab.harness.forget()
+    assert Retry.of(fresh(lab), "orders").told(fresh(lab))[1].endswith(f"). {told}")
+    retried(lab)
+    run_id = fresh(lab).retries()[0].run_id
+    assert short(lab.harness.drive(run_id)).state == "success"
+    complete = fresh(lab).complete_record(1)
+    assert complete and complete.txn.attempt == attempt
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 @pytest.mark.long

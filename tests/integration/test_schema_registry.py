@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -286,49 +282,6 @@ def test_schemas_that_somebody_exchanged_in_the_ledger_are_not_used(shop: Shop) 
     first.write_bytes(second.read_bytes())
     damaged = shop.fails(Corrupt)
     assert f"it belongs to schemas/{second.name}" in damaged.what
-
-
-@contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """A server that answers everything alike; its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "kind", "code"),
-    [
-        (401, b"{}", Refused, "EPOCHS-REGISTRY-REFUSED"),
-        (403, b'{"error_code": 40301, "message": "no"}', Refused, "EPOCHS-REGISTRY-REFUSED"),
-        (422, b"{}", NotApplied, "EPOCHS-REGISTRY-UNREACHABLE"),
-        (200, b"<html>a proxy</html>", NotApplied, "EPOCHS-REGISTRY-UNREACHABLE"),
-    ],
-)
-def test_an_answer_that_is_no_answer_has_a_code_that_tells_what_to_do(
-    status: int, body: bytes, kind: type[EpochError], code: str
-) -> None:
-    with answering(status, body) as url, pytest.raises(kind) as failed:
-        schemas_of(Connection(conn_id="r", conn_type="schema_registry", host=url, extra={"max.retries": 0}), ["s"])
-    assert failed.value.code and failed.value.code.name == code
-    assert "connection 'r'" in failed.value.what
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_importing_the_operators_loads_neither_airflow_nor_anything_heavy() -> N
 
 def test_the_public_operators_are_these() -> None:
     operators = {name for name in transforms.__all__ if callable(getattr(transforms, name)) and name.islower()}
-    parsers = {"parse_avro", "parse_debezium", "parse_json", "parse_protobuf"}
+    parsers = {"debezium_decimal", "parse_avro", "parse_debezium", "parse_json", "parse_protobuf"}
     assert operators == {"dedupe", "interval_join", "sessionize", "stateful", "windowed"} | parsers
 
 

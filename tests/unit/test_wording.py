@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from fastapi import Request
 
 from airflow_epochs import DeltaSink, codes
-from airflow_epochs.errors import Code, EpochError, NotApplied, Refused
+from airflow_epochs.errors import Code, EpochError, NotApplied, Refused, filled
 from airflow_epochs.ledger.overview import overview
 from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.operators.wording import in_one_task, of_command, without_task
@@ -86,6 +86,13 @@ def test_a_commit_that_fails_in_one_task_is_logged_with_the_remedy_for_one_task(
         run_in_one_task(world.run_of(1), sinks, world.coordinator)
     logged = [record.getMessage() for record in caplog.records if "It is full." in record.getMessage()]
     assert logged and all("Clear the task when" in line for line in logged)
+
+
+def test_the_place_that_an_error_knows_is_filled_into_each_command_that_a_text_names() -> None:
+    place = {"PIPELINE": "orders", "EPOCH": 3, "SINK": "lake"}
+    filled_texts = {filled(text, **place) for text in texts() if "airflow epochs" in text}
+    assert len(filled_texts) > 100
+    assert {text for text in filled_texts if re.search(r"\b(PIPELINE|EPOCH|SINK)\b", text)} == set()
 
 
 @pytest.mark.parametrize(

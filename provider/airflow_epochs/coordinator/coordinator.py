@@ -11,9 +11,10 @@ finds a record knows what may have happened, and a task that finds none knows wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
@@ -64,6 +65,25 @@ log = secrecy.logger(__name__)
 OPEN_STEPS_MAX = 8
 """How many recovery steps one ``open`` takes before it gives up. Each step leaves the epoch in a later state."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _naming_the_pipeline(
+    step: Callable[Concatenate[Coordinator, P], T],
+) -> Callable[Concatenate[Coordinator, P], T]:
+    """Let each error of a step name the pipeline, so that the commands of its remedy can be pasted.
+
+    A source does not know for which pipeline it is asked.
+    """
+
+    @wraps(step)
+    def named(coordinator: Coordinator, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with located(coordinator.task.pipeline.name):
+            return step(coordinator, *args, **kwargs)
+
+    return named
+
 
 @dataclass(frozen=True)
 class Coordinator:
@@ -78,6 +98,7 @@ class Coordinator:
         view = self.open_epoch(run, limits)
         return view.complete or view.opened
 
+    @_naming_the_pipeline
     def open_epoch(self, run: Run, limits: Limits | None = None) -> EpochView:
         """Open the epoch that this run works on: one that an earlier run left unfinished, else a new one.
 
@@ -158,6 +179,7 @@ class Coordinator:
 
     # -- stage ------------------------------------------------------------------------------------------------
 
+    @_naming_the_pipeline
     def stage(self, run: Run, limits: Limits | None = None) -> Checkpoint:
         """Stage this run's attempt, in fresh places; after an abort, open the next attempt first, within ``limits``.
 
@@ -193,6 +215,7 @@ class Coordinator:
 
     # -- vote and decide --------------------------------------------------------------------------------------
 
+    @_naming_the_pipeline
     def vote(self, run: Run, report: StageReport | None, limits: Limits | None = None) -> Checkpoint:
         """Collect every sink's vote and put the decision. A repeat returns the decision that stands.
 
@@ -277,6 +300,7 @@ class Coordinator:
 
     # -- commit -----------------------------------------------------------------------------------------------
 
+    @_naming_the_pipeline
     def commit(self, run: Run, sink: str) -> Checkpoint:
         """Commit one sink and put its receipt. A repeat returns the receipt that stands.
 
@@ -341,6 +365,7 @@ class Coordinator:
 
     # -- complete ---------------------------------------------------------------------------------------------
 
+    @_naming_the_pipeline
     def complete(self, run: Run, metrics: JsonDict | None = None) -> Checkpoint:
         """Put the completion record; then do what may fail or be repeated: acknowledge, sweep, maintain, prune.
 
@@ -420,6 +445,7 @@ class Coordinator:
 
     # -- abort ------------------------------------------------------------------------------------------------
 
+    @_naming_the_pipeline
     def abort(self, run: Run, reason: str) -> Refused:
         """Abort this run's undecided attempt and clear its places away.
 

@@ -42,7 +42,7 @@ def lag_of(ledger: Ledger, env: Environment) -> Lag | None:
         return None
     with located(ledger.pipeline):
         source = source_in(opened.source)
-    return Lag(tuple(source.unread(position, env))) if isinstance(source, Lagging) else None
+        return Lag(tuple(source.unread(position, env))) if isinstance(source, Lagging) else None
 
 
 def source_in(spec: JsonDict) -> object:

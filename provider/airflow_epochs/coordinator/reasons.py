@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from airflow_epochs.ballot import FUNCTION
-from airflow_epochs.errors import cause_and_remedy
+from airflow_epochs.errors import cause_and_remedy, filled
 from airflow_epochs.model import DecisionRecord, reasons_against
 
 _CLEAR = re.compile(
@@ -22,7 +22,8 @@ _AGAIN = "ype `airflow epochs retry PIPELINE --why …`, or let the next run tak
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
     """Sentences: every sink's reason, and what to do about all of them; empty if no reason has a remedy."""
-    against = {f"Sink {sink}": reason for sink, reason in reasons_against(decision.votes).items()}
+    by_sink = reasons_against(decision.votes)
+    against = {f"Sink {sink}": filled(reason, SINK=sink) for sink, reason in by_sink.items()}
     if decision.reason.startswith(FUNCTION):
         against["The function of `vote=`"] = decision.reason.removeprefix(FUNCTION).lstrip(": ")
     told = {voter: cause_and_remedy(reason) for voter, reason in against.items()}

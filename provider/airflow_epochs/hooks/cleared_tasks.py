@@ -24,13 +24,31 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.utils.session import create_session
 
-    tasks = [*not_green(run), *marked_green(ledger, pipeline, run)]
+    tasks = _to_clear(ledger, pipeline, run)
     dag = stored_dag(run.dag_id)
     if dag is None:
         raise no_dag(pipeline, run.dag_id)
     with create_session() as session:
         newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
         dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
+
+
+def _to_clear(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:
+    """Id and map index of each; empty: all."""
+    return [*not_green(run), *marked_green(ledger, pipeline, run)]
+
+
+def operators_again(ledger: Ledger, pipeline: str, run: Run) -> set[str]:
+    """The operators of the pipeline's tasks that ``clear`` lets run again."""
+    from airflow.models.taskinstance import TaskInstance as Task
+    from airflow.utils.session import create_session
+
+    tasks = _to_clear(ledger, pipeline, run)
+    with create_session() as session:
+        rows = session.query(Task.task_id, Task.map_index, Task.operator)
+        all_of_run = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).all()
+    ours = own_tasks(pipeline, run.dag_id, all_of_run)
+    return {task.operator for task in ours if not tasks or (task.task_id, task.map_index) in tasks}
 
 
 def not_green(run: Run) -> list[tuple[str, int]]:

@@ -26,9 +26,9 @@ from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
-from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green
+from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green, operators_again
 from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, newest_run, no_dag, state_of
-from airflow_epochs.hooks.own_tasks import stored_own_tasks
+from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, stored_own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on, interval_of_run, may_read_again, source_by_interval
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import commands_obeyed, in_words, newest_opened, unfinished
@@ -47,10 +47,18 @@ _ONE_BACKFILL = "Airflow takes it once no other backfill of the DAG is at work."
 _BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
 """How Airflow's database writes the option of a KafkaSource."""
 _BECOMES = {
-    State.OPEN: "Its attempt will be aborted, and the same offsets will be taken again.",
     State.ABORTED: "The same offsets will be taken again.",
     State.IN_DOUBT: "It will be rolled forward: each sink that does not show it gets the rows that all have voted for.",
 }
+
+
+_OPENS = "OpenEpochOperator"
+_OPENED_ANEW = "Its attempt will be aborted, and the same offsets will be taken again."
+_GOES_ON = {
+    "StageEpochOperator": "Its attempt goes on: the same offsets will be staged again, and voted on.",
+    "VoteEpochOperator": "Its attempt goes on: the rows that are staged will be voted on again.",
+}
+"""What becomes of an open attempt, by the first step that runs again. Only ``open`` aborts it."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,15 @@ class Retry:
             return f"Epoch {epoch} of {run} is complete: the run takes no new data. {new}."
         if view is not None and (why := self._left_alone(ledger, view)):
             return f"{in_words(view)} {why}"
+        if view is not None and view.state is State.OPEN and not view.opened.command:
+            return f"{in_words(view)} {self._of_open_attempt(ledger)}"
         return _unfinished_in_words(view)
+
+    def _of_open_attempt(self, ledger: Ledger) -> str:
+        again = operators_again(ledger, self.pipeline, Run(self.dag_id, self.run_id)) if self.run_id else {_OPENS}
+        if again & {_OPENS, ALL_IN_ONE}:
+            return _OPENED_ANEW
+        return next((told for operator, told in _GOES_ON.items() if operator in again), _OPENED_ANEW)
 
     def _left_alone(self, ledger: Ledger, view: EpochView) -> str:
         """Why the run fails and leaves the unfinished epoch as it is; empty if it finishes it."""
@@ -299,7 +315,7 @@ def needed_backfill(ledger: Ledger, pipeline: str, ledger_conn_id: str) -> Calla
 
 def _cause_and_remedy(refusal: Callable[[], Refused]) -> str:
     error = refusal()
-    return f"{error.cause} {error.remedy}"
+    return f"{error.cause} {error.filled_remedy}"
 
 
 def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, str | None]:

@@ -26,10 +26,18 @@ from airflow_epochs.schemas import WriterSchema
 from airflow_epochs.transforms.avro_schemas import SchemaFlaw, resolved
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+    from confluent_kafka.schema_registry import (
+        RegisteredSchema,
+        Schema,
+        SchemaReference,
+        SchemaRegistryClient,
+        SchemaRegistryError,
+    )
 
 TIMEOUT_S = 10.0
 SHOWN_MAX = 10
+SAID_MAX = 300
+"""How much of an answer that is none stands in an error: it may be a page of a proxy."""
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _CONTEXT = re.compile(r":\.[^:]*:")
 """How a subject begins that names its context."""
@@ -39,6 +47,10 @@ _UNKNOWN_ISSUER = (18, 19, 20, 21)
 _DISTRUST = (
     "Put the certificates of the authority that signed it into a PEM file on Airflow's workers, and name the file in "
     "the connection's extra as `ssl.ca.location`. Then clear the failed task."
+)
+_OTHER_ADDRESS = (
+    "Correct the host of the connection: the URL of the registry's Confluent-compatible interface with its path, such "
+    "as https://registry:8081 or https://apicurio:8443/apis/ccompat/v7. Then clear the failed task."
 )
 _NO_TOKEN = (
     "Correct `bearer.auth.issuer.endpoint.url`, `bearer.auth.client.id` and `bearer.auth.client.secret` in the "
@@ -53,16 +65,16 @@ def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, Wri
     Records of a deleted version may still be in the topic.
 
     Raises:
-        Refused: There is no such subject, or the registry does not let us in, or the connection is not valid, or the
-            subjects have different schemas with one id, or the schemas are too large for a record of the ledger.
+        Refused: There is no such subject, or the registry does not let us in, or the connection is not valid or leads
+            to something else, or the subjects have different schemas with one id, or the schemas are too large for a
+            record of the ledger.
         NotApplied: The registry does not answer.
     """
     found: dict[str, WriterSchema] = {}
     sizes: dict[str, int] = {}
     with client_of(connection) as client:
         for subject in subjects:
-            with asking(connection, f"the versions of subject {subject!r}"):
-                its = _versions_of(connection, client, subject)
+            its = _versions_of(connection, client, subject)
             if twice := [number for number in its if found.get(number, its[number]) != its[number]]:
                 raise _id_twice(connection, subject, twice[0])
             sizes[subject] = len(msgspec.json.encode({n: its[n] for n in its.keys() - found.keys()})) - len("{}")
@@ -72,8 +84,17 @@ def schemas_of(connection: Connection, subjects: Iterable[str]) -> dict[str, Wri
 
 
 def _versions_of(connection: Connection, client: SchemaRegistryClient, subject: str) -> dict[str, WriterSchema]:
-    versions = [client.get_version(subject, n, deleted=True) for n in client.get_versions(subject, deleted=True)]
+    with asking(connection, f"the versions of subject {subject!r}"):
+        numbers = msgspec.convert(client.get_versions(subject, deleted=True), list[int])
+        versions = [_whole(client.get_version(subject, number, deleted=True)) for number in numbers]
     return {str(each.schema_id): _complete(connection, client, subject, each.schema) for each in versions}
+
+
+def _whole(told: RegisteredSchema) -> RegisteredSchema:
+    """What the client has made of an answer. Raises TypeError if that had no id or no schema: it was no registry's."""
+    if told.schema_id is None or told.schema.schema_str is None:
+        raise TypeError("a version without an id and a schema")
+    return told
 
 
 def _id_twice(connection: Connection, subject: str, number: str) -> Refused:
@@ -107,7 +128,7 @@ def _require_room(connection: Connection, sizes: Mapping[str, int]) -> None:
 def subjects_of(connection: Connection) -> list[str]:
     """The names of the registry's subjects. Raises as ``schemas_of``."""
     with client_of(connection) as client, asking(connection, "its subjects"):
-        return list(client.get_subjects())
+        return msgspec.convert(client.get_subjects(), list[str])
 
 
 def id_of(connection: Connection, subject: str, schema: WriterSchema, *, register: bool, deleted: bool = False) -> int:
@@ -130,8 +151,8 @@ def id_of(connection: Connection, subject: str, schema: WriterSchema, *, registe
         told, what = Schema(schema.text, schema.kind), f"this schema in subject {subject!r}: {schema.text}"
         with asking(connection, what, missing=_no_schema), _taken(connection, what):
             if register:
-                return int(client.register_schema(subject, told))
-            return int(client.lookup_schema(subject, told, deleted=deleted).schema_id or 0)
+                return msgspec.convert(client.register_schema(subject, told), int)
+            return msgspec.convert(client.lookup_schema(subject, told, deleted=deleted).schema_id, int)
 
 
 def known_id_of(connection: Connection, subject: str, schema: WriterSchema) -> int:
@@ -145,9 +166,9 @@ def known_id_of(connection: Connection, subject: str, schema: WriterSchema) -> i
 
 
 def require_answer(connection: Connection, subject: str) -> None:
-    """Ask for a subject, which need not be there. Raises as ``schemas_of`` if the registry does not let us in."""
+    """Ask for a subject, which need not be there. Raises as ``schemas_of`` if no registry answers, or it refuses us."""
     with suppress(_NoSubject), client_of(connection) as client, asking(connection, f"subject {subject!r}", _NoSubject):
-        client.get_versions(subject)
+        msgspec.convert(client.get_versions(subject), list[int])
 
 
 @contextmanager
@@ -227,8 +248,10 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
     except SchemaRegistryError as error:
         if error.http_status_code in _NO_ENTRY:
             raise Refused(f"{at} refuses to tell {what}: {error}.", code=codes.REGISTRY_REFUSED) from error
-        if error.http_status_code == _MISSING:
+        if _is_of_registry(error):
             raise missing(f"{at} does not have {what}: {error}.") from error
+        if error.http_status_code == _MISSING:
+            raise _no_registry(connection, what, error) from error
         raise NotApplied(f"{at} does not tell {what}: {error}.", code=codes.REGISTRY_UNREACHABLE) from error
     except OAuthTokenError as error:
         raise NotApplied(
@@ -236,7 +259,9 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
             code=codes.REGISTRY_UNREACHABLE,
             remedy=_NO_TOKEN,
         ) from error
-    except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no registry
+    except (msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:  # of JSON with another meaning
+        raise _no_registry(connection, what, error) from error
+    except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no JSON
         if _is_distrust(error):
             raise Refused(
                 f"{at} shows a certificate that this host does not trust: {error}.",
@@ -244,6 +269,27 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
                 remedy=_DISTRUST,
             ) from error
         raise NotApplied(f"{at} does not answer: {error!r}.", code=codes.REGISTRY_UNREACHABLE) from error
+
+
+def _is_of_registry(missing: SchemaRegistryError) -> bool:
+    """Whether a registry says that it lacks a subject, a version or a schema (40401 and up), and no other server."""
+    code = missing.error_code
+    return missing.http_status_code == _MISSING and isinstance(code, int) and code // 100 == _MISSING
+
+
+def _no_registry(connection: Connection, what: str, said: Exception) -> Refused:
+    return Refused(
+        f"The schema registry of connection {connection.conn_id!r} is not at {_addresses(connection)}. What answers "
+        f"there is no registry: asked for {what}, it said: {str(said)[:SAID_MAX]}.",
+        code=codes.REGISTRY_CONNECTION,
+        remedy=_OTHER_ADDRESS,
+    )
+
+
+def _addresses(connection: Connection) -> str:
+    """What the client asks, without the users and passwords that a URL may have."""
+    urls = [urlsplit(url) for url in _settings(connection)["url"].split(",")]
+    return ", ".join(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" for url in urls)
 
 
 def _is_distrust(error: BaseException | None) -> bool:
@@ -303,7 +349,7 @@ def _referred(connection: Connection, client: SchemaRegistryClient, subject: str
                 f"{reference.name!r} (subject {at!r}, version {reference.version}), to which subject {parent!r} refers"
             )
             with asking(connection, what, _no_reference):
-                other = client.get_version(at, reference.version, deleted=True).schema
+                other = _whole(client.get_version(at, reference.version, deleted=True)).schema
             found[reference.name] = other.schema_str or ""
             waiting += _references(at, other)
     return found

@@ -19,6 +19,7 @@ Sums of floating-point numbers depend on the order of the rows: sum decimals.
 from airflow_epochs.transforms.avro_records import parse_avro
 from airflow_epochs.transforms.changes import DELETED, JoinResult, Result
 from airflow_epochs.transforms.debezium import Changes, parse_debezium
+from airflow_epochs.transforms.debezium_decimals import debezium_decimal
 from airflow_epochs.transforms.duplicates import dedupe
 from airflow_epochs.transforms.event_time import EpochWatermarks
 from airflow_epochs.transforms.joins import interval_join
@@ -36,6 +37,7 @@ __all__ = [
     "JoinResult",
     "Parsed",
     "Result",
+    "debezium_decimal",
     "dedupe",
     "interval_join",
     "parse_avro",

@@ -88,10 +88,11 @@ def parse_debezium(
 
     Args:
         batch: The epoch's records.
-        schema: The columns of the table, as in ``parse_json``, in the types of the JSON. Debezium writes dates as days
-            since 1970; a time with a zone as text, which is a ``timestamp``; one without as milli-, micro- or
-            nanoseconds since 1970, and a time of day as those since midnight, which are ``bigint``; and decimals as
-            base64, unless the connector has ``decimal.handling.mode=string``.
+        schema: The columns of the table, as in ``parse_json``, in the types of the JSON. These depend on the
+            connector's ``decimal.handling.mode`` and ``time.precision.mode``: docs/read-your-topic.md has a table of
+            them. By default, a decimal is base64, which is a ``string``, and ``debezium_decimal`` makes the number of
+            it; a date is days since 1970, and a time without a zone milli-, micro- or nanoseconds since 1970. With the
+            default ``mode``, a value that does not fit its type is NULL.
         source: The fields of ``source`` to keep.
         mode: As in ``parse_json``.
         corrupt: As in ``parse_json``.
