@@ -62,7 +62,7 @@ class Session(Protocol):
     name: str
     """The database, for messages."""
     mark: ClassVar[str]
-    """The placeholder for a value in a statement."""
+    """The placeholder for a value in a statement. Within a name or a text in quotes it stands for itself."""
     row_lock: ClassVar[str]
     """The clause that locks the rows of a SELECT."""
     instant: ClassVar[str]
@@ -71,10 +71,6 @@ class Session(Protocol):
     """The column type for JSON."""
     temporary: ClassVar[str]
     """The schema of this session's temporary tables."""
-
-    def quoted(self, name: str) -> str:
-        """The name of a column, table or schema, quoted for a statement."""
-        ...
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement; its rows, if it returns any."""

@@ -22,7 +22,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.table import SqlTable, quoted
+from airflow_epochs.sinks.sql.table import SqlTable, qualified, quoted
 
 _NO_EPOCH = 0
 """The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
@@ -95,7 +95,7 @@ class MarkerTable:
             lacks = self._lacking(self.table)
         if lacks:
             raise Refused(
-                f"The sink keeps its marker in {self._plainly}, but the connection's user lacks {', '.join(lacks)}.",
+                f"The sink keeps its marker in {self.spelled}, but the connection's user lacks {', '.join(lacks)}.",
                 code=codes.SQL_MARKER_TABLE,
                 remedy="Grant the user these rights: "
                 f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
@@ -104,7 +104,7 @@ class MarkerTable:
     def _lacking(self, table: SqlTable) -> list[str]:
         """The rights that the connection's user lacks, on the table or on single columns of it, as GRANT has them."""
         whole = self.session.lacks(table, "SELECT", "UPDATE")
-        lacking = [f"{right} on table {self._plainly}" for right in whole]
+        lacking = [f"{right} on table {self.spelled}" for right in whole]
         columns = {
             "SELECT": [*_NAMED, *_SET, *sorted(self._added)],
             "UPDATE": [*_SET, *sorted(self._added)],
@@ -112,7 +112,7 @@ class MarkerTable:
         }
         for right, needed in columns.items():
             if right not in whole and (some := self.session.lacks_of(table, right, needed)):
-                lacking.append(f"{right} ({', '.join(some)}) on table {self._plainly}")
+                lacking.append(f"{right} ({', '.join(some)}) on table {self.spelled}")
         return lacking
 
     def lock(self) -> MarkerRow | Reservation | None:
@@ -184,9 +184,7 @@ class MarkerTable:
     @property
     def forgetting_target(self) -> str:
         """A statement with which an operator lets the marker say no longer which table got the rows."""
-        return (
-            f"UPDATE {self._plainly} SET {_TARGET} = NULL WHERE pipeline = '{self.pipeline}' AND sink = '{self.sink}'"
-        )
+        return f"UPDATE {self.spelled} SET {_TARGET} = NULL WHERE pipeline = '{self.pipeline}' AND sink = '{self.sink}'"
 
     def putting_back(self, txn: TransactionId, rows: int) -> str:
         """A statement with which an operator puts the marker of ``txn`` back."""
@@ -197,10 +195,10 @@ class MarkerTable:
         return self._putting(_NO_EPOCH, Reservation.of(attempt).text, 0)
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
-        create = "" if self.table else f"{self.definition}; ".replace("%%", "%")
+        create = "" if self.table else f"{self.definition}; "
         unknown = "".join(f", {name} = NULL" for name in sorted(self._added))
         return (
-            f"{create}INSERT INTO {self._plainly} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
+            f"{create}INSERT INTO {self.spelled} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
             f"('{self.pipeline}', '{self.sink}', {epoch}, '{text}', {rows}, CURRENT_TIMESTAMP) ON CONFLICT (pipeline, "
             "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count"
             f"{unknown};"
@@ -266,7 +264,7 @@ class MarkerTable:
                 f"{self.schema}.{self.name} cannot be the marker table: {self.table.problem}.",
                 code=codes.SQL_MARKER_TABLE,
                 remedy="Make it an ordinary table that the connection's user may write to. For an UNLOGGED table: "
-                f"`ALTER TABLE {self._plainly} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
+                f"`ALTER TABLE {self.spelled} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
                 "another `marker_table` instead. Then clear the failed task.",
             )
 
@@ -297,12 +295,7 @@ class MarkerTable:
     @property
     def spelled(self) -> str:
         """Schema and name, quoted for a statement."""
-        return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.name)}"
-
-    @property
-    def _plainly(self) -> str:
-        """``spelled``, for people: without what the driver doubles."""
-        return self.spelled.replace("%%", "%")
+        return qualified(self.schema, self.name)
 
 
 def txn_of(found: MarkerRow | Reservation | None) -> TransactionId | None:

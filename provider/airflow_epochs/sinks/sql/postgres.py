@@ -22,8 +22,9 @@ from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
-from airflow_epochs.sinks.sql.postgres_catalog import PostgresCatalog, identifier, regclass
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.placeholders import for_psycopg
+from airflow_epochs.sinks.sql.postgres_catalog import PostgresCatalog, regclass
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
     longest_text,
@@ -247,13 +248,13 @@ class PostgresSession(PostgresCatalog):
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute, and translate psycopg's errors."""
         with self._answers():
-            cursor = self._connection.execute(statement.encode(), tuple(values))
+            cursor = self._connection.execute(for_psycopg(statement), tuple(values))
             return cursor.fetchall() if cursor.description else []
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute, and return psycopg's ``rowcount``."""
         with self._answers():
-            return self._connection.execute(statement.encode(), tuple(values)).rowcount
+            return self._connection.execute(for_psycopg(statement), tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
         """The server's system identifier, and the database's oid and name."""
@@ -282,12 +283,11 @@ class PostgresSession(PostgresCatalog):
 
     def nullable(self, column: SqlColumn) -> str:
         """Of the base type: a domain may be NOT NULL. The target takes the value as its domain all the same."""
-        kind = column.kind.replace("%", "%%")
-        return f"CAST({self.quoted(column.name)} AS {kind})"
+        return f"CAST({quoted(column.name)} AS {column.kind})"
 
     def make_unique(self, schema: str, table: str, columns: str) -> None:
         """The server names the index. In a publication, a table without a primary key needs an identity for updates."""
-        spelled = f"{self.quoted(schema)}.{self.quoted(table)}"
+        spelled = qualified(schema, table)
         self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")
 
@@ -301,7 +301,7 @@ class PostgresSession(PostgresCatalog):
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.postgres_retyped`` says."""
-        return postgres_retyped(self.quoted(was.name), was.kind, now.kind)
+        return postgres_retyped(quoted(was.name), was.kind, now.kind)
 
     def hurry(self) -> None:
         """Set ``lock_timeout`` to one second."""
@@ -313,8 +313,7 @@ class PostgresSession(PostgresCatalog):
 
     def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
         """One COPY in CSV format."""
-        name = f"{identifier(into.schema)}.{identifier(into.name)}"
-        statement = f"COPY {name} ({', '.join(map(identifier, columns))}) FROM STDIN (FORMAT csv)"
+        statement = f"COPY {into.spelled} ({', '.join(map(quoted, columns))}) FROM STDIN (FORMAT csv)"
         cursor = self._connection.cursor()
         with self._answers(), cursor.copy(statement.encode()) as copy:
             for batch in batches:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_epochs.sinks.sql.database import Numbers
-from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable, quoted
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 _PERMANENT = "p"
@@ -113,7 +113,7 @@ _DEFERRABLE = """
 """What a partition has from its partitioned table can be dropped only there."""
 _SEQUENCES = """
     WITH numbering(oid, attname, is_number) AS (
-        SELECT d.refobjid, a.attname, pg_catalog.pg_get_expr(f.adbin, f.adrelid) LIKE 'nextval(''%%''::regclass)'
+        SELECT d.refobjid, a.attname, pg_catalog.pg_get_expr(f.adbin, f.adrelid) LIKE 'nextval(''%''::regclass)'
         FROM pg_catalog.pg_attrdef f
         JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
         JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid
@@ -149,10 +149,6 @@ class PostgresCatalog(ABC):
     @abstractmethod
     def server_version(self) -> int:
         """As libpq has it: 160004 is 16.4."""
-
-    def quoted(self, name: str) -> str:
-        """In double quotes, with ``%`` doubled for psycopg."""
-        return identifier(name).replace("%", "%%")
 
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """Looked up with ``to_regclass``, so along the search path if ``schema`` is None."""
@@ -193,15 +189,15 @@ class PostgresCatalog(ABC):
         found: dict[int, dict[str, Comparison]] = {}
         for index, column, schema, operator, *collation in self.execute(_UNIQUE, (oid,)):
             # With its schema: along the search path, PostgreSQL may find the operator of another type.
-            equals = f"OPERATOR({self.quoted(schema)}.{operator.replace('%', '%%')})"
-            spelled = ".".join(map(self.quoted, collation)) if collation[0] else None
+            equals = f"OPERATOR({quoted(schema)}.{operator})"
+            spelled = ".".join(map(quoted, collation)) if collation[0] else None
             found.setdefault(index, {})[column] = Comparison(equals=equals, collation=spelled)
         return {frozenset(columns): columns for columns in found.values()}
 
     def _deferrable(self, oid: int) -> dict[frozenset[str], list[str]]:
         drops: dict[frozenset[str], list[str]] = {}
         for columns, schema, table, constraint in self.execute(_DEFERRABLE, (oid,)):
-            drop = f"ALTER TABLE {regclass(schema, table)} DROP CONSTRAINT {identifier(constraint)}"
+            drop = f"ALTER TABLE {regclass(schema, table)} DROP CONSTRAINT {quoted(constraint)}"
             drops.setdefault(frozenset(columns), []).append(drop)
         return drops
 
@@ -254,7 +250,7 @@ class PostgresCatalog(ABC):
 
     def has_schema(self, name: str) -> bool:
         """Asks ``to_regnamespace`` for the quoted name."""
-        return bool(self.execute("SELECT pg_catalog.to_regnamespace(%s) IS NOT NULL", (identifier(name),))[0][0])
+        return bool(self.execute("SELECT pg_catalog.to_regnamespace(%s) IS NOT NULL", (quoted(name),))[0][0])
 
     def exists(self, schema: str, name: str) -> bool:
         """Asks ``to_regclass`` for the quoted name."""
@@ -282,7 +278,7 @@ class PostgresCatalog(ABC):
         """
         if not reads:
             return int(self.execute("SELECT pg_catalog.nextval(%s::regclass)", (sequence,))[0][0])
-        ((last, drawn),) = self.execute(f"SELECT last_value, is_called FROM {sequence.replace('%', '%%')}")
+        ((last, drawn),) = self.execute(f"SELECT last_value, is_called FROM {sequence}")
         return int(last) if drawn else int(last) - step
 
 
@@ -298,14 +294,9 @@ def _drawn(
     return Numbers(sequence=sequence, column=column, left=left, too_small=kind if greatest != end else None)
 
 
-def identifier(name: str) -> str:
-    """In double quotes."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def regclass(schema: str | None, name: str) -> str:
     """As ``to_regclass`` takes it; without a schema, the server looks along the search path."""
-    return ".".join(identifier(part) for part in (schema, name) if part is not None)
+    return ".".join(quoted(part) for part in (schema, name) if part is not None)
 
 
 def _text(value: str | bytes) -> str:

@@ -24,6 +24,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def qualified(schema: str, name: str) -> str:
+    """Schema and name of a table, quoted for a statement."""
+    return f"{quoted(schema)}.{quoted(name)}"
+
+
 def _meant(name: str, names: Sequence[str]) -> str | None:
     """The same of ``names``; else the one that differs only in case, if there is exactly one."""
     alike = [each for each in names if each.lower() == name.lower()]
@@ -110,7 +115,7 @@ class SqlTable:
 
     def beside(self, name: str) -> str:
         """Another table of the same schema, as a statement needs it."""
-        return f"{self.schema_spelled}.{quoted(name)}"
+        return qualified(self.schema, name)
 
     def column_of(self, name: str) -> SqlColumn | None:
         """The column of this name; else the one whose name differs only in case, if there is exactly one."""
