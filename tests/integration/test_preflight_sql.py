@@ -93,6 +93,15 @@ def test_the_statement_that_the_error_names_creates_the_index_that_an_upsert_nee
     ready(world, sink)
 
 
+def test_a_name_that_the_driver_cannot_send_is_refused_until_it_is_corrected(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    refused = refusal(pg, pg.sink('"or\0ders"'))
+    assert refused.code is codes.SQL_ROW_REFUSED
+    assert "cannot contain NUL" in refused.what and "did not send" in refused.what
+    assert refused.remedy.startswith("Correct the name or the value that the message means")
+    ready(pg, pg.sink('"orders"'))
+
+
 def test_what_is_no_table_is_refused(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE t (id bigint)", "CREATE VIEW orders AS SELECT * FROM t")
     assert refusal(world, world.sink()).code is codes.SQL_TABLE_UNUSABLE

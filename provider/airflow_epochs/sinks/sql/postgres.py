@@ -9,7 +9,6 @@ session that gives up waiting ends that one.
 from __future__ import annotations
 
 import math
-import re
 import selectors
 import time
 from collections.abc import Iterator, Sequence
@@ -21,9 +20,10 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line, tolerated
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
+from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.placeholders import for_psycopg
 from airflow_epochs.sinks.sql.postgres_catalog import PostgresCatalog, regclass
+from airflow_epochs.sinks.sql.postgres_errors import said, translated
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
@@ -83,22 +83,6 @@ _SETTINGS = """
 COMMIT_S = 120.0
 """Seconds to wait for the answer to a COMMIT. The server's timeouts do not apply while it waits for a standby that may
 be gone. The connection's extra ``commit_timeout`` overrides this."""
-
-_MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
-"""Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
-server that has become a standby."""
-_LONGER = {
-    "55P03": "lock_timeout=5min",
-    "57014": "statement_timeout=3h",
-    "25P03": "idle_in_transaction_session_timeout=30min",
-    "25P04": "transaction_timeout=3h",
-}
-"""By SQLSTATE, the setting that gives more time: to wait for a lock, for one statement, to be idle in a transaction, to
-end one (since PostgreSQL 17). The last two end the session, too."""
-_LIMIT = "54000"
-"""As of a value that is too long for an index. PostgreSQL names the index, and no row."""
-_FOREIGN_KEY_BROKEN = "23503"
-_LENGTH_MAX = 600
 
 _PRESENCE = """
     SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
@@ -170,7 +154,7 @@ class Postgres:
             opened = psycopg.connect(**_parameters(connection, ", ".join(who)))
         except psycopg.Error as error:
             raise NotApplied(
-                f"The provider could not connect to {name}: {_said(error)}",
+                f"The provider could not connect to {name}: {said(error)}",
                 code=codes.SQL_UNREACHABLE,
                 remedy=f"Check that the server is up and that connection {connection.conn_id!r} is correct. Then clear "
                 "the failed task.",
@@ -333,7 +317,7 @@ class PostgresSession(PostgresCatalog):
             self._committed()
         except (psycopg.Error, TimeoutError) as error:
             if isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
-                raise self._translated(error) from error
+                raise translated(self.name, error) from error
             raise OutcomeUnknown(
                 f"{self.name} did not confirm the COMMIT, so its result is unknown: {first_line(error)}",
                 code=codes.SQL_COMMIT_UNKNOWN,
@@ -390,47 +374,7 @@ class PostgresSession(PostgresCatalog):
         try:
             yield
         except psycopg.Error as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: psycopg.Error) -> NotApplied:
-        state = error.sqlstate or ""
-        session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
-        if session_ended or state.startswith(_MAY_PASS):
-            return NotApplied(
-                f"{self.name} did not complete a statement: {_said(error)}",
-                code=codes.SQL_UNREACHABLE,
-                remedy=_remedy(state),
-            )
-        what = f"{self.name} refused a row or a statement: {_said(error)}"
-        too_long = state == _LIMIT
-        refused = RowRefused(what, code=codes.SQL_LIMIT) if too_long else RowRefused(what, code=codes.SQL_ROW_REFUSED)
-        refused.line, refused.table = _line(error), _place(error)
-        refused.refers = state == _FOREIGN_KEY_BROKEN
-        return refused
-
-
-def _remedy(state: str) -> str | None:
-    """What to do after an error that may pass; None if what the code says is all that is known.
-
-    ``state``: the SQLSTATE; empty if the connection ended before the server could say why.
-    """
-    if not state:
-        return (
-            "Check that the server is up, and read in its log why it ended the connection. If that was a timeout, set "
-            f"a longer one in the connection's extra: {_options('25P03')} if the log names idle-in-transaction "
-            f"timeout, {_options('25P04')} if it names transaction timeout. Then clear the failed task."
-        )
-    if state not in _LONGER:
-        return None
-    return (
-        "Check that the server is up, and which sessions hold locks for a long time (pg_stat_activity). If the task "
-        f"needs more time than the timeout allows, set a longer one in the connection's extra: {_options(state)}. Then "
-        "clear the failed task."
-    )
-
-
-def _options(state: str) -> str:
-    return f'{{"options": "-c {_LONGER[state]}"}}'
+            raise translated(self.name, error) from error
 
 
 def _driver() -> Any:
@@ -477,26 +421,3 @@ def _parameters(connection: Connection, who: str) -> dict[str, Any]:
     # Behind a pooler, the next server would not know the statements that psycopg prepares by itself.
     own = {"client_encoding": "utf8", "prepare_threshold": None}
     return {**CLIENT, "application_name": who, **extra, **given, **own}
-
-
-_LINE = re.compile(r"^COPY .*?, \D*(\d+)", re.MULTILINE)
-
-
-def _line(error: psycopg.Error) -> int:
-    """The line of the COPY that the error names, 0 if none. Works in every language of the server's messages."""
-    found = _LINE.search(error.diag.context or "")
-    return int(found[1]) if found else 0
-
-
-def _place(error: psycopg.Error) -> tuple[str, str] | None:
-    """Schema and name of the table that the error is about; of a foreign key, the one that refers."""
-    schema, name = error.diag.schema_name, error.diag.table_name
-    return (schema, name) if schema and name else None
-
-
-def _said(error: psycopg.Error) -> str:
-    """The server's message, with the row or key that it names."""
-    diag = error.diag
-    context = (diag.context or "").splitlines()[:1]
-    parts = [diag.message_primary or str(error) or type(error).__name__, diag.message_detail, *context]
-    return secrecy.scrubbed(" ".join(" ".join(part.split()) for part in parts if part))[:_LENGTH_MAX]
