@@ -311,7 +311,7 @@ def test_a_right_on_a_column_that_the_marker_table_has_got_is_named_before_an_ep
     assert pg.sink().last_committed("orders", pg.env) == Marker.of(first)
     refused = refusal(pg, pg.sink(), previous=1)
     assert refused.code is codes.SQL_MARKER_TABLE
-    assert "lacks SELECT (target) on table" in refused.what and "UPDATE (target) on table" in refused.what
+    assert 'lacks SELECT ("target") on table' in refused.what and 'UPDATE ("target") on table' in refused.what
     user.obey(refused)
     ready(pg, pg.sink(), previous=1)
     pg.epoch(pg.sink(), transaction(2), first, rows(3))
@@ -338,7 +338,7 @@ def test_rights_that_some_columns_of_the_marker_table_lack_are_named_column_by_c
         f"REVOKE UPDATE (epoch, row_count) ON epoch_markers FROM {user.user}",
     )
     refused = refusal(pg, pg.sink())
-    assert "UPDATE (epoch, row_count) on table" in refused.what and "INSERT (txn_id) on table" in refused.what
+    assert 'UPDATE ("epoch", "row_count") on table' in refused.what and 'INSERT ("txn_id") on table' in refused.what
     user.obey(refused)
     ready(pg, pg.sink())
     pg.epoch(pg.sink(), transaction(1), None, rows(2))

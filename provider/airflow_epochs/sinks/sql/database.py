@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -126,8 +126,8 @@ class Session(Protocol):
         """Those of the table's columns on which the connection's user does not have the right."""
         ...
 
-    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
-        """The columns on which the connection's user has all of these rights; None if there is no such table.
+    def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
+        """Each column -> those of these rights that the connection's user has on it; None if there is no such table.
 
         For a table of which nothing else matters: one statement, where ``table`` and ``lacks_of`` take seven.
         """

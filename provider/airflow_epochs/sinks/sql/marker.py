@@ -11,7 +11,7 @@ ledger and the epoch. The commit turns the reservation into the marker. If it fi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -22,6 +22,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.rights import lacking
 from airflow_epochs.sinks.sql.table import SqlTable, qualified, quoted
 
 _NO_EPOCH = 0
@@ -29,6 +30,7 @@ _NO_EPOCH = 0
 _NAMED = ("pipeline", "sink")
 _SET = ("epoch", "txn_id", "row_count", "committed_at")
 """The columns that name a row, and those that each commit sets, in tables of all versions."""
+_USED = ("SELECT", "UPDATE")
 _ENDS = "ends"
 """The column with the position after the epoch. Tables of version 0.1 lack it."""
 _TARGET = "target"
@@ -80,7 +82,11 @@ class MarkerTable:
 
     def look(self) -> MarkerRow | Reservation | None:
         """The marker or reservation; None if there is neither, or no table. Takes no lock."""
-        return None if self._open is None else self._selected("")
+        if self._rights is None:
+            return None
+        if not all("SELECT" in self._rights.get(name, ()) for name in (*_NAMED, *_SET)):
+            self.require_writable()
+        return self._selected("")
 
     def require_writable(self) -> None:
         """Look whether ``make`` and ``write`` may do what they do. Writes nothing, and takes no lock.
@@ -94,26 +100,24 @@ class MarkerTable:
         else:
             lacks = self._lacking(self.table)
         if lacks:
-            raise Refused(
-                f"The sink keeps its marker in {self.spelled}, but the connection's user lacks {', '.join(lacks)}.",
-                code=codes.SQL_MARKER_TABLE,
-                remedy="Grant the user these rights: "
-                f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
-            )
+            raise self._refused(lacks)
+
+    def _refused(self, lacks: Sequence[str]) -> Refused:
+        return Refused(
+            f"The sink keeps its marker in {self.spelled}, but the connection's user lacks {', '.join(lacks)}.",
+            code=codes.SQL_MARKER_TABLE,
+            remedy="Grant the user these rights: "
+            f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
+        )
 
     def _lacking(self, table: SqlTable) -> list[str]:
         """The rights that the connection's user lacks, on the table or on single columns of it, as GRANT has them."""
-        whole = self.session.lacks(table, "SELECT", "UPDATE")
-        lacking = [f"{right} on table {self.spelled}" for right in whole]
-        columns = {
+        needed = {
             "SELECT": [*_NAMED, *_SET, *sorted(self._added)],
-            "UPDATE": [*_SET, *sorted(self._added)],
             "INSERT": [*_NAMED, *_SET],
+            "UPDATE": [*_SET, *sorted(self._added)],
         }
-        for right, needed in columns.items():
-            if right not in whole and (some := self.session.lacks_of(table, right, needed)):
-                lacking.append(f"{right} ({', '.join(some)}) on table {self.spelled}")
-        return lacking
+        return [f"{right} on table {self.spelled}" for right in lacking(self.session, table, needed)]
 
     def lock(self) -> MarkerRow | Reservation | None:
         """The marker or reservation, locked until this transaction ends. Writes nothing.
@@ -122,12 +126,14 @@ class MarkerTable:
             Refused: The table could lose rows in a crash, or cannot be written to.
         """
         self._require_lasting()
+        self._require_insertable()
         self.session.expect_wait()
         return self._selected(self.session.row_lock) if self.table else None
 
     def make(self) -> MarkerRow | Reservation | None:
         """Like ``lock``, but creates the table, and a row to lock, if they are missing."""
         self._require_lasting()
+        self._require_insertable()
         self.session.expect_wait()
         if not self.table:
             self._create()
@@ -209,7 +215,7 @@ class MarkerTable:
         self.session.execute(self.definition)
         self.__dict__.pop("table", None)  # look it up again: another session may have created it first
         self.__dict__.pop("_added", None)
-        self.__dict__.pop("_open", None)
+        self.__dict__.pop("_rights", None)
 
     def _set(self, epoch: int, text: str, rows: int, at: str, more: Mapping[str, str | None]) -> None:
         mark = self.session.mark
@@ -268,6 +274,10 @@ class MarkerTable:
                 "another `marker_table` instead. Then clear the failed task.",
             )
 
+    def _require_insertable(self) -> None:
+        if self.table and not self.table.writable:
+            raise self._refused([f"INSERT on table {self.spelled}"])
+
     @cached_property
     def table(self) -> SqlTable | None:
         """The table as the database describes it; None if it does not exist."""
@@ -280,17 +290,18 @@ class MarkerTable:
         return frozenset(column.name for column in columns) & {_ENDS, _TARGET}
 
     @cached_property
-    def _open(self) -> frozenset[str] | None:
-        """The columns that the user may read and set; None if the table does not exist.
-
-        Somebody may have added a column after ``open`` looked at the rights on each. No epoch needs it.
-        """
-        return self.session.columns_with(self.schema, self.name, "SELECT", "UPDATE")
+    def _rights(self) -> Mapping[str, Collection[str]] | None:
+        """Each column -> whether the user may read it, and set it; None if the table does not exist."""
+        return self.session.rights_on(self.schema, self.name, *_USED)
 
     @property
     def _later(self) -> frozenset[str]:
-        """Those of ``_open`` that tables of earlier versions lack."""
-        return (self._open or frozenset()) & {_ENDS, _TARGET}
+        """The columns that tables of earlier versions lack, if they are there and the user may read and set them.
+
+        Somebody may have added one after ``open`` looked at the rights on each. No epoch needs it.
+        """
+        rights = self._rights or {}
+        return frozenset(name for name in (_ENDS, _TARGET) if {*_USED} <= {*rights.get(name, ())})
 
     @property
     def spelled(self) -> str:

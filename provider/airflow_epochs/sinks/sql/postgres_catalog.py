@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_epochs.sinks.sql.database import Numbers
@@ -60,8 +60,8 @@ _COLUMNS = """
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _RIGHTS = """
-    SELECT a.attname, (SELECT pg_catalog.bool_and(has_column_privilege(c.oid, a.attnum, right_of_user))
-                       FROM pg_catalog.unnest(%s::text[]) AS right_of_user)
+    SELECT a.attname, ARRAY(SELECT right_of_user FROM pg_catalog.unnest(%s::text[]) AS right_of_user
+                            WHERE has_column_privilege(c.oid, a.attnum, right_of_user))
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
     WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
           AND a.attnum > 0 AND NOT a.attisdropped
@@ -173,7 +173,8 @@ class PostgresCatalog(ABC):
             ),
             unique=self._unique(oid) if keyed else {},
             deferrable=self._deferrable(oid) if keyed else {},
-            problem=_problem(kind, persistence, writable) or _problem_of(partitions),
+            problem=_problem(kind, persistence) or _problem_of(partitions),
+            writable=writable,
             hides=hides,
             id=str(oid),
             lasts=_text(persistence) == _PERMANENT,
@@ -218,10 +219,10 @@ class PostgresCatalog(ABC):
         asked = "SELECT c FROM pg_catalog.unnest(%s::text[]) AS c WHERE NOT has_column_privilege(%s::oid, c, %s)"
         return [column for (column,) in self.execute(asked, (list(columns), table.id, right))]
 
-    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+    def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
         """Asks ``has_column_privilege``, which is true of rights on the whole table too."""
         found = self.execute(_RIGHTS, (list(rights), regclass(schema, name)))
-        return frozenset(column for column, has_all in found if has_all) if found else None
+        return dict(found) if found else None
 
     def owns(self, table: SqlTable) -> bool:
         """Asks whether the user has the rights of the owner, as a member of its role has."""
@@ -304,20 +305,18 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str | None:
+def _problem(kind: str | bytes, persistence: str | bytes) -> str | None:
     """Why a relation cannot be a sink's table; None if it can."""
     if _text(kind) in _KINDS:
         return f"it is {_KINDS[_text(kind)]}"
     if _text(persistence) != _PERMANENT:
         return "it is UNLOGGED or temporary, so it would lose its rows in a crash of the server"
-    if not writable:
-        return "the connection's user may not INSERT into it"
     return None
 
 
 def _problem_of(partitions: Sequence[tuple[Any, ...]]) -> str | None:
     """Why one of the partitions, as ``_LEAVES`` lists them, makes a table unusable; None if none does."""
     for _, name, kind, persistence in partitions:
-        if problem := _problem(kind, persistence, writable=True):
+        if problem := _problem(kind, persistence):
             return f"its partition {name!r} is not usable: {problem}"
     return None

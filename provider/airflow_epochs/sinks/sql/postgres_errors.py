@@ -25,6 +25,13 @@ _LONGER = {
 end one (since PostgreSQL 17). The last two end the session, too."""
 _LIMIT = "54000"
 """As of a value that is too long for an index. PostgreSQL names the index, and no row."""
+_NO_RIGHT = "42501"
+_GRANT = (
+    "Grant the connection's user the right that the message names: for a schema `GRANT USAGE ON SCHEMA <its name> TO "
+    "<the user>`, for a sequence `GRANT USAGE ON SEQUENCE <its name> TO <the user>`. If it names a policy, change "
+    "the policy. Then clear the failed task."
+)
+"""PostgreSQL's message names what the user may not use. Rights on tables are looked at before (``rights``)."""
 _FOREIGN_KEY_BROKEN = "23503"
 _LENGTH_MAX = 600
 
@@ -62,6 +69,8 @@ def _refused(name: str, error: psycopg.Error, state: str) -> RowRefused:
     what = f"{name} refused a row or a statement: {said(error)}"
     too_long = state == _LIMIT
     refused = RowRefused(what, code=codes.SQL_LIMIT) if too_long else RowRefused(what, code=codes.SQL_ROW_REFUSED)
+    if state == _NO_RIGHT:
+        refused.remedy = _GRANT
     refused.line, refused.table = _line(error), _place(error)
     refused.refers = state == _FOREIGN_KEY_BROKEN
     return refused

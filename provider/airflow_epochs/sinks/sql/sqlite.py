@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -218,10 +218,10 @@ class SqliteSession:
         """As ``lacks``."""
         return []
 
-    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+    def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
         """As ``lacks``: all of them."""
         table = self.table(schema, name)
-        return frozenset(column.name for column in table.columns) if table else None
+        return {column.name: rights for column in table.columns} if table else None
 
     def owns(self, table: SqlTable) -> bool:
         """As ``lacks``."""

@@ -84,6 +84,7 @@ class SqlTable:
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
         partitions: Schema and name of each partition that has rows.
+        writable: Whether the user may INSERT into it, at least into some columns.
         lasts: Whether a crash of the server leaves its rows; of a partitioned table, see ``problem``.
     """
 
@@ -98,6 +99,7 @@ class SqlTable:
     partitions: frozenset[tuple[str, str]] = frozenset()
     deferrable: Mapping[frozenset[str], Sequence[str]] = field(default_factory=dict)
     lasts: bool = True
+    writable: bool = True
 
     def has_rows_in(self, place: tuple[str, str]) -> bool:
         """Whether the table, or one of its partitions, has this schema and name."""
@@ -285,6 +287,12 @@ def require_usable(table: SqlTable, spelled: str) -> None:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
             code=codes.SQL_TABLE_UNUSABLE,
+        )
+    if not table.writable:
+        raise Refused(
+            f"A sink cannot write to table {spelled}: the connection's user may not INSERT into it.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy=f"Grant it: `GRANT INSERT ON {table.spelled} TO <the user>`. Then clear the failed task.",
         )
 
 
