@@ -24,6 +24,7 @@ from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.placeholders import for_psycopg
 from airflow_epochs.sinks.sql.postgres_catalog import PostgresCatalog, regclass
 from airflow_epochs.sinks.sql.postgres_errors import said, translated
+from airflow_epochs.sinks.sql.postgres_read_only import why
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
@@ -150,15 +151,12 @@ class Postgres:
         """One transaction. If a lock makes it fail, end those sessions of its sinks that are stopped in their COPY."""
         psycopg, commit_s = _driver(), _commit_s(connection)
         name = f"PostgreSQL at {connection.host or 'localhost'}, database {connection.schema or connection.login}"
+        parameters = _parameters(connection, ", ".join(who))
         try:
-            opened = psycopg.connect(**_parameters(connection, ", ".join(who)))
+            opened = psycopg.connect(**parameters)
         except psycopg.Error as error:
-            raise NotApplied(
-                f"The provider could not connect to {name}: {said(error)}",
-                code=codes.SQL_UNREACHABLE,
-                remedy=f"Check that the server is up and that connection {connection.conn_id!r} is correct. Then clear "
-                "the failed task.",
-            ) from None  # the driver's exception may contain the password
+            # not from the driver's exception, which may contain the password
+            raise _unreachable(name, connection.conn_id, error, parameters) from None
         session = PostgresSession(name, opened, who, commit_s)
         try:
             session.begin()
@@ -386,6 +384,18 @@ def _driver() -> Any:
             code=codes.SQL_DRIVER_MISSING,
         ) from missing
     return psycopg
+
+
+def _unreachable(name: str, conn_id: str, error: psycopg.Error, parameters: dict[str, Any]) -> NotApplied:
+    cause, remedy = why(error, parameters, conn_id) or (
+        "",
+        f"Check that the server is up and that connection {conn_id!r} is correct. Then clear the failed task.",
+    )
+    return NotApplied(
+        f"The provider could not connect to {name}: {said(error)} {cause}".rstrip(),
+        code=codes.SQL_UNREACHABLE,
+        remedy=remedy,
+    )
 
 
 def _commit_s(connection: Connection) -> float:

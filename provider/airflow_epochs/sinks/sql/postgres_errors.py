@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sinks.sql.database import RowRefused
+from airflow_epochs.sinks.sql.postgres_read_only import MAY_ONLY_READ
 
 if TYPE_CHECKING:
     import psycopg
 
-_MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
+_READ_ONLY = "25006"
+_MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", _READ_ONLY)
 """Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
 server that has become a standby."""
 _LONGER = {
@@ -87,6 +89,8 @@ def _remedy(state: str) -> str | None:
             f"a longer one in the connection's extra: {_options('25P03')} if the log names idle-in-transaction "
             f"timeout, {_options('25P04')} if it names transaction timeout. Then clear the failed task."
         )
+    if state == _READ_ONLY:
+        return MAY_ONLY_READ
     if state not in _LONGER:
         return None
     return (
