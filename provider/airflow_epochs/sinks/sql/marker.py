@@ -95,6 +95,7 @@ class MarkerTable:
             Refused: The table could lose rows in a crash, or the connection's user lacks rights.
         """
         self._require_lasting()
+        self._require_alone()
         if self.table is None:
             lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {quoted(self.schema)}"]
         else:
@@ -244,6 +245,8 @@ class MarkerTable:
         )
         if not found:
             return None
+        if len(found) > 1:
+            self._require_alone()
         ((epoch, txn_id, rows, committed_at, position, table),) = found
         if epoch == _NO_EPOCH:
             return Reservation(txn_id) if txn_id else None
@@ -272,6 +275,16 @@ class MarkerTable:
                 remedy="Make it an ordinary table that the connection's user may write to. For an UNLOGGED table: "
                 f"`ALTER TABLE {self.spelled} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
                 "another `marker_table` instead. Then clear the failed task.",
+            )
+
+    def _require_alone(self) -> None:
+        """No other marker shows in the table."""
+        if self.table and self.table.heirs:
+            raise Refused(
+                f"{self.schema}.{self.name} cannot be the marker table, because other tables inherit from it: "
+                f"{', '.join(self.table.heirs)}. It shows their markers too.",
+                code=codes.SQL_MARKER_TABLE,
+                remedy=f"Let nothing inherit from it: {self.table.disinheriting}. Then clear the failed task.",
             )
 
     def _require_insertable(self) -> None:

@@ -51,6 +51,7 @@ from airflow_epochs.sinks.sql.table import (
     quoted,
     require_all_seen,
     require_keys,
+    require_no_heirs,
     require_sequence,
     require_usable,
     sequence_column,
@@ -123,6 +124,7 @@ class SqlParticipant:
                     f"`airflow epochs preview {pipeline}` prints a CREATE TABLE to start from",
                 )
             self._require_usable(table)
+            self._require_all_found(table)
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
                 self._require_rights(session, table, self._kept(table, keys))
@@ -135,6 +137,11 @@ class SqlParticipant:
         require_usable(table, self.sink.table)
         if not self.sink.keys or self.sink.delete_when:
             require_all_seen(table, self.sink.table)
+
+    def _require_all_found(self, table: SqlTable) -> None:
+        """An upsert finds all rows by its keys. A commit does not ask: it has promised, perhaps in an older version."""
+        if self.sink.keys:
+            require_no_heirs(table, self.sink.table)
 
     def _kept(self, table: SqlTable, keys: Sequence[str]) -> list[str]:
         """The columns that rows of an upsert have, as far as the sink tells."""
@@ -191,6 +198,7 @@ class SqlParticipant:
             Corrupt: A person must look at the marker.
         """
         table = self._table(session, staging, attempt.previous)
+        self._require_all_found(table)
         load = self._load(session, table, staging, attempt.stored)
         self._require_rights(session, table, load.columns)
         marker = self.marker(session, attempt.txn.pipeline)
@@ -440,6 +448,7 @@ class SqlParticipant:
         """Why the rows do not fit the table, as far as that shows without writing them; None if nothing was found."""
         try:
             self._require_usable(table)
+            self._require_all_found(table)
             load = self._load(session, table, staging, stored)
             self._require_rights(session, table, load.columns)
             load.look(self._reader(staging), rows)

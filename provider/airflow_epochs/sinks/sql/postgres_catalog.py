@@ -19,10 +19,13 @@ _PARTS = """
 """
 """Begins a statement: the table and all of its partitions."""
 _LEAVES = f"""{_PARTS}
-    SELECT n.nspname, c.relname, c.relkind, c.relpersistence
+    SELECT c.relispartition, n.nspname, c.relname, c.relkind, c.relpersistence
     FROM part JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
+    WHERE CASE WHEN c.relispartition THEN c.relkind <> 'p'
+               ELSE c.oid IN (SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = %s) END
+    ORDER BY c.relname
 """
+"""The partitions that have rows, and the tables that inherit from the table itself in the older way."""
 _TRIGGERS = f"""{_PARTS}
     SELECT EXISTS (SELECT 1 FROM part JOIN pg_catalog.pg_trigger t ON t.tgrelid = part.oid WHERE NOT t.tgisinternal)
 """
@@ -156,7 +159,8 @@ class PostgresCatalog(ABC):
         if not found:
             return None
         ((oid, its_schema, its_name, kind, persistence, writable, hides),) = found
-        partitions = self.execute(_LEAVES, (oid,))
+        leaves = self.execute(_LEAVES, (oid, oid))
+        partitions = [each for is_partition, *each in leaves if is_partition]
         return SqlTable(
             schema=its_schema,
             name=its_name,
@@ -175,6 +179,7 @@ class PostgresCatalog(ABC):
             deferrable=self._deferrable(oid) if keyed else {},
             problem=_problem(kind, persistence) or _problem_of(partitions),
             writable=writable,
+            heirs=tuple(regclass(schema, name) for is_partition, schema, name, *_ in leaves if not is_partition),
             hides=hides,
             id=str(oid),
             lasts=_text(persistence) == _PERMANENT,
@@ -314,7 +319,7 @@ def _problem(kind: str | bytes, persistence: str | bytes) -> str | None:
     return None
 
 
-def _problem_of(partitions: Sequence[tuple[Any, ...]]) -> str | None:
+def _problem_of(partitions: Sequence[Sequence[Any]]) -> str | None:
     """Why one of the partitions, as ``_LEAVES`` lists them, makes a table unusable; None if none does."""
     for _, name, kind, persistence in partitions:
         if problem := _problem(kind, persistence):

@@ -85,6 +85,7 @@ class SqlTable:
         insert: How an INSERT must begin so that it drops no row in silence.
         partitions: Schema and name of each partition that has rows.
         writable: Whether the user may INSERT into it, at least into some columns.
+        heirs: The tables that inherit from it and are no partitions, as a statement needs them.
         lasts: Whether a crash of the server leaves its rows; of a partitioned table, see ``problem``.
     """
 
@@ -100,6 +101,7 @@ class SqlTable:
     deferrable: Mapping[frozenset[str], Sequence[str]] = field(default_factory=dict)
     lasts: bool = True
     writable: bool = True
+    heirs: tuple[str, ...] = ()
 
     def has_rows_in(self, place: tuple[str, str]) -> bool:
         """Whether the table, or one of its partitions, has this schema and name."""
@@ -118,6 +120,11 @@ class SqlTable:
     def beside(self, name: str) -> str:
         """Another table of the same schema, as a statement needs it."""
         return qualified(self.schema, name)
+
+    @property
+    def disinheriting(self) -> str:
+        """The statements after which no table inherits from it, as an error has them."""
+        return ", ".join(f"`ALTER TABLE {heir} NO INHERIT {self.spelled}`" for heir in self.heirs)
 
     def column_of(self, name: str) -> SqlColumn | None:
         """The column of this name; else the one whose name differs only in case, if there is exactly one."""
@@ -293,6 +300,19 @@ def require_usable(table: SqlTable, spelled: str) -> None:
             f"A sink cannot write to table {spelled}: the connection's user may not INSERT into it.",
             code=codes.SQL_TABLE_UNUSABLE,
             remedy=f"Grant it: `GRANT INSERT ON {table.spelled} TO <the user>`. Then clear the failed task.",
+        )
+
+
+def require_no_heirs(table: SqlTable, spelled: str) -> None:
+    """No row is out of reach of the index by which an upsert finds it."""
+    if table.heirs:
+        raise Refused(
+            f"A sink cannot upsert into table {spelled}, from which other tables inherit: {', '.join(table.heirs)}. "
+            "Readers see their rows in it too, and its unique index does not know their keys. Such a key would "
+            "be there twice.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy=f"Let nothing inherit from it: {table.disinheriting}. Readers of the table then no longer see the "
+            "rows of the others. Or make it a partitioned table. Then clear the failed task.",
         )
 
 
