@@ -2145,7 +2145,7 @@ SQL_COMMIT_UNKNOWN = SQL.code(
 SQL_ROW_REFUSED = SQL.code(
     "EPOCHS-SQL-ROW-REFUSED",
     Refused,
-    "The database refused a row or a statement.",
+    "The database refused a row or a statement, or its driver did not send one.",
     "Correct the transform, the table (docs/sql.md, 'Other unique columns'), or the rights of the connection's user. "
     "Then clear the failed task.",
 )

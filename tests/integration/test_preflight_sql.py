@@ -93,6 +93,15 @@ def test_the_statement_that_the_error_names_creates_the_index_that_an_upsert_nee
     ready(world, sink)
 
 
+def test_a_name_that_the_driver_cannot_send_is_refused_until_it_is_corrected(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    refused = refusal(pg, pg.sink('"or\0ders"'))
+    assert refused.code is codes.SQL_ROW_REFUSED
+    assert "cannot contain NUL" in refused.what and "did not send" in refused.what
+    assert refused.remedy.startswith("Correct the name or the value that the message means")
+    ready(pg, pg.sink('"orders"'))
+
+
 def test_what_is_no_table_is_refused(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE t (id bigint)", "CREATE VIEW orders AS SELECT * FROM t")
     assert refusal(world, world.sink()).code is codes.SQL_TABLE_UNUSABLE
@@ -109,6 +118,60 @@ def policed(pg: SqlWorld, policy: str) -> str:
         f"CREATE POLICY policy ON orders {policy}",
     )
     return user
+
+
+CHILD = 'CREATE TABLE "old %s" (note text, PRIMARY KEY (id)) INHERITS (orders)'
+
+
+def test_an_upsert_into_a_table_with_children_is_refused_until_they_no_longer_inherit(pg: SqlWorld) -> None:
+    """The parent's index knows nothing of a child's keys, so the key of a child's row would be shown twice."""
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)", CHILD)
+    pg.db.run("""INSERT INTO "old %s" VALUES (1, 'Rome')""")
+    sink = pg.sink(**UPSERT)
+    refused = refusal(pg, sink)
+    assert refused.code is codes.SQL_TABLE_UNUSABLE and "inherit" in refused.what
+    vote = pg.voted(sink, attempt_of(transaction(1)), rows(1, city=["Oslo"]))
+    assert "inherit" in (vote.reason or "")
+    pg.db.run(*re.findall(r"`(ALTER TABLE [^`]*)`", refused.remedy))
+    ready(pg, sink)
+    pg.epoch(sink, transaction(1), None, rows(1, 2, city=["Oslo", "Bonn"]))
+    assert pg.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Oslo"), (2, "Bonn")]
+
+
+def test_a_table_with_children_may_be_appended_to_and_a_child_upserted_into(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)", "CREATE TABLE old (PRIMARY KEY (id)) INHERITS (orders)")
+    ready(pg, pg.sink())
+    pg.epoch(pg.sink(), transaction(1), None, rows(1))
+    child = pg.sink("old", **UPSERT)
+    ready(pg, child)
+    pg.epoch(child, transaction(1, pipeline="old"), None, rows(2))
+    assert pg.ids() == [1, 2]
+
+
+def test_partitions_are_no_children(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+        "CREATE TABLE lowest PARTITION OF low FOR VALUES FROM (0) TO (5)",
+    )
+    ready(pg, pg.sink(**UPSERT))
+    pg.epoch(pg.sink(**UPSERT), transaction(1), None, rows(1))
+    assert pg.ids() == [1]
+
+
+def test_a_marker_table_with_children_is_refused_until_they_no_longer_inherit(pg: SqlWorld) -> None:
+    """A copy of the marker in a child would be read as a second one."""
+    first = transaction(1)
+    pg.db.run("CREATE TABLE orders (id bigint)")
+    pg.epoch(pg.sink(), first, None, rows(1))
+    pg.db.run("CREATE TABLE old () INHERITS (epoch_markers)", "INSERT INTO old SELECT * FROM epoch_markers")
+    with pytest.raises(Refused) as refused:
+        pg.sink().last_committed("orders", pg.env)
+    assert refused.value.code is codes.SQL_MARKER_TABLE and "inherit" in refused.value.what
+    pg.db.run(*re.findall(r"`(ALTER TABLE [^`]*)`", refused.value.remedy))
+    ready(pg, pg.sink(), previous=1)
+    pg.epoch(pg.sink(), transaction(2), first, rows(2))
+    assert pg.ids() == [1, 2]
 
 
 @pytest.mark.parametrize("options", [{}, DELETING], ids=["append", "deleting"])
@@ -302,7 +365,7 @@ def test_a_right_on_a_column_that_the_marker_table_has_got_is_named_before_an_ep
     assert pg.sink().last_committed("orders", pg.env) == Marker.of(first)
     refused = refusal(pg, pg.sink(), previous=1)
     assert refused.code is codes.SQL_MARKER_TABLE
-    assert "lacks SELECT (target) on table" in refused.what and "UPDATE (target) on table" in refused.what
+    assert 'lacks SELECT ("target") on table' in refused.what and 'UPDATE ("target") on table' in refused.what
     user.obey(refused)
     ready(pg, pg.sink(), previous=1)
     pg.epoch(pg.sink(), transaction(2), first, rows(3))
@@ -329,7 +392,7 @@ def test_rights_that_some_columns_of_the_marker_table_lack_are_named_column_by_c
         f"REVOKE UPDATE (epoch, row_count) ON epoch_markers FROM {user.user}",
     )
     refused = refusal(pg, pg.sink())
-    assert "UPDATE (epoch, row_count) on table" in refused.what and "INSERT (txn_id) on table" in refused.what
+    assert 'UPDATE ("epoch", "row_count") on table' in refused.what and 'INSERT ("txn_id") on table' in refused.what
     user.obey(refused)
     ready(pg, pg.sink())
     pg.epoch(pg.sink(), transaction(1), None, rows(2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -62,7 +62,7 @@ class Session(Protocol):
     name: str
     """The database, for messages."""
     mark: ClassVar[str]
-    """The placeholder for a value in a statement."""
+    """The placeholder for a value in a statement. Within a name or a text in quotes it stands for itself."""
     row_lock: ClassVar[str]
     """The clause that locks the rows of a SELECT."""
     instant: ClassVar[str]
@@ -71,10 +71,6 @@ class Session(Protocol):
     """The column type for JSON."""
     temporary: ClassVar[str]
     """The schema of this session's temporary tables."""
-
-    def quoted(self, name: str) -> str:
-        """The name of a column, table or schema, quoted for a statement."""
-        ...
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement; its rows, if it returns any."""
@@ -130,8 +126,8 @@ class Session(Protocol):
         """Those of the table's columns on which the connection's user does not have the right."""
         ...
 
-    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
-        """The columns on which the connection's user has all of these rights; None if there is no such table.
+    def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
+        """Each column -> those of these rights that the connection's user has on it; None if there is no such table.
 
         For a table of which nothing else matters: one statement, where ``table`` and ``lacks_of`` take seven.
         """

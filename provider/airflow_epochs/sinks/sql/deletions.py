@@ -166,7 +166,7 @@ class Deletions:
             Refused: Rights are missing, or earlier notes cannot be compared with the rows.
         """
         self._serialise()
-        found = self.session.execute(f"SELECT 1 FROM {batch} WHERE {self.session.quoted(deleted)} LIMIT 1")
+        found = self.session.execute(f"SELECT 1 FROM {batch} WHERE {quoted(deleted)} LIMIT 1")
         self.require_rights(deletes=bool(found))  # another user's sink may have made notes since ``open``
         # Before the sink makes a table of its own: the remedy depends on whether there is one already.
         earlier = [self._as_today(notes) for notes in self._tables()]
@@ -187,10 +187,10 @@ class Deletions:
     def _note(self, batch: str, deleted: str) -> None:
         columns, keys = self._names.listed(self._columns), self._names.listed(self.keys)
         later = f"{self._names.ordered(self.sequence, 'excluded')} > {self._names.ordered(self.sequence, 'n')}"
-        sequence = self.session.quoted(self.sequence)
+        sequence = quoted(self.sequence)
         self.session.execute(
             f"INSERT INTO {self._notes} AS n ({columns}) SELECT {columns} FROM {batch} "
-            f"WHERE {self.session.quoted(deleted)} ORDER BY {keys} ON CONFLICT ({keys}) "
+            f"WHERE {quoted(deleted)} ORDER BY {keys} ON CONFLICT ({keys}) "
             f"DO UPDATE SET {sequence} = excluded.{sequence} WHERE {later}"
         )
 
@@ -247,8 +247,8 @@ class Deletions:
 
     def _as_today(self, notes: SqlTable) -> str:
         """Notes with the types that the target has today, in parentheses."""
-        values = (f"{self._value(notes, name)} AS {self.session.quoted(name)}" for name in self._columns)
-        return f"(SELECT {', '.join(values)} FROM {self._names.spelled(notes.schema, notes.name)})"
+        values = (f"{self._value(notes, name)} AS {quoted(name)}" for name in self._columns)
+        return f"(SELECT {', '.join(values)} FROM {notes.spelled})"
 
     def _value(self, notes: SqlTable, name: str) -> str:
         was, now = notes.column_of(name), self.table.column_of(name)
@@ -279,10 +279,8 @@ class Deletions:
         return f"{self._stem}_deleted_{notes.name[-8:]}"
 
     def _create(self) -> None:
-        target = self._names.spelled(self.table.schema, self.table.name)
-        self.session.execute(
-            f"CREATE TABLE {self._notes} AS SELECT {self._names.listed(self._columns)} FROM {target} WHERE 1 = 0"
-        )
+        columns = self._names.listed(self._columns)
+        self.session.execute(f"CREATE TABLE {self._notes} AS SELECT {columns} FROM {self.table.spelled} WHERE 1 = 0")
         compared = ", ".join(map(self._names.compared, self.keys))
         self.session.make_unique(self.table.schema, self.name, compared)
 
@@ -296,4 +294,4 @@ class Deletions:
 
     @property
     def _notes(self) -> str:
-        return self._names.spelled(self.table.schema, self.name)
+        return self.table.beside(self.name)

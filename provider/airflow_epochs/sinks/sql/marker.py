@@ -11,7 +11,7 @@ ledger and the epoch. The commit turns the reservation into the marker. If it fi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -22,13 +22,15 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.table import SqlTable, quoted
+from airflow_epochs.sinks.sql.rights import lacking
+from airflow_epochs.sinks.sql.table import SqlTable, qualified, quoted
 
 _NO_EPOCH = 0
 """The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
 _NAMED = ("pipeline", "sink")
 _SET = ("epoch", "txn_id", "row_count", "committed_at")
 """The columns that name a row, and those that each commit sets, in tables of all versions."""
+_USED = ("SELECT", "UPDATE")
 _ENDS = "ends"
 """The column with the position after the epoch. Tables of version 0.1 lack it."""
 _TARGET = "target"
@@ -80,7 +82,11 @@ class MarkerTable:
 
     def look(self) -> MarkerRow | Reservation | None:
         """The marker or reservation; None if there is neither, or no table. Takes no lock."""
-        return None if self._open is None else self._selected("")
+        if self._rights is None:
+            return None
+        if not all("SELECT" in self._rights.get(name, ()) for name in (*_NAMED, *_SET)):
+            self.require_writable()
+        return self._selected("")
 
     def require_writable(self) -> None:
         """Look whether ``make`` and ``write`` may do what they do. Writes nothing, and takes no lock.
@@ -89,31 +95,30 @@ class MarkerTable:
             Refused: The table could lose rows in a crash, or the connection's user lacks rights.
         """
         self._require_lasting()
+        self._require_alone()
         if self.table is None:
             lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {quoted(self.schema)}"]
         else:
             lacks = self._lacking(self.table)
         if lacks:
-            raise Refused(
-                f"The sink keeps its marker in {self._plainly}, but the connection's user lacks {', '.join(lacks)}.",
-                code=codes.SQL_MARKER_TABLE,
-                remedy="Grant the user these rights: "
-                f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
-            )
+            raise self._refused(lacks)
+
+    def _refused(self, lacks: Sequence[str]) -> Refused:
+        return Refused(
+            f"The sink keeps its marker in {self.spelled}, but the connection's user lacks {', '.join(lacks)}.",
+            code=codes.SQL_MARKER_TABLE,
+            remedy="Grant the user these rights: "
+            f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
+        )
 
     def _lacking(self, table: SqlTable) -> list[str]:
         """The rights that the connection's user lacks, on the table or on single columns of it, as GRANT has them."""
-        whole = self.session.lacks(table, "SELECT", "UPDATE")
-        lacking = [f"{right} on table {self._plainly}" for right in whole]
-        columns = {
+        needed = {
             "SELECT": [*_NAMED, *_SET, *sorted(self._added)],
-            "UPDATE": [*_SET, *sorted(self._added)],
             "INSERT": [*_NAMED, *_SET],
+            "UPDATE": [*_SET, *sorted(self._added)],
         }
-        for right, needed in columns.items():
-            if right not in whole and (some := self.session.lacks_of(table, right, needed)):
-                lacking.append(f"{right} ({', '.join(some)}) on table {self._plainly}")
-        return lacking
+        return [f"{right} on table {self.spelled}" for right in lacking(self.session, table, needed)]
 
     def lock(self) -> MarkerRow | Reservation | None:
         """The marker or reservation, locked until this transaction ends. Writes nothing.
@@ -122,12 +127,14 @@ class MarkerTable:
             Refused: The table could lose rows in a crash, or cannot be written to.
         """
         self._require_lasting()
+        self._require_insertable()
         self.session.expect_wait()
         return self._selected(self.session.row_lock) if self.table else None
 
     def make(self) -> MarkerRow | Reservation | None:
         """Like ``lock``, but creates the table, and a row to lock, if they are missing."""
         self._require_lasting()
+        self._require_insertable()
         self.session.expect_wait()
         if not self.table:
             self._create()
@@ -184,9 +191,7 @@ class MarkerTable:
     @property
     def forgetting_target(self) -> str:
         """A statement with which an operator lets the marker say no longer which table got the rows."""
-        return (
-            f"UPDATE {self._plainly} SET {_TARGET} = NULL WHERE pipeline = '{self.pipeline}' AND sink = '{self.sink}'"
-        )
+        return f"UPDATE {self.spelled} SET {_TARGET} = NULL WHERE pipeline = '{self.pipeline}' AND sink = '{self.sink}'"
 
     def putting_back(self, txn: TransactionId, rows: int) -> str:
         """A statement with which an operator puts the marker of ``txn`` back."""
@@ -197,10 +202,10 @@ class MarkerTable:
         return self._putting(_NO_EPOCH, Reservation.of(attempt).text, 0)
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
-        create = "" if self.table else f"{self.definition}; ".replace("%%", "%")
+        create = "" if self.table else f"{self.definition}; "
         unknown = "".join(f", {name} = NULL" for name in sorted(self._added))
         return (
-            f"{create}INSERT INTO {self._plainly} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
+            f"{create}INSERT INTO {self.spelled} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
             f"('{self.pipeline}', '{self.sink}', {epoch}, '{text}', {rows}, CURRENT_TIMESTAMP) ON CONFLICT (pipeline, "
             "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count"
             f"{unknown};"
@@ -211,7 +216,7 @@ class MarkerTable:
         self.session.execute(self.definition)
         self.__dict__.pop("table", None)  # look it up again: another session may have created it first
         self.__dict__.pop("_added", None)
-        self.__dict__.pop("_open", None)
+        self.__dict__.pop("_rights", None)
 
     def _set(self, epoch: int, text: str, rows: int, at: str, more: Mapping[str, str | None]) -> None:
         mark = self.session.mark
@@ -240,6 +245,8 @@ class MarkerTable:
         )
         if not found:
             return None
+        if len(found) > 1:
+            self._require_alone()
         ((epoch, txn_id, rows, committed_at, position, table),) = found
         if epoch == _NO_EPOCH:
             return Reservation(txn_id) if txn_id else None
@@ -266,9 +273,23 @@ class MarkerTable:
                 f"{self.schema}.{self.name} cannot be the marker table: {self.table.problem}.",
                 code=codes.SQL_MARKER_TABLE,
                 remedy="Make it an ordinary table that the connection's user may write to. For an UNLOGGED table: "
-                f"`ALTER TABLE {self._plainly} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
+                f"`ALTER TABLE {self.spelled} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
                 "another `marker_table` instead. Then clear the failed task.",
             )
+
+    def _require_alone(self) -> None:
+        """No other marker shows in the table."""
+        if self.table and self.table.heirs:
+            raise Refused(
+                f"{self.schema}.{self.name} cannot be the marker table, because other tables inherit from it: "
+                f"{', '.join(self.table.heirs)}. It shows their markers too.",
+                code=codes.SQL_MARKER_TABLE,
+                remedy=f"Let nothing inherit from it: {self.table.disinheriting}. Then clear the failed task.",
+            )
+
+    def _require_insertable(self) -> None:
+        if self.table and not self.table.writable:
+            raise self._refused([f"INSERT on table {self.spelled}"])
 
     @cached_property
     def table(self) -> SqlTable | None:
@@ -282,27 +303,23 @@ class MarkerTable:
         return frozenset(column.name for column in columns) & {_ENDS, _TARGET}
 
     @cached_property
-    def _open(self) -> frozenset[str] | None:
-        """The columns that the user may read and set; None if the table does not exist.
-
-        Somebody may have added a column after ``open`` looked at the rights on each. No epoch needs it.
-        """
-        return self.session.columns_with(self.schema, self.name, "SELECT", "UPDATE")
+    def _rights(self) -> Mapping[str, Collection[str]] | None:
+        """Each column -> whether the user may read it, and set it; None if the table does not exist."""
+        return self.session.rights_on(self.schema, self.name, *_USED)
 
     @property
     def _later(self) -> frozenset[str]:
-        """Those of ``_open`` that tables of earlier versions lack."""
-        return (self._open or frozenset()) & {_ENDS, _TARGET}
+        """The columns that tables of earlier versions lack, if they are there and the user may read and set them.
+
+        Somebody may have added one after ``open`` looked at the rights on each. No epoch needs it.
+        """
+        rights = self._rights or {}
+        return frozenset(name for name in (_ENDS, _TARGET) if {*_USED} <= {*rights.get(name, ())})
 
     @property
     def spelled(self) -> str:
         """Schema and name, quoted for a statement."""
-        return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.name)}"
-
-    @property
-    def _plainly(self) -> str:
-        """``spelled``, for people: without what the driver doubles."""
-        return self.spelled.replace("%%", "%")
+        return qualified(self.schema, self.name)
 
 
 def txn_of(found: MarkerRow | Reservation | None) -> TransactionId | None:

@@ -42,6 +42,7 @@ from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.deletions import Deletions
 from airflow_epochs.sinks.sql.load import Load
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
+from airflow_epochs.sinks.sql.rights import lacking
 from airflow_epochs.sinks.sql.sequences import Draw
 from airflow_epochs.sinks.sql.table import (
     SqlTable,
@@ -50,6 +51,7 @@ from airflow_epochs.sinks.sql.table import (
     quoted,
     require_all_seen,
     require_keys,
+    require_no_heirs,
     require_sequence,
     require_usable,
     sequence_column,
@@ -122,9 +124,10 @@ class SqlParticipant:
                     f"`airflow epochs preview {pipeline}` prints a CREATE TABLE to start from",
                 )
             self._require_usable(table)
+            self._require_all_found(table)
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
-                self._require_rights(session, table)
+                self._require_rights(session, table, self._kept(table, keys))
                 self._require_temporary(session)
                 self._require_notes(session, table, keys)
             self.marker(session, pipeline).require_writable()
@@ -135,17 +138,35 @@ class SqlParticipant:
         if not self.sink.keys or self.sink.delete_when:
             require_all_seen(table, self.sink.table)
 
-    def _require_rights(self, session: Session, table: SqlTable) -> None:
-        """INSERT alone, which ``require_usable`` looks at, is enough for a sink that appends."""
-        deletes = ["DELETE"] if self.sink.delete_when else []
-        if missing := session.lacks(table, "SELECT", "UPDATE", *deletes):
+    def _require_all_found(self, table: SqlTable) -> None:
+        """An upsert finds all rows by its keys. A commit does not ask: it has promised, perhaps in an older version."""
+        if self.sink.keys:
+            require_no_heirs(table, self.sink.table)
+
+    def _kept(self, table: SqlTable, keys: Sequence[str]) -> list[str]:
+        """The columns that rows of an upsert have, as far as the sink tells."""
+        sequence = self.sink.sequence_by
+        return [*keys, *([require_sequence(table, sequence).name] if sequence else ())]
+
+    def _require_rights(self, session: Session, table: SqlTable, columns: Sequence[str]) -> None:
+        """``columns``: those that the rows have, as far as they are known."""
+        if missing := lacking(session, table, self._needed(table, columns)):
             raise Refused(
-                f"An upsert needs more rights on table {self.sink.table}: the connection's user lacks "
+                f"An {self.sink.mode} needs more rights on table {self.sink.table}: the connection's user lacks "
                 f"{', '.join(missing)}.",
                 code=codes.SQL_TABLE_UNUSABLE,
                 remedy=f"Grant them: `GRANT {', '.join(missing)} ON {table.spelled} TO <the user>`. Then clear the "
                 "failed task.",
             )
+
+    def _needed(self, table: SqlTable, columns: Sequence[str]) -> dict[str, Sequence[str]]:
+        """Rights, each with the columns that need it. An upsert reads the rows that it changes."""
+        if not self.sink.keys:
+            return {"INSERT": columns}
+        keys = [column.name for key in self.sink.keys if (column := table.column_of(key))]
+        changed = [name for name in columns if name not in keys]
+        deletes: dict[str, Sequence[str]] = {"DELETE": ()} if self.sink.delete_when else {}
+        return {"SELECT": columns, "INSERT": columns, "UPDATE": changed, **deletes}
 
     def _require_temporary(self, session: Session) -> None:
         """An upsert copies its rows into a temporary table first."""
@@ -177,7 +198,9 @@ class SqlParticipant:
             Corrupt: A person must look at the marker.
         """
         table = self._table(session, staging, attempt.previous)
+        self._require_all_found(table)
         load = self._load(session, table, staging, attempt.stored)
+        self._require_rights(session, table, load.columns)
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_unchanged(attempt, marker, marker.make())
         if self.sink.rehearse:
@@ -425,7 +448,10 @@ class SqlParticipant:
         """Why the rows do not fit the table, as far as that shows without writing them; None if nothing was found."""
         try:
             self._require_usable(table)
-            self._load(session, table, staging, stored).look(self._reader(staging), rows)
+            self._require_all_found(table)
+            load = self._load(session, table, staging, stored)
+            self._require_rights(session, table, load.columns)
+            load.look(self._reader(staging), rows)
         except Refused as no:
             return no.reason
         return None

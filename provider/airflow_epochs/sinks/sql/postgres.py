@@ -9,7 +9,6 @@ session that gives up waiting ends that one.
 from __future__ import annotations
 
 import math
-import re
 import selectors
 import time
 from collections.abc import Iterator, Sequence
@@ -21,9 +20,12 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, first_line, tolerated
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
-from airflow_epochs.sinks.sql.postgres_catalog import PostgresCatalog, identifier, regclass
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.database import Session, part_of
+from airflow_epochs.sinks.sql.placeholders import for_psycopg
+from airflow_epochs.sinks.sql.postgres_catalog import PostgresCatalog, regclass
+from airflow_epochs.sinks.sql.postgres_errors import said, translated
+from airflow_epochs.sinks.sql.postgres_read_only import why
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
     is_postgres_text,
     longest_text,
@@ -82,22 +84,6 @@ _SETTINGS = """
 COMMIT_S = 120.0
 """Seconds to wait for the answer to a COMMIT. The server's timeouts do not apply while it waits for a standby that may
 be gone. The connection's extra ``commit_timeout`` overrides this."""
-
-_MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
-"""Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
-server that has become a standby."""
-_LONGER = {
-    "55P03": "lock_timeout=5min",
-    "57014": "statement_timeout=3h",
-    "25P03": "idle_in_transaction_session_timeout=30min",
-    "25P04": "transaction_timeout=3h",
-}
-"""By SQLSTATE, the setting that gives more time: to wait for a lock, for one statement, to be idle in a transaction, to
-end one (since PostgreSQL 17). The last two end the session, too."""
-_LIMIT = "54000"
-"""As of a value that is too long for an index. PostgreSQL names the index, and no row."""
-_FOREIGN_KEY_BROKEN = "23503"
-_LENGTH_MAX = 600
 
 _PRESENCE = """
     SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
@@ -165,15 +151,12 @@ class Postgres:
         """One transaction. If a lock makes it fail, end those sessions of its sinks that are stopped in their COPY."""
         psycopg, commit_s = _driver(), _commit_s(connection)
         name = f"PostgreSQL at {connection.host or 'localhost'}, database {connection.schema or connection.login}"
+        parameters = _parameters(connection, ", ".join(who))
         try:
-            opened = psycopg.connect(**_parameters(connection, ", ".join(who)))
+            opened = psycopg.connect(**parameters)
         except psycopg.Error as error:
-            raise NotApplied(
-                f"The provider could not connect to {name}: {_said(error)}",
-                code=codes.SQL_UNREACHABLE,
-                remedy=f"Check that the server is up and that connection {connection.conn_id!r} is correct. Then clear "
-                "the failed task.",
-            ) from None  # the driver's exception may contain the password
+            # not from the driver's exception, which may contain the password
+            raise _unreachable(name, connection.conn_id, error, parameters) from None
         session = PostgresSession(name, opened, who, commit_s)
         try:
             session.begin()
@@ -247,13 +230,13 @@ class PostgresSession(PostgresCatalog):
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute, and translate psycopg's errors."""
         with self._answers():
-            cursor = self._connection.execute(statement.encode(), tuple(values))
+            cursor = self._connection.execute(for_psycopg(statement), tuple(values))
             return cursor.fetchall() if cursor.description else []
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute, and return psycopg's ``rowcount``."""
         with self._answers():
-            return self._connection.execute(statement.encode(), tuple(values)).rowcount
+            return self._connection.execute(for_psycopg(statement), tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
         """The server's system identifier, and the database's oid and name."""
@@ -282,12 +265,11 @@ class PostgresSession(PostgresCatalog):
 
     def nullable(self, column: SqlColumn) -> str:
         """Of the base type: a domain may be NOT NULL. The target takes the value as its domain all the same."""
-        kind = column.kind.replace("%", "%%")
-        return f"CAST({self.quoted(column.name)} AS {kind})"
+        return f"CAST({quoted(column.name)} AS {column.kind})"
 
     def make_unique(self, schema: str, table: str, columns: str) -> None:
         """The server names the index. In a publication, a table without a primary key needs an identity for updates."""
-        spelled = f"{self.quoted(schema)}.{self.quoted(table)}"
+        spelled = qualified(schema, table)
         self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")
 
@@ -301,7 +283,7 @@ class PostgresSession(PostgresCatalog):
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.postgres_retyped`` says."""
-        return postgres_retyped(self.quoted(was.name), was.kind, now.kind)
+        return postgres_retyped(quoted(was.name), was.kind, now.kind)
 
     def hurry(self) -> None:
         """Set ``lock_timeout`` to one second."""
@@ -313,8 +295,7 @@ class PostgresSession(PostgresCatalog):
 
     def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
         """One COPY in CSV format."""
-        name = f"{identifier(into.schema)}.{identifier(into.name)}"
-        statement = f"COPY {name} ({', '.join(map(identifier, columns))}) FROM STDIN (FORMAT csv)"
+        statement = f"COPY {into.spelled} ({', '.join(map(quoted, columns))}) FROM STDIN (FORMAT csv)"
         cursor = self._connection.cursor()
         with self._answers(), cursor.copy(statement.encode()) as copy:
             for batch in batches:
@@ -334,7 +315,7 @@ class PostgresSession(PostgresCatalog):
             self._committed()
         except (psycopg.Error, TimeoutError) as error:
             if isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
-                raise self._translated(error) from error
+                raise translated(self.name, error) from error
             raise OutcomeUnknown(
                 f"{self.name} did not confirm the COMMIT, so its result is unknown: {first_line(error)}",
                 code=codes.SQL_COMMIT_UNKNOWN,
@@ -391,47 +372,7 @@ class PostgresSession(PostgresCatalog):
         try:
             yield
         except psycopg.Error as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: psycopg.Error) -> NotApplied:
-        state = error.sqlstate or ""
-        session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
-        if session_ended or state.startswith(_MAY_PASS):
-            return NotApplied(
-                f"{self.name} did not complete a statement: {_said(error)}",
-                code=codes.SQL_UNREACHABLE,
-                remedy=_remedy(state),
-            )
-        what = f"{self.name} refused a row or a statement: {_said(error)}"
-        too_long = state == _LIMIT
-        refused = RowRefused(what, code=codes.SQL_LIMIT) if too_long else RowRefused(what, code=codes.SQL_ROW_REFUSED)
-        refused.line, refused.table = _line(error), _place(error)
-        refused.refers = state == _FOREIGN_KEY_BROKEN
-        return refused
-
-
-def _remedy(state: str) -> str | None:
-    """What to do after an error that may pass; None if what the code says is all that is known.
-
-    ``state``: the SQLSTATE; empty if the connection ended before the server could say why.
-    """
-    if not state:
-        return (
-            "Check that the server is up, and read in its log why it ended the connection. If that was a timeout, set "
-            f"a longer one in the connection's extra: {_options('25P03')} if the log names idle-in-transaction "
-            f"timeout, {_options('25P04')} if it names transaction timeout. Then clear the failed task."
-        )
-    if state not in _LONGER:
-        return None
-    return (
-        "Check that the server is up, and which sessions hold locks for a long time (pg_stat_activity). If the task "
-        f"needs more time than the timeout allows, set a longer one in the connection's extra: {_options(state)}. Then "
-        "clear the failed task."
-    )
-
-
-def _options(state: str) -> str:
-    return f'{{"options": "-c {_LONGER[state]}"}}'
+            raise translated(self.name, error) from error
 
 
 def _driver() -> Any:
@@ -443,6 +384,18 @@ def _driver() -> Any:
             code=codes.SQL_DRIVER_MISSING,
         ) from missing
     return psycopg
+
+
+def _unreachable(name: str, conn_id: str, error: psycopg.Error, parameters: dict[str, Any]) -> NotApplied:
+    cause, remedy = why(error, parameters, conn_id) or (
+        "",
+        f"Check that the server is up and that connection {conn_id!r} is correct. Then clear the failed task.",
+    )
+    return NotApplied(
+        f"The provider could not connect to {name}: {said(error)} {cause}".rstrip(),
+        code=codes.SQL_UNREACHABLE,
+        remedy=remedy,
+    )
 
 
 def _commit_s(connection: Connection) -> float:
@@ -478,26 +431,3 @@ def _parameters(connection: Connection, who: str) -> dict[str, Any]:
     # Behind a pooler, the next server would not know the statements that psycopg prepares by itself.
     own = {"client_encoding": "utf8", "prepare_threshold": None}
     return {**CLIENT, "application_name": who, **extra, **given, **own}
-
-
-_LINE = re.compile(r"^COPY .*?, \D*(\d+)", re.MULTILINE)
-
-
-def _line(error: psycopg.Error) -> int:
-    """The line of the COPY that the error names, 0 if none. Works in every language of the server's messages."""
-    found = _LINE.search(error.diag.context or "")
-    return int(found[1]) if found else 0
-
-
-def _place(error: psycopg.Error) -> tuple[str, str] | None:
-    """Schema and name of the table that the error is about; of a foreign key, the one that refers."""
-    schema, name = error.diag.schema_name, error.diag.table_name
-    return (schema, name) if schema and name else None
-
-
-def _said(error: psycopg.Error) -> str:
-    """The server's message, with the row or key that it names."""
-    diag = error.diag
-    context = (diag.context or "").splitlines()[:1]
-    parts = [diag.message_primary or str(error) or type(error).__name__, diag.message_detail, *context]
-    return secrecy.scrubbed(" ".join(" ".join(part.split()) for part in parts if part))[:_LENGTH_MAX]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_epochs.sinks.sql.database import Numbers
-from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable, quoted
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 _PERMANENT = "p"
@@ -19,10 +19,13 @@ _PARTS = """
 """
 """Begins a statement: the table and all of its partitions."""
 _LEAVES = f"""{_PARTS}
-    SELECT n.nspname, c.relname, c.relkind, c.relpersistence
+    SELECT c.relispartition, n.nspname, c.relname, c.relkind, c.relpersistence
     FROM part JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
+    WHERE CASE WHEN c.relispartition THEN c.relkind <> 'p'
+               ELSE c.oid IN (SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = %s) END
+    ORDER BY c.relname
 """
+"""The partitions that have rows, and the tables that inherit from the table itself in the older way."""
 _TRIGGERS = f"""{_PARTS}
     SELECT EXISTS (SELECT 1 FROM part JOIN pg_catalog.pg_trigger t ON t.tgrelid = part.oid WHERE NOT t.tgisinternal)
 """
@@ -60,8 +63,8 @@ _COLUMNS = """
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _RIGHTS = """
-    SELECT a.attname, (SELECT pg_catalog.bool_and(has_column_privilege(c.oid, a.attnum, right_of_user))
-                       FROM pg_catalog.unnest(%s::text[]) AS right_of_user)
+    SELECT a.attname, ARRAY(SELECT right_of_user FROM pg_catalog.unnest(%s::text[]) AS right_of_user
+                            WHERE has_column_privilege(c.oid, a.attnum, right_of_user))
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
     WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
           AND a.attnum > 0 AND NOT a.attisdropped
@@ -113,7 +116,7 @@ _DEFERRABLE = """
 """What a partition has from its partitioned table can be dropped only there."""
 _SEQUENCES = """
     WITH numbering(oid, attname, is_number) AS (
-        SELECT d.refobjid, a.attname, pg_catalog.pg_get_expr(f.adbin, f.adrelid) LIKE 'nextval(''%%''::regclass)'
+        SELECT d.refobjid, a.attname, pg_catalog.pg_get_expr(f.adbin, f.adrelid) LIKE 'nextval(''%''::regclass)'
         FROM pg_catalog.pg_attrdef f
         JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
         JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid
@@ -150,17 +153,14 @@ class PostgresCatalog(ABC):
     def server_version(self) -> int:
         """As libpq has it: 160004 is 16.4."""
 
-    def quoted(self, name: str) -> str:
-        """In double quotes, with ``%`` doubled for psycopg."""
-        return identifier(name).replace("%", "%%")
-
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """Looked up with ``to_regclass``, so along the search path if ``schema`` is None."""
         found = self.execute(_TABLE, (regclass(schema, name),))
         if not found:
             return None
         ((oid, its_schema, its_name, kind, persistence, writable, hides),) = found
-        partitions = self.execute(_LEAVES, (oid,))
+        leaves = self.execute(_LEAVES, (oid, oid))
+        partitions = [each for is_partition, *each in leaves if is_partition]
         return SqlTable(
             schema=its_schema,
             name=its_name,
@@ -177,7 +177,9 @@ class PostgresCatalog(ABC):
             ),
             unique=self._unique(oid) if keyed else {},
             deferrable=self._deferrable(oid) if keyed else {},
-            problem=_problem(kind, persistence, writable) or _problem_of(partitions),
+            problem=_problem(kind, persistence) or _problem_of(partitions),
+            writable=writable,
+            heirs=tuple(regclass(schema, name) for is_partition, schema, name, *_ in leaves if not is_partition),
             hides=hides,
             id=str(oid),
             lasts=_text(persistence) == _PERMANENT,
@@ -193,15 +195,15 @@ class PostgresCatalog(ABC):
         found: dict[int, dict[str, Comparison]] = {}
         for index, column, schema, operator, *collation in self.execute(_UNIQUE, (oid,)):
             # With its schema: along the search path, PostgreSQL may find the operator of another type.
-            equals = f"OPERATOR({self.quoted(schema)}.{operator.replace('%', '%%')})"
-            spelled = ".".join(map(self.quoted, collation)) if collation[0] else None
+            equals = f"OPERATOR({quoted(schema)}.{operator})"
+            spelled = ".".join(map(quoted, collation)) if collation[0] else None
             found.setdefault(index, {})[column] = Comparison(equals=equals, collation=spelled)
         return {frozenset(columns): columns for columns in found.values()}
 
     def _deferrable(self, oid: int) -> dict[frozenset[str], list[str]]:
         drops: dict[frozenset[str], list[str]] = {}
         for columns, schema, table, constraint in self.execute(_DEFERRABLE, (oid,)):
-            drop = f"ALTER TABLE {regclass(schema, table)} DROP CONSTRAINT {identifier(constraint)}"
+            drop = f"ALTER TABLE {regclass(schema, table)} DROP CONSTRAINT {quoted(constraint)}"
             drops.setdefault(frozenset(columns), []).append(drop)
         return drops
 
@@ -222,10 +224,10 @@ class PostgresCatalog(ABC):
         asked = "SELECT c FROM pg_catalog.unnest(%s::text[]) AS c WHERE NOT has_column_privilege(%s::oid, c, %s)"
         return [column for (column,) in self.execute(asked, (list(columns), table.id, right))]
 
-    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+    def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
         """Asks ``has_column_privilege``, which is true of rights on the whole table too."""
         found = self.execute(_RIGHTS, (list(rights), regclass(schema, name)))
-        return frozenset(column for column, has_all in found if has_all) if found else None
+        return dict(found) if found else None
 
     def owns(self, table: SqlTable) -> bool:
         """Asks whether the user has the rights of the owner, as a member of its role has."""
@@ -254,7 +256,7 @@ class PostgresCatalog(ABC):
 
     def has_schema(self, name: str) -> bool:
         """Asks ``to_regnamespace`` for the quoted name."""
-        return bool(self.execute("SELECT pg_catalog.to_regnamespace(%s) IS NOT NULL", (identifier(name),))[0][0])
+        return bool(self.execute("SELECT pg_catalog.to_regnamespace(%s) IS NOT NULL", (quoted(name),))[0][0])
 
     def exists(self, schema: str, name: str) -> bool:
         """Asks ``to_regclass`` for the quoted name."""
@@ -282,7 +284,7 @@ class PostgresCatalog(ABC):
         """
         if not reads:
             return int(self.execute("SELECT pg_catalog.nextval(%s::regclass)", (sequence,))[0][0])
-        ((last, drawn),) = self.execute(f"SELECT last_value, is_called FROM {sequence.replace('%', '%%')}")
+        ((last, drawn),) = self.execute(f"SELECT last_value, is_called FROM {sequence}")
         return int(last) if drawn else int(last) - step
 
 
@@ -298,14 +300,9 @@ def _drawn(
     return Numbers(sequence=sequence, column=column, left=left, too_small=kind if greatest != end else None)
 
 
-def identifier(name: str) -> str:
-    """In double quotes."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def regclass(schema: str | None, name: str) -> str:
     """As ``to_regclass`` takes it; without a schema, the server looks along the search path."""
-    return ".".join(identifier(part) for part in (schema, name) if part is not None)
+    return ".".join(quoted(part) for part in (schema, name) if part is not None)
 
 
 def _text(value: str | bytes) -> str:
@@ -313,20 +310,18 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str | None:
+def _problem(kind: str | bytes, persistence: str | bytes) -> str | None:
     """Why a relation cannot be a sink's table; None if it can."""
     if _text(kind) in _KINDS:
         return f"it is {_KINDS[_text(kind)]}"
     if _text(persistence) != _PERMANENT:
         return "it is UNLOGGED or temporary, so it would lose its rows in a crash of the server"
-    if not writable:
-        return "the connection's user may not INSERT into it"
     return None
 
 
-def _problem_of(partitions: Sequence[tuple[Any, ...]]) -> str | None:
+def _problem_of(partitions: Sequence[Sequence[Any]]) -> str | None:
     """Why one of the partitions, as ``_LEAVES`` lists them, makes a table unusable; None if none does."""
     for _, name, kind, persistence in partitions:
-        if problem := _problem(kind, persistence, writable=True):
+        if problem := _problem(kind, persistence):
             return f"its partition {name!r} is not usable: {problem}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +17,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session
 from airflow_epochs.sinks.sql.sink import folded
-from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
     sqlite_affinity,
     sqlite_retyped,
@@ -111,10 +111,6 @@ class SqliteSession:
         self.execute("PRAGMA synchronous = EXTRA")  # the receipt promises that a commit survives a power cut
         self.execute("BEGIN IMMEDIATE")
 
-    def quoted(self, name: str) -> str:
-        """In double quotes."""
-        return '"' + name.replace('"', '""') + '"'
-
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute, and translate sqlite3's errors."""
         with self.answers():
@@ -142,12 +138,12 @@ class SqliteSession:
 
     def nullable(self, column: SqlColumn) -> str:
         """The column itself: SQLite has no domains."""
-        return self.quoted(column.name)
+        return quoted(column.name)
 
     def make_unique(self, schema: str, table: str, columns: str) -> None:
         """The index is in the table's schema, and cannot name it again."""
-        index = f"{self.quoted(schema)}.{self.quoted(f'{table}_key')}"
-        self.execute(f"CREATE UNIQUE INDEX {index} ON {self.quoted(table)} ({columns})")
+        index = qualified(schema, f"{table}_key")
+        self.execute(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({columns})")
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """Only texts and times have values that SQLite could not keep."""
@@ -156,7 +152,7 @@ class SqliteSession:
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """Looked up without regard to case, as SQLite does."""
         schema = self.schema_of(schema, name)
-        statement = f"SELECT name, type, sql FROM {self.quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
+        statement = f"SELECT name, type, sql FROM {quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
         found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
         if not found:
             return None
@@ -204,12 +200,12 @@ class SqliteSession:
         return unique
 
     def _comparisons(self, collations: Iterable[tuple[Any, ...]]) -> dict[str, Comparison]:
-        return {name: Comparison(collation=self.quoted(collation)) for name, collation in collations}
+        return {name: Comparison(collation=quoted(collation)) for name, collation in collations}
 
     def has_triggers(self, table: SqlTable) -> bool:
         """Asks the schema table."""
         statement = (
-            f"SELECT 1 FROM {self.quoted(table.schema)}.sqlite_master WHERE type = 'trigger'"
+            f"SELECT 1 FROM {quoted(table.schema)}.sqlite_master WHERE type = 'trigger'"
             " AND lower(tbl_name) = lower(?) LIMIT 1"
         )
         return bool(self.execute(statement, (table.name,)))
@@ -222,10 +218,10 @@ class SqliteSession:
         """As ``lacks``."""
         return []
 
-    def columns_with(self, schema: str, name: str, *rights: str) -> frozenset[str] | None:
+    def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
         """As ``lacks``: all of them."""
         table = self.table(schema, name)
-        return frozenset(column.name for column in table.columns) if table else None
+        return {column.name: rights for column in table.columns} if table else None
 
     def owns(self, table: SqlTable) -> bool:
         """As ``lacks``."""
@@ -261,7 +257,7 @@ class SqliteSession:
     def names(self, schema: str, prefix: str) -> list[str]:
         """Asks the schema table, without regard to case."""
         statement = (
-            f"SELECT name FROM {self.quoted(schema)}.sqlite_master WHERE type = 'table'"
+            f"SELECT name FROM {quoted(schema)}.sqlite_master WHERE type = 'table'"
             " AND lower(substr(name, 1, length(?))) = lower(?) ORDER BY name"
         )
         return [name for (name,) in self.execute(statement, (prefix, prefix))]
@@ -272,7 +268,7 @@ class SqliteSession:
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
-        return sqlite_retyped(self.quoted(was.name), was.affinity, now.affinity)
+        return sqlite_retyped(quoted(was.name), was.affinity, now.affinity)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""
@@ -289,8 +285,8 @@ class SqliteSession:
 
     def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
         """One ``executemany`` per batch. If a row is refused, the error knows which."""
-        name = f"{self.quoted(into.schema)}.{self.quoted(into.name)}"
-        names, marks = ", ".join(map(self.quoted, columns)), ", ".join("?" * len(columns))
+        name = into.spelled
+        names, marks = ", ".join(map(quoted, columns)), ", ".join("?" * len(columns))
         statement, taken = f"{into.insert} INTO {name} ({names}) VALUES ({marks})", 0
         for batch in batches:
             rows = _Drawn(tuples_of(batch, fields))

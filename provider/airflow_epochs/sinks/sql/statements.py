@@ -6,20 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.table import Comparison, SqlTable
+from airflow_epochs.sinks.sql.table import Comparison, SqlTable, quoted
 
 
 @dataclass(frozen=True)
 class Names:
-    """The columns of ``table``, quoted as ``session`` needs them. ``keys``: those of one of its unique indexes."""
+    """The columns of ``table``, quoted for statements. ``keys``: those of one of its unique indexes."""
 
     session: Session
     table: SqlTable
     keys: Sequence[str]
-
-    def spelled(self, schema: str, name: str) -> str:
-        """A table with its schema."""
-        return f"{self.session.quoted(schema)}.{self.session.quoted(name)}"
 
     def listed(self, names: Sequence[str], of: str | None = None) -> str:
         """Columns in a list; ``of``: of which row."""
@@ -28,13 +24,12 @@ class Names:
     def compared(self, key: str) -> str:
         """A key, compared as the table's index does."""
         collation = self._comparison(key).collation
-        return f"{self.session.quoted(key)} COLLATE {collation}" if collation else self.session.quoted(key)
+        return f"{quoted(key)} COLLATE {collation}" if collation else quoted(key)
 
     def same_keys(self, one: str, other: str) -> str:
         """The condition that two rows have the same key, as the table's index compares keys."""
         return " AND ".join(
-            f"{one}.{self.compared(key)} {self._comparison(key).equals} {other}.{self.session.quoted(key)}"
-            for key in self.keys
+            f"{one}.{self.compared(key)} {self._comparison(key).equals} {other}.{quoted(key)}" for key in self.keys
         )
 
     def _comparison(self, key: str) -> Comparison:
@@ -46,4 +41,4 @@ class Names:
         return f"{self._of(sequence, of)} {self.session.bytewise(column) if column else ''}".rstrip()
 
     def _of(self, name: str, row: str | None) -> str:
-        return f"{row}.{self.session.quoted(name)}" if row else self.session.quoted(name)
+        return f"{row}.{quoted(name)}" if row else quoted(name)

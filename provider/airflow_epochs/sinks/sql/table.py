@@ -24,6 +24,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def qualified(schema: str, name: str) -> str:
+    """Schema and name of a table, quoted for a statement."""
+    return f"{quoted(schema)}.{quoted(name)}"
+
+
 def _meant(name: str, names: Sequence[str]) -> str | None:
     """The same of ``names``; else the one that differs only in case, if there is exactly one."""
     alike = [each for each in names if each.lower() == name.lower()]
@@ -79,6 +84,8 @@ class SqlTable:
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
         partitions: Schema and name of each partition that has rows.
+        writable: Whether the user may INSERT into it, at least into some columns.
+        heirs: The tables that inherit from it and are no partitions, as a statement needs them.
         lasts: Whether a crash of the server leaves its rows; of a partitioned table, see ``problem``.
     """
 
@@ -93,6 +100,8 @@ class SqlTable:
     partitions: frozenset[tuple[str, str]] = frozenset()
     deferrable: Mapping[frozenset[str], Sequence[str]] = field(default_factory=dict)
     lasts: bool = True
+    writable: bool = True
+    heirs: tuple[str, ...] = ()
 
     def has_rows_in(self, place: tuple[str, str]) -> bool:
         """Whether the table, or one of its partitions, has this schema and name."""
@@ -110,7 +119,12 @@ class SqlTable:
 
     def beside(self, name: str) -> str:
         """Another table of the same schema, as a statement needs it."""
-        return f"{self.schema_spelled}.{quoted(name)}"
+        return qualified(self.schema, name)
+
+    @property
+    def disinheriting(self) -> str:
+        """The statements after which no table inherits from it, as an error has them."""
+        return ", ".join(f"`ALTER TABLE {heir} NO INHERIT {self.spelled}`" for heir in self.heirs)
 
     def column_of(self, name: str) -> SqlColumn | None:
         """The column of this name; else the one whose name differs only in case, if there is exactly one."""
@@ -280,6 +294,25 @@ def require_usable(table: SqlTable, spelled: str) -> None:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
             code=codes.SQL_TABLE_UNUSABLE,
+        )
+    if not table.writable:
+        raise Refused(
+            f"A sink cannot write to table {spelled}: the connection's user may not INSERT into it.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy=f"Grant it: `GRANT INSERT ON {table.spelled} TO <the user>`. Then clear the failed task.",
+        )
+
+
+def require_no_heirs(table: SqlTable, spelled: str) -> None:
+    """No row is out of reach of the index by which an upsert finds it."""
+    if table.heirs:
+        raise Refused(
+            f"A sink cannot upsert into table {spelled}, from which other tables inherit: {', '.join(table.heirs)}. "
+            "Readers see their rows in it too, and its unique index does not know their keys. Such a key would "
+            "be there twice.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy=f"Let nothing inherit from it: {table.disinheriting}. Readers of the table then no longer see the "
+            "rows of the others. Or make it a partitioned table. Then clear the failed task.",
         )
 
 

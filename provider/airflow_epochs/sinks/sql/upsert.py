@@ -12,7 +12,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.deletions import Deletions
 from airflow_epochs.sinks.sql.statements import Names
-from airflow_epochs.sinks.sql.table import SqlTable, quoted
+from airflow_epochs.sinks.sql.table import SqlTable, qualified, quoted
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
@@ -77,7 +77,7 @@ class Upsert:
         columns, mark = list(self.columns), ""
         copied = ", ".join(map(self._copied, columns))
         if self.by.deleted:
-            mark = f", 1 = 0 AS {self.session.quoted(self.by.deleted)}"
+            mark = f", 1 = 0 AS {quoted(self.by.deleted)}"
             columns, fields = [*columns, self.by.deleted], [*fields, {"name": self.by.deleted, "type": "boolean"}]
         self.session.execute(
             f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {copied}{mark} FROM {self._target} WHERE 1 = 0"
@@ -89,12 +89,12 @@ class Upsert:
         """A column for the temporary table. There, a row that deletes its key has NULL in all but key and sequence."""
         column = self.table.column_of(name)
         if column is None or not self.by.deleted or name in (*self.by.keys, self.by.sequence):
-            return self.session.quoted(name)
-        return f"{self.session.nullable(column)} AS {self.session.quoted(name)}"
+            return quoted(name)
+        return f"{self.session.nullable(column)} AS {quoted(name)}"
 
     def _require_keys(self) -> None:
         keys, compared = self._names.listed(self.by.keys), ", ".join(map(self._names.compared, self.by.keys))
-        missing = " OR ".join(f"{self.session.quoted(key)} IS NULL" for key in self.by.keys)
+        missing = " OR ".join(f"{quoted(key)} IS NULL" for key in self.by.keys)
         no_key = self.session.execute(f"SELECT {keys} FROM {self._batch} WHERE {missing} LIMIT {_NAMED_MAX}")
         repeated = self.session.execute(
             f"SELECT {compared} FROM {self._batch} GROUP BY {compared} HAVING count(*) > 1 ORDER BY {compared} "
@@ -119,7 +119,7 @@ class Upsert:
     def _delete(self) -> int:
         """Delete keys. Returns how many rows of the batch need no more: deletions, and rows older than one."""
         assert self.by.deleted is not None
-        deleted = self.session.quoted(self.by.deleted)
+        deleted = quoted(self.by.deleted)
         older = self._notes.apply(self._batch, self.by.deleted) if self._notes else 0
         ((deletions,),) = self.session.execute(f"SELECT count(*) FROM {self._batch} WHERE {deleted}")
         if not deletions:
@@ -214,7 +214,7 @@ class Upsert:
         )
 
     def _update(self) -> str:
-        names = [self.session.quoted(name) for name in self._others]
+        names = [quoted(name) for name in self._others]
         if not names:
             return "NOTHING"
         sets = ", ".join(f"{name} = excluded.{name}" for name in names)
@@ -244,7 +244,7 @@ class Upsert:
         A trigger may skip an equal row.
         """
         alike = []
-        for name in map(self.session.quoted, self._others):
+        for name in map(quoted, self._others):
             both = f"CAST(t.{name} AS text) = CAST(b.{name} AS text)"  # not every type can be compared
             alike.append(f"({both} OR t.{name} IS NULL AND b.{name} IS NULL)")
         shown = f"({' AND '.join(alike) or '1 = 1'}) OR NOT {self._not_older('b', 't')}"
@@ -274,8 +274,8 @@ class Upsert:
 
     @property
     def _target(self) -> str:
-        return self._names.spelled(self.table.schema, self.table.name)
+        return self.table.spelled
 
     @property
     def _batch(self) -> str:
-        return self._names.spelled(self.session.temporary, BATCH_TABLE)
+        return qualified(self.session.temporary, BATCH_TABLE)

@@ -1,0 +1,64 @@
+"""Why PostgreSQL gives only sessions that may not write, and what to do: a standby, or a setting of somebody's.
+
+libpq says no more than "session is read-only", so a second session, which need not write, asks the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.sinks.sql.table import quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+_SETTING = "default_transaction_read_only"
+_WHY = """
+    SELECT pg_catalog.pg_is_in_recovery(), s.source, current_user, pg_catalog.current_database()
+    FROM pg_catalog.pg_settings s WHERE s.name = %s
+"""
+_RESETS = {
+    "user": "ALTER ROLE {user} RESET {setting}",
+    "database user": "ALTER ROLE {user} IN DATABASE {database} RESET {setting}",
+    "database": "ALTER DATABASE {database} RESET {setting}",
+    "global": "ALTER ROLE ALL RESET {setting}",
+}
+"""By where a setting of the server comes from, the statement that takes it back."""
+_OF_SERVER = "ALTER SYSTEM SET {setting} = off; SELECT pg_reload_conf()"
+_THEN = "Then clear the failed task."
+MAY_ONLY_READ = (
+    "Let the connection lead to the primary server, if its server is a standby. If it is none, take back the setting "
+    f"`{_SETTING}` of the role, of the database, or in `options` in the connection's extra. {_THEN}"
+)
+"""The remedy where nobody has asked why."""
+
+
+def why(error: psycopg.Error, parameters: Mapping[str, Any], conn_id: str) -> tuple[str, str] | None:
+    """The cause and the remedy, if no session could be had because none may write; None after any other error."""
+    import psycopg
+
+    if "session is read-only" not in str(error):
+        return None
+    try:
+        with psycopg.connect(**{**parameters, "target_session_attrs": "any"}) as session:
+            found = session.execute(_WHY.encode(), (_SETTING,)).fetchone()
+    except psycopg.Error:
+        return None
+    return _told(conn_id, *found) if found else None
+
+
+def _told(conn_id: str, is_standby: bool, source: str, user: str, database: str) -> tuple[str, str]:
+    if is_standby:
+        return (
+            "The server is a standby, which takes no rows.",
+            f"Let connection {conn_id!r} lead to the primary server: correct its host, or name all servers there, "
+            "separated by commas. If there is no primary server any more, make this one the primary: "
+            f"`SELECT pg_promote()`. {_THEN}",
+        )
+    cause = f"`{_SETTING}` is on, so no session may write."
+    if source == "client":
+        return cause, f"Take {_SETTING} out of `options` in the extra of connection {conn_id!r}. {_THEN}"
+    reset = _RESETS.get(source, _OF_SERVER).format(user=quoted(user), database=quoted(database), setting=_SETTING)
+    # Where the administrator's session may not write either, it must be told first that it may.
+    return cause, f"Type as an administrator: `SET {_SETTING} = off; {reset}`. {_THEN}"
