@@ -98,3 +98,25 @@ def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be
 
     pickled = cloudpickle.dumps(keyed._caller(func, ("k",), ("k", "n"), ("o",), 0))
     subprocess.run([sys.executable, "-c", ABSENT + UNPICKLED], input=pickled, check=True, timeout=30)
+
+
+def test_a_key_is_deleted_as_it_was_also_if_the_function_changes_its_state_in_place() -> None:
+    def emptied(key: Any, rows: pd.DataFrame, state: pd.DataFrame, watermark: object) -> Any:
+        state.drop(index=state.index, inplace=True)
+        return None, state
+
+    def without_columns(key: Any, rows: pd.DataFrame, state: pd.DataFrame, watermark: object) -> Any:
+        for name in list(state.columns):
+            state.pop(name)
+        return None, None
+
+    def of_another_key(key: Any, rows: pd.DataFrame, state: pd.DataFrame, watermark: object) -> Any:
+        state["tags"][0].clear()
+        state["k"] = "b"
+        return None, None
+
+    rows = pd.DataFrame({"k": ["a"]})
+    for func in (emptied, without_columns, of_another_key):
+        state = pd.DataFrame({"k": ["a"], "n": [5], "tags": [["x"]]})
+        call = keyed._caller(func, ("k",), ("k", "n", "tags"), (), None)
+        assert call(("a",), rows, state).values.tolist() == [[None, {"k": "a", "n": 5, "tags": ["x"]}, True]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
@@ -192,11 +193,12 @@ def _caller(
 
         mark = None if watermark is None else pd.Timestamp(watermark, unit="us")
         given = rows.sort_values(list(order), kind="stable", ignore_index=True) if order else rows
+        known = deepcopy(records(state))  # now, since the function may change the frames that it gets
         shown, kept = func(key, given, state, mark)
         told: list[tuple[object, ...]] = [(record, None, None) for record in records(shown)]
         told += [(None, record, False) for record in kept_records(key, kept)]
         if kept is None or kept.empty:
-            told += [(None, record, True) for record in records(state)]
+            told += [(None, record, True) for record in known]
         return pd.DataFrame(told, columns=columns_of_both, dtype=object)
 
     def records(frame: pd.DataFrame | None) -> list[dict[str, Any]]:
