@@ -455,6 +455,58 @@ def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(
             world.stateful(func=func).changes.collect()
 
 
+def test_a_key_is_deleted_although_its_function_emptied_the_state_in_place(world: World) -> None:
+    def emptied(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        state.drop(index=state.index, inplace=True)
+        return None, state
+
+    changes = collected(changes=world.stateful(state=world.state(COUNTS, ("a", 5)), func=emptied).changes)["changes"]
+    assert changes == [{"k": "a", "n": 5, "__deleted": True}]
+
+
+def test_values_of_every_kind_are_kept_as_a_function_returns_them(world: World) -> None:
+    columns = {"k": "string", "i": "int", "d": "decimal(10,2)", "s": "struct<a:string,n:int>", "l": "array<double>"}
+
+    def returned(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import decimal
+
+        import numpy as np
+        import pandas as pd
+
+        values = {
+            "i": 3.0,
+            "d": decimal.Decimal("1.5"),
+            "s": {"n": np.int64(1), "a": "x"},
+            "l": np.array([0.5, np.nan]),
+        }
+        return None, pd.DataFrame([values])
+
+    state = world.session.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in columns.items()))
+    (changed,) = collected(changes=world.stateful(state=state, func=returned).changes)["changes"]
+    assert changed == {"k": "a", "i": 3, "d": 1.5, "s": {"a": "x", "n": 1}, "l": [0.5, None], "__deleted": False}
+
+
+def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_key_and_column_and_says_what_to_do(
+    world: World,
+) -> None:
+    def halved(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return None, pd.DataFrame({"n": [len(rows) / 2]})
+
+    def misspelt(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame({"k": [key[0]], "N": [len(rows)]}), None
+
+    for func, said in (
+        (halved, "column 'n' is 0.5, which is no whole number. Round it"),
+        (misspelt, r"the columns \['k', 'N'\]. They must have the columns of out: \['k', 'n'\]"),
+    ):
+        with pytest.raises(PySparkException, match=rf"the key \('a',\) the function returned.*{said}"):
+            world.stateful(func=func).changes.collect()
+
+
 # -- what is refused, and what is not warned about -----------------------------------------------------------------
 
 Call = Callable[[World], Any]
