@@ -77,7 +77,7 @@ def stateful(
     keys, order = _CHECKS.names("keys", keys), _CHECKS.names("order", order, some=False)
     times, marks = [time] if time else [], Watermarks.of(epoch)
     _check(rows, state, keys, times, order)
-    counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False))
+    counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False), times)
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
     named = [*map(quoted, keys)]
     called = state.join(counting.select(*named).unionByName(due.select(*named)), keys, "left_semi")
