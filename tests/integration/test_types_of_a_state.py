@@ -70,7 +70,7 @@ def test_an_aggregate_is_refused_whose_values_would_become_others_in_the_state(w
 def test_what_the_refusal_of_an_aggregate_says_helps(world: World) -> None:
     with pytest.raises(Refused) as refused:
         of_windows(world, "bigint", "sum(amount)")
-    assert "Declare it as decimal(20,2)" in refused.value.remedy and ".cast('bigint')" in refused.value.remedy
+    assert "Give it the type decimal(20,2)" in refused.value.remedy and ".cast('bigint')" in refused.value.remedy
     declared = of_windows(world, "decimal(20,2)", "sum(amount)")
     cast = of_windows(world, "bigint", "cast(sum(amount) as bigint)")
     assert [kept.x for made in (declared, cast) for kept in made.changes.collect()] == [Decimal("5.25"), 5]

@@ -137,9 +137,9 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
         return Refused(
             f"{doing} failed: a number does not fit the state. {text}",
             code=codes.OPERATOR_COLUMNS,
-            remedy="Declare a type with more digits in the schema of the state table, which needs another table then "
-            "(docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the number "
-            "so large. Then clear the failed task.",
+            remedy="Give the column a type with more digits in the schema of the state table, which then needs another "
+            "table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the "
+            "number so large. Then clear the failed task.",
         )
     if _OF_VALUES.search(text):
         return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
