@@ -83,10 +83,12 @@ class EventTime:
 
     def newest_allowed(self, now: str) -> int:
         """The newest instant that may move the watermark, in an epoch that was first opened at ``now``."""
-        return micros(datetime.fromisoformat(now)) + self.max_ahead // _MICROSECOND
+        return min(micros(datetime.fromisoformat(now)) + self.max_ahead // _MICROSECOND, _LAST)
 
 
 DEPTH_MAX = 16
+_LAST = 253_402_300_799_999_999
+"""The end of 9999 in UTC. No datetime after it could tell a transform."""
 _YEAR_1 = -62_135_596_800_000_000
 """0001-01-01 in UTC. Some clients write it for a time that is not set; no datetime before it could tell a transform."""
 

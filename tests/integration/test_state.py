@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import DeltaSink, EventTime, StateTable
@@ -56,6 +58,18 @@ def test_windows_close_once_and_late_clicks_are_told_apart(lab: Lab) -> None:
     lab.require_oracle()
     assert len(lab.rows("hourly", "*")) == 2
     assert lab.rows("late", '"partition", "offset"') == [(1, 2)]
+
+
+def test_records_with_times_far_away_stop_no_epoch_and_leave_no_window_that_others_cannot_read(lab: Lab) -> None:
+    lab.produce((0, "a", 1, 10), (1, "a", 2, 20), (2, "b", 3, 30))
+    producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
+    for time in ("9999-12-31T23:59:59Z", "+294247-01-10T04:00:54Z"):
+        producer.produce(lab.topic, json.dumps({"page": "far", "n": 1, "ts": time}), partition=0)
+    assert producer.flush(30) == 0
+    lab.run_all(lambda: lab.windows(transform="windows.py:hourly"))
+    assert sorted(lab.rows("late", '"partition", "offset"')) == [(0, 1), (0, 2)]
+    kept = DeltaTable(lab.at("open")).to_pyarrow_table().to_pylist()
+    assert sorted((row["page"], row["total"]) for row in kept) == [("a", 3), ("b", 3)]
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(4, len(PHASES), 4))])

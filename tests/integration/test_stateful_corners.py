@@ -162,6 +162,49 @@ def test_rows_without_time_or_key_are_told_among_the_late_ones_by_every_operator
     assert {name: len(found) for name, found in collected(**late).items()} == dict.fromkeys(late, 2)
 
 
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first microsecond of the year 1, and the last one of 9999."""
+
+
+def test_rows_whose_times_are_outside_of_the_years_1_to_9999_are_told_among_the_late_ones(world: World) -> None:
+    late = late_of_times(world, -(2**63), FIRST - 1, LAST + 1, 2**63 - 1)
+    assert {name: len(rows) for name, rows in late.items()} == dict.fromkeys(late, 4)
+
+
+def test_a_row_is_told_among_the_late_ones_if_its_window_session_or_expiry_is_after_the_year_9999(world: World) -> None:
+    late = late_of_times(world, LAST)
+    assert {name: len(rows) for name, rows in late.items()} == {**dict.fromkeys(late, 1), "stateful": 0}
+
+
+def test_a_row_at_the_beginning_of_the_year_1_counts_unless_one_of_its_windows_is_before(world: World) -> None:
+    first = world.rows().withColumn("ts", F.timestamp_micros(F.lit(FIRST)))
+    tumbling, hopping = world.windowed(first), world.windowed(first, slide=5 * S)
+    found = collected(changes=tumbling.changes, late=tumbling.late, too_late=hopping.late, nothing=hopping.changes)
+    assert {name: len(rows) for name, rows in found.items()} == {"changes": 1, "late": 0, "too_late": 1, "nothing": 0}
+
+
+def late_of_times(world: World, *times: int) -> dict[str, list[Any]]:
+    """The late rows of each operator, of a row of an ordinary time, which counts, and of rows with these times."""
+    micros = F.element_at(F.array(*map(F.lit, [1_767_225_605_000_000, *times])), F.col("o").cast("int") + 1)
+    rows = world.rows(*(row(5, o=number) for number in range(len(times) + 1)))
+    rows = rows.withColumn("ts", F.timestamp_micros(micros))
+    renamed = {name: f"r{name}" for name in EVENT if name != "k"}
+    joined = world.join(rows.withColumnsRenamed(renamed), within=(S, S))
+    results = {
+        "windowed": world.windowed(rows),
+        "corrected": world.windowed(rows, world.state({**OPEN, "expires": "timestamp"}), lateness=S),
+        "dedupe": world.dedupe(rows),
+        "sessionize": world.sessionize(rows),
+        "stateful": world.stateful(rows, time="ts"),
+    }
+    late = {name: result.late for name, result in results.items()} | {"join": joined.right_late}
+    del results["stateful"]  # pandas has no such times
+    counted = {f"{name} counted": result.changes for name, result in results.items()} | {"join counted": joined.out}
+    found = collected(**{name: frame.select("k") for name, frame in late.items()}, **counted)
+    assert [len(found.pop(name)) for name in counted] == [1] * len(counted)
+    return found
+
+
 def test_a_row_that_is_late_alone_counts_if_an_open_session_is_connected_to_it(world: World) -> None:
     """Flink does the same; Structured Streaming drops the row."""
     state = world.state(SESSIONS, ("a", 10, 30, 3))
@@ -451,6 +494,58 @@ def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(
         return None, pd.DataFrame({"m": [1]})
 
     for func, said in ((doubled, "2 rows of state"), (other, r"the columns \['m'\]")):
+        with pytest.raises(PySparkException, match=rf"the key \('a',\) the function returned.*{said}"):
+            world.stateful(func=func).changes.collect()
+
+
+def test_a_key_is_deleted_although_its_function_emptied_the_state_in_place(world: World) -> None:
+    def emptied(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        state.drop(index=state.index, inplace=True)
+        return None, state
+
+    changes = collected(changes=world.stateful(state=world.state(COUNTS, ("a", 5)), func=emptied).changes)["changes"]
+    assert changes == [{"k": "a", "n": 5, "__deleted": True}]
+
+
+def test_values_of_every_kind_are_kept_as_a_function_returns_them(world: World) -> None:
+    columns = {"k": "string", "i": "int", "d": "decimal(10,2)", "s": "struct<a:string,n:int>", "l": "array<double>"}
+
+    def returned(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import decimal
+
+        import numpy as np
+        import pandas as pd
+
+        values = {
+            "i": 3.0,
+            "d": decimal.Decimal("1.5"),
+            "s": {"n": np.int64(1), "a": "x"},
+            "l": np.array([0.5, np.nan]),
+        }
+        return None, pd.DataFrame([values])
+
+    state = world.session.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in columns.items()))
+    (changed,) = collected(changes=world.stateful(state=state, func=returned).changes)["changes"]
+    assert changed == {"k": "a", "i": 3, "d": 1.5, "s": {"a": "x", "n": 1}, "l": [0.5, None], "__deleted": False}
+
+
+def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_key_and_column_and_says_what_to_do(
+    world: World,
+) -> None:
+    def halved(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return None, pd.DataFrame({"n": [len(rows) / 2]})
+
+    def misspelt(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame({"k": [key[0]], "N": [len(rows)]}), None
+
+    for func, said in (
+        (halved, "column 'n' is 0.5, which is no whole number. Round it"),
+        (misspelt, r"the columns \['k', 'N'\]. They must have the columns of out: \['k', 'n'\]"),
+    ):
         with pytest.raises(PySparkException, match=rf"the key \('a',\) the function returned.*{said}"):
             world.stateful(func=func).changes.collect()
 

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.transforms import fit
 
 
 def field(name: str, kind: Any = "long", *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
@@ -156,8 +157,8 @@ def test_rows_fit_whatever_the_case_order_and_nullability_of_their_columns(rows:
     ],
 )
 def test_a_wider_type_has_all_values_of_the_one_that_it_takes_the_place_of(kind: str, wider: str) -> None:
-    assert delta_schema.widens(kind, wider)
-    assert not delta_schema.widens(wider, kind)
+    assert fit.widens(kind, wider)
+    assert not fit.widens(wider, kind)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_wider_type_has_all_values_of_the_one_that_it_takes_the_place_of(kind:
     ids=str,
 )
 def test_a_type_that_lacks_values_of_another_one_or_means_others_is_not_wider(kind: Any, other: Any) -> None:
-    assert not delta_schema.widens(kind, other)
+    assert not fit.widens(kind, other)
 
 
 def test_wider_types_are_taken_over_at_every_depth_and_nothing_else_is() -> None:

@@ -151,3 +151,9 @@ def test_an_argument_that_is_not_valid_is_refused_by_its_name(arguments: dict[st
     with pytest.raises(BadArgument, match="EPOCHS-EVENT-TIME-ARGUMENT") as refused:
         EventTime(**arguments)
     assert told in str(refused.value)
+
+
+def test_no_time_after_the_year_9999_moves_the_watermark_however_far_ahead_a_row_may_be() -> None:
+    last = micros(datetime.max.replace(tzinfo=timezone.utc))
+    for ahead in (timedelta.max, timedelta(days=365 * 9000)):
+        assert EventTime("0 s", max_ahead=ahead).newest_allowed("2026-01-01T00:00:00+00:00") == last

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from pyspark import cloudpickle
 
 from airflow_epochs import codes, transforms
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms import json_records, keyed
+from airflow_epochs.transforms import json_records, keyed, returned
 from tests.unit.test_exports import HEAVY, loaded_by
 
 FOLDER = Path(transforms.__file__).parent
@@ -90,11 +92,120 @@ def test_where_the_transform_runs_without_pyarrow_the_error_of_its_engine_names_
     assert "pip install pyarrow." in refused.value.remedy
 
 
+def checks(**kinds: Any) -> returned.Checks:
+    return {name: returned.check_of(kind) for name, kind in kinds.items()}
+
+
 def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be_imported() -> None:
     def func(
         key: tuple[str], rows: pd.DataFrame, state: pd.DataFrame, watermark: object
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         return pd.DataFrame({"order": [", ".join(map(str, rows["o"]))]}), pd.DataFrame({"n": [len(rows)]})
 
-    pickled = cloudpickle.dumps(keyed._caller(func, ("k",), ("k", "n"), ("o",), 0))
+    pickled = cloudpickle.dumps(
+        keyed._caller(func, ("k",), checks(order="string"), checks(k="string", n="long"), ("o",), 0)
+    )
     subprocess.run([sys.executable, "-c", ABSENT + UNPICKLED], input=pickled, check=True, timeout=30)
+
+
+def test_a_key_is_deleted_as_it_was_also_if_the_function_changes_its_state_in_place() -> None:
+    def emptied(key: Any, rows: pd.DataFrame, state: pd.DataFrame, watermark: object) -> Any:
+        state.drop(index=state.index, inplace=True)
+        return None, state
+
+    def without_columns(key: Any, rows: pd.DataFrame, state: pd.DataFrame, watermark: object) -> Any:
+        for name in list(state.columns):
+            state.pop(name)
+        return None, None
+
+    def of_another_key(key: Any, rows: pd.DataFrame, state: pd.DataFrame, watermark: object) -> Any:
+        state["tags"][0].clear()
+        state["k"] = "b"
+        return None, None
+
+    rows = pd.DataFrame({"k": ["a"]})
+    for func in (emptied, without_columns, of_another_key):
+        state = pd.DataFrame({"k": ["a"], "n": [5], "tags": [["x"]]})
+        call = keyed._caller(func, ("k",), {}, {"k": None, "n": None, "tags": None}, (), None)
+        assert call(("a",), rows, state).values.tolist() == [[None, {"k": "a", "n": 5, "tags": ["x"]}, True]]
+
+
+def struct(**kinds: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+
+
+KINDS = {
+    "i": "integer",
+    "b": "byte",
+    "d": "decimal(10,2)",
+    "s": struct(a="string", n="integer"),
+    "l": {"type": "array", "elementType": struct(n="long")},
+    "m": {"type": "map", "keyType": "string", "valueType": "decimal(4,1)"},
+    "x": "double",
+}
+FITTING: dict[str, list[Any]] = {
+    "i": [3, 3.0, Decimal(3), np.int64(3), np.float32(3), True, float("nan"), None],
+    "b": [-128, 127],
+    "d": [Decimal("99999999.99"), Decimal("1.5000"), -7, Decimal("NaN"), np.int64(5)],
+    "s": [{"n": None, "a": "x"}, ("x", 1), None],
+    "l": [[{"n": 1}, None], np.array([{"n": 2**62}], dtype=object), []],
+    "m": [{"k": Decimal("999.9")}, {}],
+    "x": [0.1, [float("nan")]],
+}
+
+
+def test_values_that_fit_the_columns_of_a_keyed_state_are_not_refused() -> None:
+    found = [
+        returned.flaw_of({name: value}, checks(**{name: KINDS[name]})) for name in KINDS for value in FITTING[name]
+    ]
+    assert found == [None] * sum(map(len, FITTING.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("i", 3.7, "column 'i' is 3.7, which is no whole number"),
+        ("i", Decimal("0.5"), "no whole number"),
+        ("i", float("inf"), "no whole number"),
+        ("i", 2**31, "column 'i' is 2147483648, which is too large"),
+        ("b", -129, "too large for a column of 8 bits"),
+        ("d", Decimal("1.23456"), r"column 'd' is Decimal\('1.23456'\), which does not fit a decimal\(10,2\)"),
+        ("d", Decimal("100000000"), "does not fit"),
+        ("d", Decimal("Infinity"), "does not fit"),
+        ("d", 1.5, r"column 'd' is 1.5, a float. Make a decimal.Decimal of it"),
+        ("s", {"a": "x", "N": 1}, r"column 's' has the fields \['a', 'N'\]. Give it the fields \['a', 'n'\]"),
+        ("s", {"a": "x"}, r"has the fields \['a'\]"),
+        ("s", ("x",), "has 1 fields"),
+        ("s", ("x", 1.5), "column 's', field 'n' is 1.5, which is no whole number"),
+        ("l", [{"n": 1}, {"n": 1.5}], "column 'l', an element, field 'n' is 1.5"),
+        ("m", {"k": 1.5}, "column 'm', the value of 'k' is 1.5, a float"),
+    ],
+)
+def test_a_value_that_a_keyed_state_cannot_have_is_an_error_that_names_the_key_and_the_column(
+    name: str, value: Any, said: str
+) -> None:
+    def func(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        frame = pd.DataFrame({name: pd.Series([value], dtype=object)})
+        return answers.pop()(frame)
+
+    only = {name: KINDS[name]}
+    call = keyed._caller(func, ("k",), checks(**only), checks(k="string", **only), (), None)
+    answers: list[Any] = [lambda frame: (frame, None), lambda frame: (None, frame)]
+    while answers:
+        with pytest.raises(ValueError, match=rf"stateful: for the key \('a',\) .*{said}"):
+            call(("a",), pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": []}))
+
+
+def test_rows_to_show_with_other_columns_than_out_are_an_error_that_names_the_key_and_the_columns() -> None:
+    def returning(shown: pd.DataFrame | None) -> Any:
+        return keyed._caller(
+            lambda *_: (shown, None), ("k",), checks(k="string", n="long"), checks(k="string"), (), None
+        )
+
+    rows, state = pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": []})
+    for columns in (["k", "N"], ["k"], ["k", "n", "m"], ["k", "n", "n"]):
+        call = returning(pd.DataFrame([[1] * len(columns)], columns=columns))
+        with pytest.raises(ValueError, match=r"the key \('a',\) .* rows to show .* columns of out: \['k', 'n'\]"):
+            call(("a",), rows, state)
+    for nothing in (None, pd.DataFrame(), pd.DataFrame({"other": []})):
+        assert returning(nothing)(("a",), rows, state).empty

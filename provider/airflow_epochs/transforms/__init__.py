@@ -11,7 +11,8 @@ What all of them do:
   nothing closes.
 * **Nothing is deleted because time passed.** A row of the state has a column that says until when it matters. The state
   table hides rows that have expired by P, and drops them later. This column never falls for a key.
-* **Nothing vanishes.** A row without a time, or with a NULL among its keys, counts nowhere. It is among the late rows.
+* **Nothing vanishes.** A row without a time, or with a NULL among its keys, counts nowhere. Nor does one whose time, or
+  whose window, session or expiry, is outside of the years 1 to 9999. It is among the late rows.
 
 Sums of floating-point numbers depend on the order of the rows: sum decimals.
 """

@@ -23,7 +23,8 @@ class Result:
     Attributes:
         out: The rows to show.
         changes: The columns of the state and ``__deleted``; at most one row per key, and only keys that changed.
-        late: The epoch's rows that came too late, or that have no time or no key. They are in nothing else.
+        late: The epoch's rows that came too late, that have no time or no key, or whose time is too far away. They are
+            in nothing else.
     """
 
     out: DataFrame

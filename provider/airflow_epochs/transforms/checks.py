@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import fit
 from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.event_time import micros
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _THEN = "Then clear the failed task."
+_ANEW = "which needs another table if it has rows (docs/state.md, 'Keep the rows of a state')"
 _LONGEST = timedelta(days=2_556_750)
 """7000 years: what is later than that by as much would be after the year 9999, which most readers do not know."""
 
@@ -107,7 +109,7 @@ class Checks:
                 )
 
     def shaped(self, frame: DataFrame, state: DataFrame) -> DataFrame:
-        """The rows with the columns of the state, in its order and its types.
+        """The rows with the columns of the state, in its order and its types. No value becomes another one.
 
         Types drift otherwise: a sum of sums is wider than the sum.
         """
@@ -115,8 +117,30 @@ class Checks:
 
         self.has("the state", state, frame.columns)
         self.has("what is kept", frame, state.columns)
-        return frame.select(
-            *(F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in state.schema.fields)
+        parts = [fit.Part(field.name, frame.schema[field.name].dataType, field.dataType) for field in state.schema]
+        if misfit := next((found for part in parts if (found := fit.misfit(part))), None):
+            raise self._unfit(misfit)
+        made = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts}
+        return frame.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in state.schema))
+
+    def _unfit(self, part: fit.Part) -> Refused:
+        """The error about values that would become others in the state."""
+        if part.kind is None or part.wanted is None:
+            has, lacks = ("the state", "what is kept") if part.kind is None else ("what is kept", "the state")
+            return Refused(
+                f"{self.operator}: field {part.name!r} is in a struct of {has}, and not in that of {lacks}. "
+                "Nothing was written.",
+                code=codes.OPERATOR_COLUMNS,
+                remedy=f"Give the structs of both the same fields: in the transform, by F.struct(F.….alias(…), …); in "
+                f"the schema of the state table, {_ANEW}. {_THEN}",
+            )
+        given, declared = part.kind.simpleString(), part.wanted.simpleString()
+        return Refused(
+            f"{self.operator}: column {part.name!r} of what is kept is of type {given}, and the state declares "
+            f"{declared}. Values would become others. Nothing was written.",
+            code=codes.OPERATOR_COLUMNS,
+            remedy=f"Give it the type {given} in the schema of the state table, {_ANEW}; or make it {declared} in the "
+            f"transform, by .cast({declared!r}), if its values may become others. {_THEN}",
         )
 
 

@@ -12,7 +12,7 @@ from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split, whole
+from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, plus, split
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -61,7 +61,7 @@ def dedupe(
     marks, keys = Watermarks.of(epoch), _CHECKS.names("keys", keys)
     order, length = _CHECKS.names("order", order, some=False), _CHECKS.duration("within", within)
     _check(rows, state, time, keys, order)
-    counting, late = split(rows, [time, *keys], marks.passed(time))
+    counting, late = split(rows, [time, *keys], marks.passed(time), [time, later(time, length)])
     alive = state.where(~marks.passed(EXPIRES))
     passed = _passed(alive, counting, keys)
     passing = _passing(_unknown(counting, passed, keys, time), keys, length)
@@ -110,8 +110,8 @@ def _long_before(rows: DataFrame, passed: DataFrame, keys: list[str], time: str,
     """The rows that are earlier, by the length or more, than the row of their key that passed last."""
     from pyspark.sql import functions as F
 
-    last = F.col(_UNTIL) - whole(length)
-    long_before = rows.join(passed, keys).where(F.unix_micros(quoted(time)) <= last - whole(length))
+    length_before_last = plus(F.col(_UNTIL), -2 * length)
+    long_before = rows.join(passed, keys).where(F.unix_micros(quoted(time)) <= length_before_last)
     return long_before.select(*map(quoted, rows.columns))
 
 
@@ -130,7 +130,7 @@ def _far_apart(times: Column, length: int) -> Column:
     none = F.slice(times, 1, 0)
 
     def taken(so_far: Column, time: Column) -> Column:
-        free = F.coalesce(time >= F.try_element_at(so_far, F.lit(-1)) + whole(length), F.lit(True))
+        free = F.coalesce(time >= plus(F.try_element_at(so_far, F.lit(-1)), length), F.lit(True))
         return F.when(free, F.concat(so_far, F.array(time))).otherwise(so_far)
 
     return F.aggregate(times, none, taken)
@@ -159,5 +159,5 @@ def _texts(rows: DataFrame) -> Column:
 def _expiring(passing: DataFrame, keys: list[str], length: int) -> DataFrame:
     from pyspark.sql import functions as F
 
-    until = F.timestamp_micros(F.element_at(_TIMES, -1) + whole(length))
+    until = F.timestamp_micros(plus(F.element_at(_TIMES, -1), length))
     return passing.select(*map(quoted, keys), until.alias(EXPIRES))

@@ -1,7 +1,8 @@
 """Event time: the watermarks of an epoch, durations, and arithmetic that knows no time zone.
 
 Times are compared and added as microseconds since 1970. Spark's own intervals of days follow the calendar of the
-session's time zone: a day would have 23 hours once a year.
+session's time zone: a day would have 23 hours once a year. A sum that Spark has no number for is NULL, and does not
+stop the epoch: a record may have any time.
 """
 
 from __future__ import annotations
@@ -75,11 +76,31 @@ def micros(duration: timedelta) -> int:
     return duration // _US
 
 
+_FIRST, _LAST = (micros(time.replace(tzinfo=timezone.utc) - _1970) for time in (datetime.min, datetime.max))
+"""The years 1 to 9999: most readers know no others."""
+
+
 def later(time: str, duration: int) -> Column:
-    """The time so many microseconds later."""
+    """The time so many microseconds later; NULL if there is none."""
     from pyspark.sql import functions as F
 
-    return F.timestamp_micros(F.unix_micros(quoted(time)) + whole(duration))
+    return F.timestamp_micros(plus(F.unix_micros(quoted(time)), duration))
+
+
+def plus(time: Column, duration: int) -> Column:
+    """``later`` of a time in microseconds."""
+    from pyspark.sql import functions as F
+
+    return F.try_add(time, whole(duration))
+
+
+def _is_known(time: str | Column) -> Column:
+    """Whether the time is in the years 1 to 9999."""
+    from pyspark.sql import functions as F
+
+    column = F.col(quoted(time)) if isinstance(time, str) else time
+    inside = column.between(F.timestamp_micros(whole(_FIRST)), F.timestamp_micros(whole(_LAST)))
+    return F.coalesce(inside, F.lit(False))
 
 
 def whole(number: int) -> Column:
@@ -89,11 +110,18 @@ def whole(number: int) -> Column:
     return F.lit(number).cast("long")
 
 
-def split(rows: DataFrame, needed: Sequence[str], late: Column) -> tuple[DataFrame, DataFrame]:
-    """The rows that count, and the others: those that are late, or have a NULL in one of the needed columns."""
+def split(
+    rows: DataFrame, needed: Sequence[str], late: Column, times: Sequence[str | Column] = ()
+) -> tuple[DataFrame, DataFrame]:
+    """The rows that count, and the others: those that are late, lack a needed column, or have a time too far away.
+
+    ``times``: the time of a row, and those that the operator makes of it.
+    """
     from pyspark.sql import functions as F
 
     counts = ~late
     for name in needed:
         counts = F.col(quoted(name)).isNotNull() & counts
+    for time in times:
+        counts = _is_known(time) & counts
     return rows.where(counts), rows.where(~counts)

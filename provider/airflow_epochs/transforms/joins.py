@@ -99,7 +99,7 @@ class _Side:
     ) -> None:
         _CHECKS.is_time(f"the {name} state", state, EXPIRES)
         self._state, self._marks, self._time, self._keep = state, marks, time, keep
-        self.counting, self.late = split(rows, [time, *keys], marks.passed(time))
+        self.counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])
 
     def waiting(self) -> DataFrame:
         return self._state.where(~self._marks.passed(EXPIRES)).drop(EXPIRES)
@@ -122,5 +122,6 @@ class _Apart:
     def pairs(self, left: DataFrame, right: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        distance = F.unix_micros(quoted(self.right_time)) - F.unix_micros(quoted(self.left_time))
+        # An older state may have times that are too far apart for a number.
+        distance = F.try_subtract(F.unix_micros(quoted(self.right_time)), F.unix_micros(quoted(self.left_time)))
         return left.join(right, list(self.on)).where(distance.between(-self.before, self.after))

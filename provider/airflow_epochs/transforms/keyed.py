@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.transforms import returned
 from airflow_epochs.transforms.changes import DELETED, Result, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
@@ -50,7 +52,9 @@ def stateful(
     a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
     of a Python worker. It travels by value, and the workers need pandas and pyarrow, but not this package. Times are
     without a zone, in UTC; so the session's time zone must be UTC. A bigint column is int64, or Int64 if it has a NULL.
-    A NaN that the function returns is NULL: pandas does not tell them apart. As a key, NaN is NaN, and -0.0 is 0.0.
+    A NaN that the function returns is NULL, also inside of an array: pandas does not tell them apart. As a key, NaN is
+    NaN, and -0.0 is 0.0. What the function returns must have the columns and the fields that are declared, and numbers
+    that fit them: no float for a decimal, and no 3.7 for an int.
 
     Args:
         rows: The epoch's rows.
@@ -73,18 +77,19 @@ def stateful(
     keys, order = _CHECKS.names("keys", keys), _CHECKS.names("order", order, some=False)
     times, marks = [time] if time else [], Watermarks.of(epoch)
     _check(rows, state, keys, times, order)
-    counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False))
+    counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False), times)
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
     named = [*map(quoted, keys)]
     called = state.join(counting.select(*named).unionByName(due.select(*named)), keys, "left_semi")
-    call = _caller(func, tuple(keys), tuple(state.columns), (*times, *order), marks.now)
+    shown = rows.sparkSession.createDataFrame([], out).schema
+    call = _caller(func, tuple(keys), _checks(shown), _checks(state.schema), (*times, *order), marks.now)
     in_rows, in_state = _bigints(counting, keys), _bigints(called, keys)
     given = ((_with_one_zero(counting, keys), in_rows), (_with_one_zero(called, keys), in_state))
     left, right = (_as_decimals(*each).groupBy(*named) for each in given)
-    both = left.cogroup(right).applyInPandas(_of_decimals(call, in_rows, in_state), _both(rows, out, state))
+    both = left.cogroup(right).applyInPandas(_of_decimals(call, in_rows, in_state), _both(shown, state.schema))
     changed = both.where(F.col(_STATE).isNotNull()).select(f"{_STATE}.*", DELETED)
-    shown = both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*")
-    return Result(shown, _with_nan(changed, state.schema, keys), told_late(late))
+    made = both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*")
+    return Result(made, _with_nan(changed, state.schema, keys), told_late(late))
 
 
 def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[str], order: Iterable[str]) -> None:
@@ -147,12 +152,16 @@ def _with_floats(frame: DataFrame, schema: StructType, names: list[str], make: C
     return frame.withColumns(floats) if floats else frame
 
 
-def _both(rows: DataFrame, out: str | StructType, state: DataFrame) -> StructType:
+def _both(shown: StructType, state: StructType) -> StructType:
     """The rows to show and the rows of the state in one table: the function is called once for both."""
     from pyspark.sql.types import StructType
 
-    shown = rows.sparkSession.createDataFrame([], out).schema
-    return StructType().add(_OUT, shown).add(_STATE, state.schema).add(DELETED, "boolean")
+    return StructType().add(_OUT, shown).add(_STATE, state).add(DELETED, "boolean")
+
+
+def _checks(schema: StructType) -> returned.Checks:
+    """The columns, each with the check of its values."""
+    return {field.name: returned.check_of(field.dataType.jsonValue()) for field in schema}
 
 
 def _of_decimals(
@@ -178,43 +187,35 @@ def _of_decimals(
 
 
 def _caller(
-    func: Func, keys: tuple[str, ...], columns: tuple[str, ...], order: tuple[str, ...], watermark: int | None
+    func: Func,
+    keys: tuple[str, ...],
+    shown_checks: returned.Checks,
+    state_checks: returned.Checks,
+    order: tuple[str, ...],
+    watermark: int | None,
 ) -> Callable[..., pd.DataFrame]:
     """The function that Spark's Python workers run.
 
-    It and all that it calls are nested, and use nothing of this module: so they are pickled by value. A worker of Spark
-    Connect does not have this package, and could not import it.
+    It and all that it calls are nested, and use nothing of this module: so they are pickled by value, and so is
+    ``returned``. A worker of Spark Connect does not have this package, and could not import it.
     """
-    columns_of_both = [_OUT, _STATE, DELETED]
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    register_pickle_by_value(returned)
+    columns_of_both, records = [_OUT, _STATE, DELETED], returned.records
+    shown_records, kept_records = returned.shown_records, returned.kept_records
 
     def call(key: tuple[Any, ...], rows: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
         mark = None if watermark is None else pd.Timestamp(watermark, unit="us")
         given = rows.sort_values(list(order), kind="stable", ignore_index=True) if order else rows
+        known = deepcopy(records(state))  # now, since the function may change the frames that it gets
         shown, kept = func(key, given, state, mark)
-        told: list[tuple[object, ...]] = [(record, None, None) for record in records(shown)]
-        told += [(None, record, False) for record in kept_records(key, kept)]
+        told: list[tuple[object, ...]] = [(record, None, None) for record in shown_records(key, shown, shown_checks)]
+        told += [(None, record, False) for record in kept_records(key, kept, keys, state_checks)]
         if kept is None or kept.empty:
-            told += [(None, record, True) for record in records(state)]
+            told += [(None, record, True) for record in known]
         return pd.DataFrame(told, columns=columns_of_both, dtype=object)
-
-    def records(frame: pd.DataFrame | None) -> list[dict[str, Any]]:
-        """Each row by its columns' names; None for what pandas calls missing."""
-        if frame is None:
-            return []
-        values = frame.astype(object)
-        found: list[dict[str, Any]] = values.where(values.notna(), None).to_dict("records")
-        return found
-
-    def kept_records(key: tuple[Any, ...], kept: pd.DataFrame | None) -> list[dict[str, Any]]:
-        if kept is None or kept.empty:
-            return []
-        if len(kept) > 1 or {*kept.columns, *keys} != {*columns}:
-            raise ValueError(
-                f"stateful: for the key {key} the function returned {len(kept)} rows of state with the columns "
-                f"{list(kept.columns)}. It must return None, or one row with the columns {list(columns)}."
-            )
-        return [{**record, **dict(zip(keys, key, strict=True))} for record in records(kept)]
 
     return call

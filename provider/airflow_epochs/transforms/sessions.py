@@ -54,7 +54,7 @@ def sessionize(
 
     marks, keys, pause = Watermarks.of(epoch), _CHECKS.names("keys", keys), _CHECKS.duration("gap", gap)
     _check(rows, state, time, keys)
-    counting, nulls = split(rows, [time, *keys], F.lit(False))
+    counting, nulls = split(rows, [time, *keys], F.lit(False), [time, later(time, pause)])
     of_keys, of_sessions = [*map(quoted, keys)], [*map(quoted, keys), START]
     alone = counting.withColumn(START, F.col(quoted(time))).withColumn(END, later(time, pause))
     connected = _connected(alone, keys)

@@ -12,7 +12,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms.changes import Result, changes, expires_by, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split, whole
+from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, plus, split, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -65,7 +65,7 @@ def windowed(
     hop = _Hop.of(size, slide, lateness)
     marks, names = Watermarks.of(epoch), [*_CHECKS.names("keys", keys, some=False), START]
     _check(rows, state, time, names, hop)
-    counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness))
+    counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness), hop.times(time))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
     fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*map(quoted, names), END).agg(*agg), state), state)
     parts = _parts(state, fresh, names, marks, hop.lateness)
@@ -97,20 +97,30 @@ class _Hop:
         from pyspark.sql import functions as F
 
         at, slide = F.unix_micros(quoted(time)), whole(self.slide)
-        return at - (at % slide + slide) % slide
+        return F.try_subtract(at, (at % slide + slide) % slide)
+
+    def oldest_start(self, time: str) -> Column:
+        """The start of the oldest window that may have the row, in microseconds."""
+        return plus(self.newest_start(time), -((self.size - 1) // self.slide * self.slide))
 
     def newest_end(self, time: str) -> Column:
         """The end of the newest window that has the row."""
         from pyspark.sql import functions as F
 
-        return F.timestamp_micros(self.newest_start(time) + whole(self.size))
+        return F.timestamp_micros(plus(self.newest_start(time), self.size))
+
+    def times(self, time: str) -> list[str | Column]:
+        """All between which a row, its windows and their expiry lie."""
+        from pyspark.sql import functions as F
+
+        ends = [self.oldest_start(time), plus(self.newest_start(time), self.size + self.lateness)]
+        return [time, *map(F.timestamp_micros, ends)]
 
     def placed(self, rows: DataFrame, time: str) -> DataFrame:
         """A row for each window that has it."""
         from pyspark.sql import functions as F
 
-        newest = self.newest_start(time)
-        oldest = newest - whole((self.size - 1) // self.slide * self.slide)
+        oldest, newest = self.oldest_start(time), self.newest_start(time)
         starts = F.sequence(oldest, newest, whole(self.slide)) if self.slide < self.size else F.array(newest)
         begun = rows.withColumn(START, F.explode(F.transform(starts, F.timestamp_micros)))
         return begun.withColumn(END, later(START, self.size)).where(F.col(END) > F.col(quoted(time)))

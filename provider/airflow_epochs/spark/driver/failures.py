@@ -10,6 +10,7 @@ from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import python_workers
 from airflow_epochs.spark.driver.kafka_read import REDACTION
 from airflow_epochs.spark.driver.wire import JsonDict
+from airflow_epochs.transforms.fit import OUTGROWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,6 +133,14 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
         return Refused(f"{doing} failed: a record has no valid timestamp. {text}", code=codes.RECORD_TIME_INVALID)
     if _BROKEN_RULE.search(text):
         return Refused(f"{doing} failed: a row breaks a rule of the table. {text}", code=codes.DELTA_ROWS_UNFIT)
+    if OUTGROWN in text:
+        return Refused(
+            f"{doing} failed: a number does not fit the state. {text}",
+            code=codes.OPERATOR_COLUMNS,
+            remedy="Give the column a type with more digits in the schema of the state table, which then needs another "
+            "table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the "
+            "number so large. Then clear the failed task.",
+        )
     if _OF_VALUES.search(text):
         return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
     return None

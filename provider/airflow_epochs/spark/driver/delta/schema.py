@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.fit import widens
 
 JsonDict = dict[str, Any]
 
@@ -161,27 +162,6 @@ def type_name(kind: Any) -> str:
     return str(kind["type"])
 
 
-_WIDER = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-    "date": ("timestamp_ntz",),
-}
-_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
-
-
-def widens(kind: Any, wider: Any) -> bool:
-    """Whether a column of type ``kind`` can get the ``wider`` type in Delta, which has all values of it. Not nested."""
-    if not isinstance(kind, str) or not isinstance(wider, str) or kind == wider:
-        return False
-    if wider in _WIDER.get(kind, ()):
-        return True
-    narrow, wide = (_DIGITS[kind], 0) if kind in _DIGITS else _digits(kind), _digits(wider)
-    return narrow is not None and wide is not None and narrow[0] <= wide[0] and narrow[1] <= wide[1]
-
-
 def widened(kind: Any, now: Any) -> Any:
     """The type ``kind`` with the wider types that it, or the parts of it, have got in ``now``; fields have no case."""
     if not isinstance(kind, dict) or not isinstance(now, dict) or kind["type"] != now["type"]:
@@ -192,12 +172,6 @@ def widened(kind: Any, now: Any) -> Any:
     types = {field["name"].lower(): field["type"] for field in now["fields"]}
     fields = [{**field, "type": widened(field["type"], types.get(field["name"].lower()))} for field in kind["fields"]]
     return {**kind, "fields": fields}
-
-
-def _digits(kind: str) -> tuple[int, int] | None:
-    """How many digits a decimal number has before and behind the point; None for other types."""
-    found = _DECIMAL.fullmatch(kind)
-    return (int(found[1]) - int(found[2]), int(found[2])) if found else None
 
 
 PLAIN_TEXT = "string collate UTF8_BINARY"
