@@ -219,6 +219,7 @@ def test_hours_without_records_have_their_place_in_history_that_is_read_again(la
     assert lab.shown() == "ddee"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", [pytest.param("--to-timestamp", marks=pytest.mark.long), "--to-epoch"])
 def test_after_a_rewind_to_a_later_hour_a_run_without_records_before_it_passes_its_epoch_on(
     lab: Lab, command: str
@@ -273,6 +274,7 @@ def test_a_backfill_that_runs_backwards_loses_nothing_and_doubles_nothing(lab: L
     assert (lab.shown(), lab.world.ledger.newest_complete()) == ("abc", 1)
 
 
+@pytest.mark.long
 def test_a_backfill_that_runs_backwards_after_a_rewind_reads_once_more_and_its_other_runs_are_skipped(lab: Lab) -> None:
     dag = lab.dag(EVERY_HOUR, starting=NINE.isoformat())
     assert [dag.drive(run).state for run in dag.backfill(NINE, NINE + 3 * HOUR)] == ["success"] * 4

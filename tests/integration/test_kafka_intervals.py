@@ -340,6 +340,7 @@ def test_after_a_rewind_before_the_beginning_the_first_run_reads_all_and_those_i
     assert world.shown("lake") == "abbccddeeef"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("aborted", [True, False], ids=["whose first attempt fails", "that succeeds"])
 @pytest.mark.parametrize("command", ["--to-timestamp", "--to-epoch"])
 def test_after_a_rewind_the_last_hour_first_takes_all_since_then_and_the_others_have_nothing_to_do(
@@ -398,6 +399,7 @@ def restored(world: TopicWorld, *, fails: bool) -> str:
     return typing(world, "rewind", "--to-epoch", "1", "--restore-tables")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("missed", ["refuse", "read"])
 @pytest.mark.parametrize("obeys", ["the failed run", "the first run of the backfill", "a run by hand"])
 def test_after_tables_came_back_each_hour_is_read_again_whichever_run_brought_them_back(

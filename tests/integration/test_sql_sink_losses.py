@@ -301,6 +301,7 @@ def test_a_type_that_keeps_only_a_part_of_a_text_is_a_vote_against(
     assert "column 'c' is string in the rows and " in pg.reason_against(pg.sink("v"), pa.table({"c": [text]}))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [

@@ -76,6 +76,7 @@ def comes_back(world: SqlWorld, table: str, lsn: int = 15, **keys: Any) -> bool:
     return bool(world.db.run(f'SELECT 1 FROM "{table}"'))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("lsn", [15, 20])
 @pytest.mark.parametrize(
     "alter",
@@ -137,6 +138,7 @@ def test_notes_whose_name_has_the_digest_of_a_name_with_capitals_count_in_sqlite
     assert not comes_back(sqlite, table, id="a")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("deletes_another", [False, True])
 @pytest.mark.parametrize(
     ("table", "older"), [("members", False), (LONG, False), (LONG, True)], ids=["short", "long", "long, of 0.1"]
@@ -195,6 +197,7 @@ def test_notes_that_were_renamed_as_the_page_says_count_after_the_table_was(
     assert not comes_back(world, now, id="a")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("column", ["id", "lsn"])
 @pytest.mark.parametrize("table", ["members", LONG])
@@ -220,6 +223,7 @@ def test_notes_count_after_a_column_was_renamed_in_both_tables(
     assert world.db.run(f"SELECT * FROM {table}") == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("deleted", [FORTY, f"{FORTY}_archive"])
 def test_notes_about_a_table_do_not_count_for_one_with_the_same_beginning(

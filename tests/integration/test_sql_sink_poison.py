@@ -125,6 +125,7 @@ def assert_named(world: SqlWorld, bad: pa.Array, expected: str, **options: Any) 
 UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["offset"]}
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("options", [{}, UPSERT, {"rehearse": False}], ids=["append", "upsert", "not rehearsed"])
 @pytest.mark.parametrize("what", BOTH)
 def test_a_value_that_no_table_takes_is_named_with_its_record(

@@ -104,6 +104,7 @@ def test_commit_tasks_at_one_time_show_the_epoch_once(db: Db, tmp_path: Path) ->
     }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "phase", ["sql.locked", "sql.copied", "sql.copied#2", "sql.commit.before", "sql.commit.after", "committed.orders"]
 )
