@@ -7,16 +7,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.layout import CODECS
 from airflow_epochs.spark.driver.delta.session import ROWS_IN_GROUP
 from orders_demo.duck import duck
-from tests.support.delta_world import attempt_of, ids_in, seen_by_duckdb, spark_epoch, transaction
+from tests.support.delta_world import (
+    attempt_of,
+    ids_in,
+    promised,
+    seen_by_duckdb,
+    spark_epoch,
+    stage_with_spark,
+    transaction,
+)
 from tests.support.environment import Environment
 from tests.support.spark_world import Topic, settings, stage_job
 
@@ -135,3 +144,43 @@ def test_spark_compacts_into_such_files_as_the_sink_wants(session: Any, world: E
     assert done["files_removed"] == TASKS and done["files_added"] > 2
     assert codecs_of(table) == {"GZIP"}
     assert seen_by_duckdb(table) == [*range(20_000)]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "how", [{"mode": "upsert", "keys": ["id"]}, {"commit": "spark"}, {"mode": "overwrite"}], ids=str
+)
+def test_a_commit_and_a_compaction_through_spark_write_instants_that_every_reader_sees_whatever_the_servers_default_is(
+    session: Any, world: Environment, table: str, how: JsonDict
+) -> None:
+    sink, previous = DeltaSink("orders", table, **how, compact_every=2), None
+    for epoch in (1, 2):
+        attempt = attempt_of(transaction(epoch), previous)
+        rows = session.sql(
+            f"SELECT {epoch} AS id, at, ARRAY(at) AS ats FROM (SELECT TIMESTAMP'{FAR_DAY} 00:00:00Z' AS at)"
+        )
+        staged_rows = promised(sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world))
+        with settings(session, SERVER_OF_INT96):  # a task has a session of its own: staging does not set it up
+            sink.commit(attempt, staged_rows, world)
+        require_far_day(table)
+        previous = attempt.txn
+    with settings(session, SERVER_OF_INT96):
+        sink.maintain("orders", 2, world)
+    require_far_day(table)
+
+
+FAR_DAY = "9999-12-31"
+SERVER_OF_INT96 = {"spark.sql.parquet.outputTimestampType": "INT96"}
+
+
+def require_far_day(table: str) -> None:
+    """Three readers see the day in every row; the files are read as a stranger to Delta reads them."""
+    for file in files_of(table):
+        assert {str(at)[:10] for row in pq.read_table(file).to_pylist() for at in (row["at"], *row["ats"])} == {FAR_DAY}
+    query = "SELECT CAST(at AS VARCHAR) AS at, CAST(ats[1] AS VARCHAR) AS ats FROM "
+    by_deltalake = QueryBuilder().register("orders", DeltaTable(table)).execute(f"{query} orders").read_all()
+    assert {text[:10] for row in pa.table(by_deltalake).to_pylist() for text in row.values()} == {FAR_DAY}
+    with duck() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        by_duckdb = database.execute(f"{query} delta_scan(?)", [table]).fetchall()
+    assert {text[:10] for row in by_duckdb for text in row} == {FAR_DAY}

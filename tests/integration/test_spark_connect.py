@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
@@ -515,3 +517,35 @@ def test_a_server_without_the_avro_jar_is_refused_by_the_jars_name(bare_server: 
         parse_avro(batch_of(session, [b""]), schema, schemas={1: schema})
     session.stop()
     assert "spark-avro_2.13" in refused.value.remedy
+
+
+READS_A_TABLE_AND_A_FILE = """
+    def f(batch, epoch):
+        spark = batch.sparkSession
+        table = spark.read.format("delta").load({table!r}).cache()
+        file = spark.read.csv({file!r}, schema="y int").persist()
+        rows = table.crossJoin(file).cache()
+        rows.count()  # fills all three
+        return {{"one": rows}}
+"""
+
+
+def test_what_a_transform_caches_is_gone_at_its_end_so_the_next_epoch_and_other_pipelines_see_what_is_there(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    table, file = tmp_path / "table", tmp_path / "file.csv"
+    body = READS_A_TABLE_AND_A_FILE.format(table=f"file://{table}", file=f"file://{file}")
+    for number in (1, 2):
+        write_deltalake(str(table), pa.table({"x": [number]}), mode="overwrite")
+        file.write_text(f"{number}\n")
+        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / f"t{number}"}))
+        assert staged_rows(tmp_path / f"t{number}") == [{"x": number, "y": number}]
+    with pytest.raises(Refused, match="ZeroDivisionError"):
+        raising = app(tmp_path, body.replace("return", "1 / 0, "))
+        runner.run(stage_job(topic, raising, {"one": tmp_path / "t"}))
+    write_deltalake(str(table), pa.table({"x": [3]}), mode="overwrite")
+    other = connect.session()
+    try:
+        assert other.read.format("delta").load(f"file://{table}").collect()[0].x == 3
+    finally:
+        other.stop()

@@ -245,6 +245,38 @@ def test_a_value_that_spark_cannot_compute_is_not_retried_and_lost_records_are(s
     assert isinstance(error, Refused) == (code is codes.SPARK_VALUE_INVALID)
 
 
+ACCESSOR = "org.apache.spark.sql.vectorized.ArrowColumnVector$ArrowVectorAccessor"
+
+
+@pytest.mark.parametrize(
+    ("told", "remedy"),
+    [
+        (
+            "[DUPLICATED_MAP_KEY] Duplicate map key 1.10 was found, please check the input data. SQLSTATE: 23505",
+            "LAST_WIN",
+        ),
+        ("[UNSUPPORTED_ARROWTYPE] Unsupported arrow type Timestamp(NANOSECOND, UTC). SQLSTATE: 0A000", "cast"),
+        (
+            f'[UNSUPPORTED_CALL.WITHOUT_SUGGESTION] Cannot call the method "getInt" of the class "{ACCESSOR}". '
+            "SQLSTATE: 0A000",
+            "cast",
+        ),
+    ],
+    ids=["equal keys of a map", "an Arrow type that Spark has not", "another Arrow type than declared"],
+)
+def test_rows_of_the_transform_that_spark_cannot_take_are_not_retried(told: str, remedy: str) -> None:
+    text = f"Job aborted.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: o.a.s.SparkException: {told}\n\tat e.F"
+    error = failures.of_spark(ValueError(text), "It")
+    assert isinstance(error, Refused) and error.code is codes.SPARK_VALUE_INVALID
+    assert told in error.what and error.remedy and remedy in error.remedy
+
+
+def test_a_call_that_spark_has_not_is_no_matter_of_the_rows() -> None:
+    told = 'Cannot call the method "merge" of the class "org.apache.spark.sql.Aggregator". SQLSTATE: 0A000'
+    error = failures.of_spark(ValueError(f"[UNSUPPORTED_CALL.WITHOUT_SUGGESTION] {told}"), "It")
+    assert error.code is codes.SPARK_JOB_FAILED
+
+
 @pytest.mark.parametrize(
     ("told", "is_rule"),
     [

@@ -20,6 +20,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import BadArgument, NotApplied, Refused
 from airflow_epochs.spark import connect, connect_address
+from airflow_epochs.spark.connect_caches import Caches
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 from tests.support.environment import Environment, connected
@@ -155,7 +156,7 @@ def test_the_client_of_an_ended_session_leaves_the_process_and_takes_the_token_a
     def ended() -> weakref.ref[Any]:
         spark = connect._client("sc://127.0.0.1:9")  # nobody is asked before the first answer is wanted
         spark.release_session_on_close = False
-        connect._release(spark, 5.0)
+        connect._release(spark, Caches(), 5.0)
         return weakref.ref(spark.client)
 
     client = ended()

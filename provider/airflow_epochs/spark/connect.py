@@ -27,6 +27,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
 from airflow_epochs.spark import kafka_credentials
 from airflow_epochs.spark.connect_address import DEFAULT_PORT, connection_url, refuse_to_send_readably
+from airflow_epochs.spark.connect_caches import Caches
 from airflow_epochs.spark.driver import failures, jobs, kafka_read, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.runners import stop_session
@@ -61,6 +62,7 @@ class ConnectRunner:
         self._conn_id, self._env, self._timeout_s = conn_id, env, connect_timeout_s
         self._conf = {**kafka_read.SESSION_CONF, **delta_jobs.WRITER_CONF, **session_conf}
         self._running: list[JsonDict] = []
+        self._caches: dict[str, Caches] = {}
         self._lock = Lock()
 
     def new_session(self) -> JsonDict:
@@ -135,10 +137,12 @@ class ConnectRunner:
     @contextmanager
     def _registered(self, session: JsonDict) -> Iterator[None]:
         self._running.append(session)
+        self._caches[session["session_id"]] = Caches()
         try:
             yield
         finally:
             self._running.remove(session)
+            del self._caches[session["session_id"]]
 
     @contextmanager
     def _session(self, session: JsonDict) -> Iterator[SparkSession]:
@@ -146,15 +150,19 @@ class ConnectRunner:
         _refuse_if_nobody_listens(url, session["conn_id"])
         with _connect_mode():
             spark = _client(f"{url};session_id={session['session_id']}")
+            caches = self._caches.get(
+                session["session_id"], Caches()
+            )  # of a running job also if another client ends it
+            caches.watch(spark)
             spark.release_session_on_close = False  # before the first answer there is no session to release
             try:
                 _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {shown(url)}")
                 spark.release_session_on_close = True
                 yield spark
             except BaseException:
-                _release(spark, RELEASE_AFTER_FAILURE_S)
+                _release(spark, caches, RELEASE_AFTER_FAILURE_S)
                 raise
-            _release(spark, RELEASE_TIMEOUT_S)
+            _release(spark, caches, RELEASE_TIMEOUT_S)
 
     def _prepare(self, spark: SparkSession, job: SparkJob, sent: kafka_credentials.Sent) -> None:
         for key, value in self._conf.items():
@@ -208,18 +216,31 @@ def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
     return bounded(call, seconds, late)
 
 
-def _release(spark: SparkSession, seconds: float) -> None:
-    """End the session on the server. This only tidies up: it has a time limit, and a failure is only logged."""
+def _release(spark: SparkSession, caches: Caches, seconds: float) -> None:
+    """End the session on the server, and what it has cached there. Each has a time limit; a failure is only logged."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
     wait(spark.client._release_futures, seconds)  # PySpark releases finished operations in the background
+    _empty(caches, spark, seconds)
     try:
         _bounded(lambda: _let_go(spark), seconds, "Releasing the Spark session")
     except Exception as error:
         log.warning("the Spark Connect session was not released: %s", error)
     if on_exit := getattr(spark.client, "_on_exit", None):
         atexit.unregister(on_exit)  # else the process keeps the closed client to its end, and with it the token
+
+
+def _empty(caches: Caches, spark: SparkSession, seconds: float) -> None:
+    try:
+        _bounded(lambda: caches.let_go(spark), seconds, "Emptying Spark's cache")
+    except Exception as error:
+        log.warning(
+            "What the job has cached may stay on the Spark Connect server: %s\n"
+            "Later jobs there that read the same tables or files then get the old rows.\n"
+            "Call spark.catalog.clearCache() in a session of that server, or restart it.",
+            error,
+        )
 
 
 def _let_go(spark: SparkSession) -> None:

@@ -31,6 +31,12 @@ _OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
 """The SQL standard's class 22, "data exception", without 22000, under which Spark tells of lost Kafka records; and
 ``raise_error`` in the user's SQL.
 """
+_EQUAL_KEYS = "[DUPLICATED_MAP_KEY]"
+"""Its SQLSTATE, 23505, is also that of rows with one unique key, which may be another writer's."""
+_OTHER_ARROW = re.compile(
+    r"\[UNSUPPORTED_ARROWTYPE\]|\[UNSUPPORTED_CALL[.\w]*\] [^\n]*ArrowColumnVector\$ArrowVectorAccessor"
+)
+"""A Python function made Arrow data of another type than it declares. Only such data have these readers in Spark."""
 _BROKEN_RULE = re.compile(
     r"\[(?:DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|"
     r"EXCEED_LIMIT_LENGTH)\]"
@@ -141,9 +147,33 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
             "table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the "
             "number so large. Then clear the failed task.",
         )
+    if _OTHER_ARROW.search(text):
+        return _other_arrow(text, doing)
+    if _EQUAL_KEYS in text:
+        return _equal_keys(text, doing)
     if _OF_VALUES.search(text):
         return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
     return None
+
+
+def _other_arrow(text: str, doing: str) -> Refused:
+    return Refused(
+        f"{doing} failed: a Python function of the transform made Arrow data of another type than it declares. {text}",
+        code=codes.SPARK_VALUE_INVALID,
+        remedy="Let the function cast what it returns to the types that it declares, in their order "
+        '(`batch.cast(pa.schema([("id", pa.int32())]))`), or declare the types that it returns. Then clear the failed '
+        "task.",
+    )
+
+
+def _equal_keys(text: str, doing: str) -> Refused:
+    return Refused(
+        f"{doing} failed: a map of the transform has a key twice. {text}",
+        code=codes.SPARK_VALUE_INVALID,
+        remedy="Let the transform make each key once. If the last value of a key shall count, set "
+        '"spark.sql.mapKeyDedupPolicy": "LAST_WIN" in `session_conf` of SparkConnect or `conf` of SparkSubmit. Then '
+        "clear the failed task.",
+    )
 
 
 def _job_failed(what: str) -> NotApplied:

@@ -13,7 +13,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions
+from airflow_epochs.spark.driver.delta import conditions, session
 from airflow_epochs.spark.driver.delta.files import entries, exists
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
 from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
@@ -170,6 +170,7 @@ def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:
 
     Safe beside a commit, which only adds notes: a note goes only with one about its key that is at least as new.
     """
+    session.write_for_every_reader(spark)
     spark.conf.set(_LISTING, "8")  # VACUUM starts as many tasks; by default 10,000
     return ThinnedNotes(notes_removed=sum(_thinned(spark, place) for place in plan.places))
 

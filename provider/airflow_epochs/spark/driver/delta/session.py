@@ -29,31 +29,25 @@ FOR_EVERY_READER = frozenset(
 """Of a server's defaults, those that a table which deltalake creates gets: with another, such as column mapping or row
 tracking, deltalake would not commit to it, or not read it rightly. Delta refuses what it does not know, such as the
 codec, if a writer names it, and ignores it as a default."""
-OF_DATES = {
+ROWS_IN_GROUP = 2**20
+"""At most so many rows share statistics by which readers skip them: without it, 128 MB before compression, which may be
+ten million narrow rows. Files get 2 % larger; with groups of 131,072 rows they get 12 to 19 % larger."""
+STATISTICS = "spark.databricks.delta.stats.collect"
+FILE_SIZE = "spark.databricks.delta.optimizeWrite.binSize"
+OF_FILES = {
     # Files with dates before 1582 in the calendar of that time are read as other dates by all but Spark.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     # Else an instant in a partition column is a local time without its zone, which all but Spark read as UTC.
     "spark.databricks.delta.write.utcTimestampPartitionValues": "true",
-}
-"""Of every session that writes rows."""
-ROWS_IN_GROUP = 2**20
-"""At most so many rows share statistics by which readers skip them: without it, 128 MB before compression, which may be
-ten million narrow rows. Files get 2 % larger; with groups of 131,072 rows they get 12 to 19 % larger."""
-OF_PARQUET = {
+    # Spark's default, INT96, loses within structs, arrays and maps that these are instants. Anywhere, readers that take
+    # it for nanoseconds, such as deltalake, read another time after the year 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "parquet.block.row.count.limit": str(ROWS_IN_GROUP),
     # Parquet's default, 3, takes more processor time for files that are as large to 3 %.
     "parquet.compression.codec.zstd.level": "1",
 }
-STATISTICS = "spark.databricks.delta.stats.collect"
-FILE_SIZE = "spark.databricks.delta.optimizeWrite.binSize"
-OF_FILES = {
-    **OF_DATES,
-    **OF_PARQUET,
-    # Spark's default, INT96, loses within structs, arrays and maps that these are instants.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
-"""How staged values are written; version 0.1 did it as the server said."""
+"""Of every session that writes rows. When it staged, version 0.1 wrote them as the server said."""
 OF_STAGING = {
     **OF_FILES,
     # It would rewrite the staged files in a commit of its own.
@@ -124,6 +118,12 @@ def prepare_staging(
     )
 
 
+def write_for_every_reader(spark: SparkSession) -> None:
+    """Let this session write dates and instants that every reader of Parquet takes for the same."""
+    for key, value in OF_FILES.items():
+        spark.conf.set(key, value)
+
+
 def size_files(spark: SparkSession, shuffled_mib: int) -> None:
     """Let Delta's optimized writes gather so much for a file, from now on."""
     spark.conf.set(FILE_SIZE, str(shuffled_mib))
@@ -145,8 +145,7 @@ def prepare_compaction(spark: SparkSession, layout: Layout) -> None:
 
 
 def _write_so(spark: SparkSession, layout: Layout) -> None:
-    for key, value in (OF_DATES | OF_PARQUET).items():
-        spark.conf.set(key, value)
+    write_for_every_reader(spark)
     spark.conf.set("spark.sql.parquet.compression.codec", layout.codec)
     size_files(spark, layout.shuffled_mib)
 

@@ -1,0 +1,101 @@
+"""What a job caches on a Spark Connect server is let go at its end. The server is made up: it notes what it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.connect.proto import AnalyzePlanRequest, AnalyzePlanResponse
+
+from airflow_epochs.spark import connect
+from airflow_epochs.spark.connect_caches import Caches
+
+
+class Server:
+    """Answers what is asked about plans, or fails."""
+
+    def __init__(self) -> None:
+        self.cached: list[Any] = []
+        self.asked: list[str] = []
+        self.lost: set[str] = set()
+        """Requests that the server hears, and whose answers are lost."""
+
+    def AnalyzePlan(self, request: AnalyzePlanRequest, metadata: Any) -> AnalyzePlanResponse:
+        kind = request.WhichOneof("analyze")
+        self.asked.append(kind)
+        if kind == "persist":
+            self.cached.append(request.persist.relation)
+        if kind == "unpersist" and self.cached[-1:] == [request.unpersist.relation]:
+            self.cached.pop()
+        if kind in self.lost:
+            raise ConnectionError(kind)
+        return AnalyzePlanResponse(
+            session_id=request.session_id, **{kind: getattr(AnalyzePlanResponse, kind.title())()}
+        )
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def spark(server: Server) -> Iterator[Any]:
+    spark = connect._client("sc://127.0.0.1:9")
+    spark.release_session_on_close = False
+    spark.client._stub = server
+    yield spark
+    spark.stop()
+
+
+def test_all_that_a_job_caches_is_let_go_and_what_is_made_of_another_goes_first(spark: Any, server: Server) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    one = spark.range(3).cache()
+    one.where("id > 1").persist()
+    assert len(server.cached) == 2
+    caches.let_go(spark)
+    assert (server.cached, server.asked) == ([], ["persist"] * 2 + ["unpersist"] * 2)
+
+
+def test_what_the_job_has_let_go_itself_is_not_asked_for_again(spark: Any, server: Server) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    spark.range(3).cache().unpersist()
+    caches.let_go(spark)
+    assert server.asked == ["persist", "unpersist"]
+
+
+def test_what_the_server_has_cached_without_an_answer_is_let_go_as_well(spark: Any, server: Server) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    server.lost = {"persist"}
+    with pytest.raises(Exception, match="persist"):
+        spark.range(3).cache()
+    caches.let_go(spark)
+    assert server.cached == []
+
+
+def test_another_client_of_the_session_lets_go_what_the_job_has_cached(spark: Any, server: Server) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    spark.range(3).cache()
+    other = connect._client("sc://127.0.0.1:9")
+    other.release_session_on_close = False
+    other.client._stub = server
+    caches.watch(other)
+    caches.let_go(other)
+    other.stop()
+    assert server.cached == []
+
+
+def test_a_cache_that_cannot_be_emptied_is_a_warning_with_its_remedy(
+    spark: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    spark.range(3).cache()
+    server.lost = {"unpersist"}
+    connect._empty(caches, spark, 5.0)
+    assert "spark.catalog.clearCache()" in caplog.text
