@@ -140,13 +140,7 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
     if _BROKEN_RULE.search(text):
         return Refused(f"{doing} failed: a row breaks a rule of the table. {text}", code=codes.DELTA_ROWS_UNFIT)
     if OUTGROWN in text:
-        return Refused(
-            f"{doing} failed: a number does not fit the state. {text}",
-            code=codes.OPERATOR_COLUMNS,
-            remedy="Give the column a type with more digits in the schema of the state table, which then needs another "
-            "table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the "
-            "number so large. Then clear the failed task.",
-        )
+        return _outgrown(text, doing)
     if _OTHER_ARROW.search(text):
         return _other_arrow(text, doing)
     if _EQUAL_KEYS in text:
@@ -154,6 +148,16 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
     if _OF_VALUES.search(text):
         return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
     return None
+
+
+def _outgrown(text: str, doing: str) -> Refused:
+    return Refused(
+        f"{doing} failed: a number does not fit the state. {text}",
+        code=codes.OPERATOR_COLUMNS,
+        remedy="Give the column a type with more digits in the schema of the state table, which then needs another "
+        "table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the "
+        "number so large. Then clear the failed task.",
+    )
 
 
 def _other_arrow(text: str, doing: str) -> Refused:
