@@ -123,17 +123,15 @@ def policed(pg: SqlWorld, policy: str) -> str:
 CHILD = 'CREATE TABLE "old %s" (note text, PRIMARY KEY (id)) INHERITS (orders)'
 
 
-def test_an_upsert_into_a_table_with_children_is_refused_until_they_no_longer_inherit(pg: SqlWorld) -> None:
-    """The parent's index knows nothing of a child's keys, so the key of a child's row would be shown twice."""
-    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)", CHILD)
-    pg.db.run("""INSERT INTO "old %s" VALUES (1, 'Rome')""")
+def test_an_upsert_into_a_table_with_children_is_warned_of_and_goes_on(
+    pg: SqlWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The parent's index knows nothing of a child's keys. A trigger, or TimescaleDB, may know them."""
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)", CHILD, "CREATE TABLE seen () INHERITS (orders)")
     sink = pg.sink(**UPSERT)
-    refused = refusal(pg, sink)
-    assert refused.code is codes.SQL_TABLE_UNUSABLE and "inherit" in refused.what
-    vote = pg.voted(sink, attempt_of(transaction(1)), rows(1, city=["Oslo"]))
-    assert "inherit" in (vote.reason or "")
-    pg.db.run(*re.findall(r"`(ALTER TABLE [^`]*)`", refused.remedy))
-    ready(pg, sink)
+    with caplog.at_level("WARNING"):
+        ready(pg, sink)
+    assert re.search(r'Other tables inherit from table \S+: \S+"old %s", \S+"seen"\.', caplog.text)
     pg.epoch(sink, transaction(1), None, rows(1, 2, city=["Oslo", "Bonn"]))
     assert pg.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Oslo"), (2, "Bonn")]
 

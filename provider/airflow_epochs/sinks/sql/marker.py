@@ -95,7 +95,6 @@ class MarkerTable:
             Refused: The table could lose rows in a crash, or the connection's user lacks rights.
         """
         self._require_lasting()
-        self._require_alone()
         if self.table is None:
             lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {quoted(self.schema)}"]
         else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import (
     FIRST_AGAIN,
     Connection,
@@ -51,7 +51,6 @@ from airflow_epochs.sinks.sql.table import (
     quoted,
     require_all_seen,
     require_keys,
-    require_no_heirs,
     require_sequence,
     require_usable,
     sequence_column,
@@ -69,6 +68,8 @@ from airflow_epochs.staged.table import StagedTable
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
     from airflow_epochs.sinks.sql.sink import SqlSink
+
+log = secrecy.logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class SqlParticipant:
                     f"`airflow epochs preview {pipeline}` prints a CREATE TABLE to start from",
                 )
             self._require_usable(table)
-            self._require_all_found(table)
+            self._warn_of_heirs(table)
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
                 self._require_rights(session, table, self._kept(table, keys))
@@ -138,10 +139,16 @@ class SqlParticipant:
         if not self.sink.keys or self.sink.delete_when:
             require_all_seen(table, self.sink.table)
 
-    def _require_all_found(self, table: SqlTable) -> None:
-        """An upsert finds all rows by its keys. A commit does not ask: it has promised, perhaps in an older version."""
-        if self.sink.keys:
-            require_no_heirs(table, self.sink.table)
+    def _warn_of_heirs(self, table: SqlTable) -> None:
+        """Tell of rows that an upsert may not find. It is no error: a trigger or TimescaleDB may find them."""
+        if self.sink.keys and table.heirs:
+            log.warning(
+                "Other tables inherit from table %s: %s. Its unique index does not know their keys. If a row has such "
+                "a key, readers of the table see the key twice, unless a trigger or an extension of the database puts "
+                "the row in the other table.",
+                self.sink.table,
+                ", ".join(table.heirs),
+            )
 
     def _kept(self, table: SqlTable, keys: Sequence[str]) -> list[str]:
         """The columns that rows of an upsert have, as far as the sink tells."""
@@ -198,7 +205,6 @@ class SqlParticipant:
             Corrupt: A person must look at the marker.
         """
         table = self._table(session, staging, attempt.previous)
-        self._require_all_found(table)
         load = self._load(session, table, staging, attempt.stored)
         self._require_rights(session, table, load.columns)
         marker = self.marker(session, attempt.txn.pipeline)
@@ -448,7 +454,6 @@ class SqlParticipant:
         """Why the rows do not fit the table, as far as that shows without writing them; None if nothing was found."""
         try:
             self._require_usable(table)
-            self._require_all_found(table)
             load = self._load(session, table, staging, stored)
             self._require_rights(session, table, load.columns)
             load.look(self._reader(staging), rows)

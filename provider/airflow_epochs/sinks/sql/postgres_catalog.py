@@ -22,10 +22,14 @@ _LEAVES = f"""{_PARTS}
     SELECT c.relispartition, n.nspname, c.relname, c.relkind, c.relpersistence
     FROM part JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE CASE WHEN c.relispartition THEN c.relkind <> 'p'
-               ELSE c.oid IN (SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = %s) END
+               ELSE c.relpersistence <> 't'
+                    AND c.oid IN (SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = %s) END
     ORDER BY c.relname
 """
-"""The partitions that have rows, and the tables that inherit from the table itself in the older way."""
+"""The partitions that have rows, and the tables that inherit from the table itself in the older way.
+
+Not temporary ones: their rows are seen by one session alone.
+"""
 _TRIGGERS = f"""{_PARTS}
     SELECT EXISTS (SELECT 1 FROM part JOIN pg_catalog.pg_trigger t ON t.tgrelid = part.oid WHERE NOT t.tgisinternal)
 """

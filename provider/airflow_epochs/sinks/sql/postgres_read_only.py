@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SETTING = "default_transaction_read_only"
 _WHY = """
-    SELECT pg_catalog.pg_is_in_recovery(), s.source, current_user, pg_catalog.current_database()
+    SELECT pg_catalog.pg_is_in_recovery(), s.source, session_user, pg_catalog.current_database()
     FROM pg_catalog.pg_settings s WHERE s.name = %s
 """
 _RESETS = {
@@ -53,8 +53,8 @@ def _told(conn_id: str, is_standby: bool, source: str, user: str, database: str)
         return (
             "The server is a standby, which takes no rows.",
             f"Let connection {conn_id!r} lead to the primary server: correct its host, or name all servers there, "
-            "separated by commas. If there is no primary server any more, make this one the primary: "
-            f"`SELECT pg_promote()`. {_THEN}",
+            "separated by commas. If these are all, see that the primary server is up. Only if it does not come back, "
+            f"make this one the primary: `SELECT pg_promote()`. {_THEN}",
         )
     cause = f"`{_SETTING}` is on, so no session may write."
     if source == "client":

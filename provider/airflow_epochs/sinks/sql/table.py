@@ -303,19 +303,6 @@ def require_usable(table: SqlTable, spelled: str) -> None:
         )
 
 
-def require_no_heirs(table: SqlTable, spelled: str) -> None:
-    """No row is out of reach of the index by which an upsert finds it."""
-    if table.heirs:
-        raise Refused(
-            f"A sink cannot upsert into table {spelled}, from which other tables inherit: {', '.join(table.heirs)}. "
-            "Readers see their rows in it too, and its unique index does not know their keys. Such a key would "
-            "be there twice.",
-            code=codes.SQL_TABLE_UNUSABLE,
-            remedy=f"Let nothing inherit from it: {table.disinheriting}. Readers of the table then no longer see the "
-            "rows of the others. Or make it a partitioned table. Then clear the failed task.",
-        )
-
-
 def require_all_seen(table: SqlTable, spelled: str) -> None:
     """The user sees all rows of the table, as an append by COPY and a deletion need."""
     if table.hides:
