@@ -1373,8 +1373,8 @@ OPERATOR_COLUMNS = TRANSFORM.code(
     "EPOCHS-OPERATOR-COLUMNS",
     Refused,
     "Rows or a state that the transform gives to an operator of `airflow_epochs.transforms` lack a column, have one "
-    "that the operator makes itself, or have one of a type that does not fit; or a number is too large for the type "
-    "that the state declares; or the state table expires by another column than the operator needs. Nothing was "
+    "that the operator makes itself, or have one of a type that does not fit; or the type that the state declares "
+    "does not have a number exactly; or the state table expires by another column than the operator needs. Nothing was "
     "written.",
     "Correct the transform, or the state table, as the message says. Then clear the failed task.",
 )

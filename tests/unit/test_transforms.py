@@ -137,6 +137,7 @@ def struct(**kinds: Any) -> dict[str, Any]:
 KINDS = {
     "i": "integer",
     "b": "byte",
+    "w": "decimal(38,18)",
     "d": "decimal(10,2)",
     "s": struct(a="string", n="integer"),
     "l": {"type": "array", "elementType": struct(n="long")},
@@ -146,8 +147,15 @@ KINDS = {
 FITTING: dict[str, list[Any]] = {
     "i": [3, 3.0, Decimal(3), np.int64(3), np.float32(3), True, float("nan"), None],
     "b": [-128, 127],
-    "d": [Decimal("99999999.99"), Decimal("1.5000"), -7, Decimal("NaN"), np.int64(5)],
-    "s": [{"n": None, "a": "x"}, ("x", 1), None],
+    "w": [
+        Decimal("12345678901234567890.123456789012345678"),
+        Decimal("1E+19"),
+        10**19,
+        Decimal("0E-40"),
+        Decimal("sNaN"),
+    ],
+    "d": [Decimal("99999999.99"), Decimal("1.5000"), -7, Decimal("NaN"), Decimal("sNaN"), np.int64(5)],
+    "s": [{"n": None, "a": "x"}, {"n": 1}, {"n": 1, "a": "x", "b": 2}, {}, ("x", 1), ["x", 1], None],
     "l": [[{"n": 1}, None], np.array([{"n": 2**62}], dtype=object), []],
     "m": [{"k": Decimal("999.9")}, {}],
     "x": [0.1, [float("nan")]],
@@ -171,11 +179,13 @@ def test_values_that_fit_the_columns_of_a_keyed_state_are_not_refused() -> None:
         ("b", -129, "too large for a column of 8 bits"),
         ("d", Decimal("1.23456"), r"column 'd' is Decimal\('1.23456'\), which does not fit a decimal\(10,2\)"),
         ("d", Decimal("100000000"), "does not fit"),
+        ("w", Decimal("1E+20"), "does not fit"),
+        ("w", Decimal("0.1234567890123456789"), "does not fit"),
         ("d", Decimal("Infinity"), "does not fit"),
         ("d", 1.5, r"column 'd' is 1.5, a float. Make a decimal.Decimal of it"),
         ("s", {"a": "x", "N": 1}, r"column 's' has the fields \['a', 'N'\]. Give it the fields \['a', 'n'\]"),
-        ("s", {"a": "x"}, r"has the fields \['a'\]"),
         ("s", ("x",), "has 1 fields"),
+        ("s", ["x", 1.5], "column 's', field 'n' is 1.5, which is no whole number"),
         ("s", ("x", 1.5), "column 's', field 'n' is 1.5, which is no whole number"),
         ("l", [{"n": 1}, {"n": 1.5}], "column 'l', an element, field 'n' is 1.5"),
         ("m", {"k": 1.5}, "column 'm', the value of 'k' is 1.5, a float"),
@@ -196,16 +206,19 @@ def test_a_value_that_a_keyed_state_cannot_have_is_an_error_that_names_the_key_a
             call(("a",), pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": []}))
 
 
-def test_rows_to_show_with_other_columns_than_out_are_an_error_that_names_the_key_and_the_columns() -> None:
+def test_rows_to_show_with_another_column_in_place_of_one_of_out_are_an_error_that_names_the_key() -> None:
     def returning(shown: pd.DataFrame | None) -> Any:
         return keyed._caller(
             lambda *_: (shown, None), ("k",), checks(k="string", n="long"), checks(k="string"), (), None
         )
 
     rows, state = pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": []})
-    for columns in (["k", "N"], ["k"], ["k", "n", "m"], ["k", "n", "n"]):
+    for columns in (["k", "N"], ["n", "m"], ["k", "n", "n"]):
         call = returning(pd.DataFrame([[1] * len(columns)], columns=columns))
         with pytest.raises(ValueError, match=r"the key \('a',\) .* rows to show .* columns of out: \['k', 'n'\]"):
             call(("a",), rows, state)
+    for columns in (["k"], ["k", "n", "m"]):
+        ((shown, *_),) = returning(pd.DataFrame([[1] * len(columns)], columns=columns))(("a",), rows, state).values
+        assert shown == dict.fromkeys(columns, 1), "Spark takes the columns of out, and NULL for one that is missing"
     for nothing in (None, pd.DataFrame(), pd.DataFrame({"other": []})):
         assert returning(nothing)(("a",), rows, state).empty

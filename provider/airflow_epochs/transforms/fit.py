@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
 
-OUTGROWN = "is too large for the type that the state declares"
+OUTGROWN = "is not exactly in the type that the state declares"
 """What the error says, among other things, when Spark meets such a number."""
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
@@ -26,6 +26,8 @@ _WIDER = {
 }
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _FLOATING = ("float", "double")
+_ONE_TEXT = ("boolean", *_DIGITS, "date")
+"""Types whose values have one text each, and no two of them the same."""
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
@@ -89,12 +91,15 @@ def fitted(value: Column, part: Part, operator: str) -> Column:
 
 
 def _inside(name: str, kind: DataType, wanted: DataType) -> list[Part]:
-    """The parts of a struct by their names, which have no case, as Spark's; of an array or a map by what they are."""
+    """The parts of a struct by their names, which have no case, as Spark's; of an array or a map by what they are.
+
+    Those of a struct without a name of the other, such as ``col1``, by their places.
+    """
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType) and isinstance(wanted, types.StructType):
-        ours, theirs = _by_name(kind), _by_name(wanted)
-        names = {each.lower(): each for each in [*kind.names, *wanted.names]}
+        ours, theirs = _by_name(_named_as(kind, wanted)), _by_name(wanted)
+        names = {each.lower(): each for each in [*_named_as(kind, wanted).names, *wanted.names]}
         return [Part(f"{name}.{told}", ours.get(each), theirs.get(each)) for each, told in names.items()]
     if isinstance(kind, types.ArrayType) and isinstance(wanted, types.ArrayType):
         return [Part(f"{name}.element", kind.elementType, wanted.elementType)]
@@ -106,6 +111,16 @@ def _inside(name: str, kind: DataType, wanted: DataType) -> list[Part]:
     return []
 
 
+def _named_as(kind: StructType, wanted: StructType) -> StructType:
+    """The struct with the other's names, if they have no name in common."""
+    from pyspark.sql import types
+
+    if _by_name(kind).keys() & _by_name(wanted).keys() or len(kind.fields) != len(wanted.fields):
+        return kind
+    pairs = zip(wanted.names, kind.fields, strict=True)
+    return types.StructType([types.StructField(name, field.dataType) for name, field in pairs])
+
+
 def _by_name(kind: StructType) -> dict[str, DataType]:
     return {field.name.lower(): field.dataType for field in kind.fields}
 
@@ -114,13 +129,23 @@ def _keeps(kind: DataType, wanted: DataType) -> bool:
     """Whether the declared type has every value of a type, or fails for it. Nothing is inside of them."""
     ours, theirs = kind.jsonValue(), wanted.jsonValue()
     same = ours == theirs or ours == "void" or (is_text(ours) and is_text(theirs))
-    return same or widens(ours, theirs) or _may_be_too_large(kind, wanted)
+    return same or widens(ours, theirs) or _means_the_same(ours, theirs) or _may_be_too_large(kind, wanted)
+
+
+def _means_the_same(ours: Any, theirs: Any) -> bool:
+    """Whether a cast keeps the meaning: a text, the beginning of a day, or a number that need not be exact."""
+    if not isinstance(ours, str):
+        return False
+    if theirs in _FLOATING:
+        return ours in _FLOATING or (_digits(ours) or (0, 0))[1] > 0
+    return (ours in _ONE_TEXT and is_text(theirs)) or (ours, theirs) == ("date", "timestamp")
 
 
 def _may_be_too_large(kind: DataType, wanted: DataType) -> bool:
     """Whether the declared type has all digits behind the point of an exact number, but maybe not all before it.
 
-    Such are most sums: Spark makes them ten digits longer than what it adds up.
+    Such are most sums: Spark makes them ten digits longer than what it adds up. A whole number may
+    also have more digits than a floating-point one, which would make another number of it.
     """
     ours, theirs = kind.jsonValue(), wanted.jsonValue()
     if not isinstance(ours, str) or not isinstance(theirs, str) or ours == theirs or widens(ours, theirs):
@@ -141,7 +166,8 @@ def _checked(value: Column, name: str, kind: DataType, wanted: DataType, operato
 def _struct(value: Column, name: str, kind: StructType, wanted: StructType, operator: str) -> Column:
     from pyspark.sql import functions as F
 
-    ours, fields = {field.name.lower(): field for field in kind.fields}, []
+    named, fields = zip(_named_as(kind, wanted).names, kind.fields, strict=True), []
+    ours = {told.lower(): field for told, field in named}
     for field in wanted.fields:
         own = ours[field.name.lower()]
         part = Part(f"{name}.{field.name}", own.dataType, field.dataType)

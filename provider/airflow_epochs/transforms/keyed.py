@@ -53,8 +53,8 @@ def stateful(
     of a Python worker. It travels by value, and the workers need pandas and pyarrow, but not this package. Times are
     without a zone, in UTC; so the session's time zone must be UTC. A bigint column is int64, or Int64 if it has a NULL.
     A NaN that the function returns is NULL, also inside of an array: pandas does not tell them apart. As a key, NaN is
-    NaN, and -0.0 is 0.0. What the function returns must have the columns and the fields that are declared, and numbers
-    that fit them: no float for a decimal, and no 3.7 for an int.
+    NaN, and -0.0 is 0.0. What the function returns must have numbers that fit the declared types: no float for a
+    decimal, and no 3.7 for an int. A column or field that is not declared, in place of one that is, is an error.
 
     Args:
         rows: The epoch's rows.

@@ -46,7 +46,7 @@ def check_of(kind: Any) -> Check | None:
 
 def flaw_of(record: Mapping[str, Any], checks: Checks) -> str | None:
     """What is wrong with one of the columns of a row; None if nothing is."""
-    return _first(check(f"column {name!r}", record[name]) for name, check in checks.items() if check)
+    return _first(check(f"column {name!r}", record.get(name)) for name, check in checks.items() if check)
 
 
 def records(frame: pd.DataFrame) -> list[Record]:
@@ -60,12 +60,20 @@ def shown_records(key: Key, shown: pd.DataFrame | None, checks: Checks) -> list[
     """The rows to show that the function returned for a key."""
     if shown is None or not len(shown):
         return []
-    if not shown.columns.is_unique or {*shown.columns} != {*checks}:
+    if not shown.columns.is_unique or _is_mistaken(shown.columns, checks):
         raise ValueError(
             f"stateful: for the key {key} the function returned rows to show with the columns {list(shown.columns)}. "
             f"They must have the columns of out: {list(checks)}."
         )
     return _fitting(key, "rows to show", records(shown), checks)
+
+
+def _is_mistaken(found: Iterable[str], declared: Iterable[str]) -> bool:
+    """Whether names are missing and others are there, which nobody declares: a name is wrong.
+
+    A name more is left out, and one that is missing is NULL.
+    """
+    return bool({*declared} - {*found}) and bool({*found} - {*declared})
 
 
 def kept_records(key: Key, kept: pd.DataFrame | None, keys: Iterable[str], checks: Checks) -> list[Record]:
@@ -93,7 +101,9 @@ def _first(flaws: Iterable[str | None]) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (Real, Decimal)) and value == value  # NaN is NULL
+    if isinstance(value, Decimal):
+        return not value.is_nan()  # NaN is NULL
+    return isinstance(value, Real) and value == value
 
 
 def _whole(place: str, value: Any, *, kind: str, bits: int) -> str | None:
@@ -111,24 +121,34 @@ def _decimal(place: str, value: Any, *, digits: int, scale: int) -> str | None:
         return None
     if not isinstance(value, (Decimal, Integral)):
         return f"{place} is {value!r}, a {type(value).__name__}. Make a decimal.Decimal of it, as by Decimal(str(…))"
-    number = Decimal(int(value)) if isinstance(value, Integral) else value
-    if not number.is_finite() or number != round(number, scale) or abs(number) >= Decimal(10) ** (digits - scale):
+    if not _has_digits(Decimal(int(value)) if isinstance(value, Integral) else value, digits, scale):
         return f"{place} is {value!r}, which does not fit a decimal({digits},{scale}). Round it, or declare more digits"
     return None
+
+
+def _has_digits(number: Decimal, digits: int, scale: int) -> bool:
+    """Whether a decimal has the number. Python's own arithmetic rounds to 28 digits."""
+    _, figures, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        return False
+    text = "".join(map(str, figures)).lstrip("0")
+    exponent += len(text) - len(text.rstrip("0"))
+    text = text.rstrip("0")
+    return not text or (-exponent <= scale and len(text) + exponent <= digits - scale)
 
 
 def _struct(place: str, value: Any, *, checks: Checks) -> str | None:
     names = [*checks]
     if isinstance(value, Mapping):
-        if {*value} != {*names}:
+        if _is_mistaken(value, names):
             return f"{place} has the fields {[*value]}. Give it the fields {names}"
-    elif isinstance(value, tuple):
+    elif isinstance(value, (tuple, list)):
         if len(value) != len(names):
             return f"{place} has {len(value)} fields. Give it the fields {names}"
         value = dict(zip(names, value, strict=True))
     else:
         return None
-    return _first(check(f"{place}, field {name!r}", value[name]) for name, check in checks.items() if check)
+    return _first(check(f"{place}, field {name!r}", value.get(name)) for name, check in checks.items() if check)
 
 
 def _array(place: str, value: Any, *, check: Check) -> str | None:

@@ -154,9 +154,9 @@ def _outgrown(text: str, doing: str) -> Refused:
     return Refused(
         f"{doing} failed: a number does not fit the state. {text}",
         code=codes.OPERATOR_COLUMNS,
-        remedy="Give the column a type with more digits in the schema of the state table, which then needs another "
-        "table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make the "
-        "number so large. Then clear the failed task.",
+        remedy="Give the column a decimal type with more digits in the schema of the state table, which then needs "
+        "another table (docs/state.md, 'Keep the rows of a state'); or let the transform leave out the rows that make "
+        "the number so large. Then clear the failed task.",
     )
 
 
