@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from airflow_epochs.model.command import REWIND, Command, RestorePoint
+from airflow_epochs.model.command import Command, RestorePoint
 from airflow_epochs.model.event_times import Watermarks
 from airflow_epochs.model.ranges import Backlog, Ranges
 from airflow_epochs.model.record import FORMAT_UNSIGNED, JsonDict, Run
@@ -131,9 +131,6 @@ class OpenRecord:
             validated_name("sink", sink)
         for txn_id in filter(None, self.adopted.values()):
             TransactionId.parse(txn_id)
-        if self.command and self.command.name != REWIND and not self.restores:
-            # Earlier versions kept the epoch of a rewind whose last table `adopt-sink` took out: a run read nothing.
-            object.__setattr__(self, "restored_to", 0)
 
     @property
     def txn(self) -> TransactionId:
