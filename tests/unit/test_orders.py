@@ -448,16 +448,6 @@ def test_a_preview_says_that_the_next_epoch_only_brings_tables_back(scenario: Sc
     assert refused.value.code is codes.DRY_RUN_UNSUITABLE
 
 
-def test_an_order_of_an_earlier_version_that_was_left_with_no_table_to_bring_back_reads(scenario: Scenario) -> None:
-    """That version kept the epoch on record when ``adopt-sink`` took the last table out."""
-    at = standing(scenario)
-    there, back = Move(position=at.position(before(scenario))), orders.Restoration(epoch=1, points={})
-    orders.put(scenario.ledger, at, "adopt-sink", ME, there, restoration=back)
-    assert scenario.airflow_run(run(2)) is None
-    complete = scenario.ledger.complete_record(2)
-    assert complete and [r.end - r.start for r in complete.ranges["orders"]] == [2, 2]
-
-
 def test_a_new_sink_that_a_command_lets_begin_lacks_no_rows_and_gets_none_twice(scenario: Scenario) -> None:
     at = standing(scenario)
     adoption = orders.Adoption(sink="audit", shown=None, expected=None, lacks=None, is_new=True)
