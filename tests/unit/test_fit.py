@@ -46,6 +46,17 @@ def test_a_type_fits_another_one_that_has_its_values_or_fails_for_those_that_are
     assert misfit(Part("c", kind, wanted)) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [(t.DoubleType(), t.FloatType()), (t.DecimalType(10, 2), t.DoubleType()), (t.DecimalType(10, 2), t.FloatType())],
+    ids=str,
+)
+def test_the_nearest_number_is_no_key(kind: t.DataType, wanted: t.DataType) -> None:
+    """Rows of the next epoch would not find it: a duplicate would pass."""
+    part = Part("k", kind, wanted)
+    assert misfit(part) is None and misfit(part, is_key=True) == part
+
+
 UNFIT: list[tuple[str, t.DataType, t.DataType]] = [
     ("c", t.DecimalType(20, 2), t.LongType()),
     ("c", t.DecimalType(10, 4), t.DecimalType(20, 2)),

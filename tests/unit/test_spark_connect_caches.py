@@ -99,3 +99,14 @@ def test_a_cache_that_cannot_be_emptied_is_a_warning_with_its_remedy(
     server.lost = {"unpersist"}
     connect._empty(caches, spark, 5.0)
     assert "spark.catalog.clearCache()" in caplog.text
+
+
+def test_a_plan_that_cannot_be_let_go_keeps_no_other_one_on_the_server(spark: Any, server: Server) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    spark.range(3).cache()
+    spark.range(4).cache()
+    server.lost = {"unpersist"}
+    with pytest.raises(Exception, match="unpersist"):
+        caches.let_go(spark)
+    assert server.cached == []

@@ -34,6 +34,16 @@ class Caches:
         client._analyze = noting
 
     def let_go(self, spark: SparkSession) -> None:
-        """Let the server forget them, the last one first, as it may be made of those before it."""
+        """Let the server forget them, the last one first, as it may be made of those before it.
+
+        Raises:
+            Exception: The server cannot let one of them go, such as one whose file is gone. It was told of all others.
+        """
+        failed = None
         for plan in reversed([*self._plans]):
-            spark.client._analyze("unpersist", relation=plan)
+            try:
+                spark.client._analyze("unpersist", relation=plan)
+            except Exception as error:
+                failed = error
+        if failed:
+            raise failed

@@ -5,7 +5,7 @@ The error says which operator, which argument or column, and what to write inste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -108,17 +108,19 @@ class Checks:
                     f"timestamp_ntz, text or a date, in the session's time zone. {_THEN}",
                 )
 
-    def shaped(self, frame: DataFrame, state: DataFrame) -> DataFrame:
+    def shaped(self, frame: DataFrame, state: DataFrame, keys: Collection[str]) -> DataFrame:
         """The rows with the columns of the state, in its order and its types. No value becomes another one.
 
-        Types drift otherwise: a sum of sums is wider than the sum.
+        Types drift otherwise: a sum of sums is wider than the sum. Only a floating-point number may become the nearest
+        one, but not in a column of ``keys``: two keys would be one, and the rows of the next epoch have none of them.
         """
         from pyspark.sql import functions as F
 
         self.has("the state", state, frame.columns)
         self.has("what is kept", frame, state.columns)
         parts = [fit.Part(field.name, frame.schema[field.name].dataType, field.dataType) for field in state.schema]
-        if misfit := next((found for part in parts if (found := fit.misfit(part))), None):
+        found = (fit.misfit(part, is_key=part.name in keys) for part in parts)
+        if misfit := next(filter(None, found), None):
             raise self._unfit(misfit)
         made = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts}
         return frame.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in state.schema))

@@ -67,7 +67,7 @@ def dedupe(
     passing = _passing(_unknown(counting, passed, keys, time), keys, length)
     out = _one_each(counting, passing, keys, time, order)
     late = late.unionByName(_long_before(counting, passed, keys, time, length))
-    return Result(out, changes(_CHECKS.shaped(_expiring(passing, keys, length), state)), told_late(late))
+    return Result(out, changes(_CHECKS.shaped(_expiring(passing, keys, length), state, keys)), told_late(late))
 
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], order: Sequence[str]) -> None:

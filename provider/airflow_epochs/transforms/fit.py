@@ -60,9 +60,14 @@ class Part:
     wanted: DataType | None
 
 
-def misfit(part: Part) -> Part | None:
-    """The first part, itself or inside of it, whose values would become others in the declared type."""
+def misfit(part: Part, *, is_key: bool = False) -> Part | None:
+    """The first part, itself or inside of it, whose values would become others in the declared type.
+
+    ``is_key``: the nearest number is another one, too. A key has nothing inside of it.
+    """
     if part.kind is None or part.wanted is None:
+        return part
+    if is_key and is_near(part.kind.jsonValue(), part.wanted.jsonValue()):
         return part
     if inside := _inside(part.name, part.kind, part.wanted):
         return next((found for each in inside if (found := misfit(each))), None)
@@ -134,11 +139,15 @@ def _keeps(kind: DataType, wanted: DataType) -> bool:
 
 def _means_the_same(ours: Any, theirs: Any) -> bool:
     """Whether a cast keeps the meaning: a text, the beginning of a day, or a number that need not be exact."""
-    if not isinstance(ours, str):
+    as_text = isinstance(ours, str) and ours in _ONE_TEXT and is_text(theirs)
+    return as_text or (ours, theirs) == ("date", "timestamp") or is_near(ours, theirs)
+
+
+def is_near(ours: Any, theirs: Any) -> bool:
+    """Whether a cast takes numbers, which need not be whole, to the nearest ones that a floating-point type has."""
+    if not isinstance(ours, str) or theirs not in _FLOATING or ours == theirs or widens(ours, theirs):
         return False
-    if theirs in _FLOATING:
-        return ours in _FLOATING or (_digits(ours) or (0, 0))[1] > 0
-    return (ours in _ONE_TEXT and is_text(theirs)) or (ours, theirs) == ("date", "timestamp")
+    return ours in _FLOATING or (_digits(ours) or (0, 0))[1] > 0
 
 
 def _may_be_too_large(kind: DataType, wanted: DataType) -> bool:
@@ -158,8 +167,10 @@ def _checked(value: Column, name: str, kind: DataType, wanted: DataType, operato
     from pyspark.sql import functions as F
 
     made = value.try_cast(wanted)
+    # The largest bigint becomes 2^63 as a double, which would be the largest bigint again.
+    back = made.try_cast("decimal(38,0)" if wanted.simpleString() in _FLOATING else kind)
     told = f"{operator}: a value of column {name!r} {OUTGROWN}, {wanted.simpleString()}: "
-    is_kept = value.isNull() | F.coalesce(made.try_cast(kind) == value, F.lit(False))
+    is_kept = value.isNull() | F.coalesce(back == value, F.lit(False))
     return F.when(is_kept, made).otherwise(F.raise_error(F.concat(F.lit(told), value.cast("string"))))
 
 

@@ -98,7 +98,7 @@ class _Side:
         keep: int,
     ) -> None:
         _CHECKS.is_time(f"the {name} state", state, EXPIRES)
-        self._state, self._marks, self._time, self._keep = state, marks, time, keep
+        self._state, self._marks, self._time, self._keep, self._keys = state, marks, time, keep, keys
         self.counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])
 
     def waiting(self) -> DataFrame:
@@ -106,7 +106,7 @@ class _Side:
 
     def changes(self) -> DataFrame:
         kept = self.counting.withColumn(EXPIRES, later(self._time, self._keep))
-        return changes(_CHECKS.shaped(kept, self._state))
+        return changes(_CHECKS.shaped(kept, self._state, self._keys))
 
 
 @dataclass(frozen=True)
