@@ -20,7 +20,7 @@ help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
 	@echo "make test        lint and every test but the long ones (half an hour)"
 	@echo "make test-long   what other tests show, in more modes, examples and ways of running (two hours and more)"
-	@echo "make test-fast   units and the protocol: no server (45 seconds)"
+	@echo "make test-fast   units and the protocol: no server (a few minutes)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
@@ -85,7 +85,7 @@ test-chaos: test-brokers
 	$(BIN)/python -m pytest -s -m chaos tests/chaos
 
 test-fast: venv
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not proof" tests/unit tests/protocol tests/conformance
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not proof and not long" tests/unit tests/protocol tests/conformance
 
 demo: venv check-java
 	$(PATHS) $(BIN)/python scripts/demo.py

@@ -177,7 +177,7 @@ def require_far_day(table: str) -> None:
     """Three readers see the day in every row; the files are read as a stranger to Delta reads them."""
     for file in files_of(table):
         assert {str(at)[:10] for row in pq.read_table(file).to_pylist() for at in (row["at"], *row["ats"])} == {FAR_DAY}
-    query = "SELECT CAST(at AS VARCHAR) AS at, CAST(ats[1] AS VARCHAR) AS ats FROM "
+    query = 'SELECT CAST("at" AS VARCHAR) AS "at", CAST(ats[1] AS VARCHAR) AS ats FROM '
     by_deltalake = QueryBuilder().register("orders", DeltaTable(table)).execute(f"{query} orders").read_all()
     assert {text[:10] for row in pa.table(by_deltalake).to_pylist() for text in row.values()} == {FAR_DAY}
     with duck() as database:
