@@ -150,9 +150,8 @@ class ConnectRunner:
         _refuse_if_nobody_listens(url, session["conn_id"])
         with _connect_mode():
             spark = _client(f"{url};session_id={session['session_id']}")
-            caches = self._caches.get(
-                session["session_id"], Caches()
-            )  # of a running job also if another client ends it
+            # Those of a running job, also if another client ends it.
+            caches = self._caches.get(session["session_id"], Caches())
             caches.watch(spark)
             spark.release_session_on_close = False  # before the first answer there is no session to release
             try:

@@ -33,7 +33,7 @@ def check_of(kind: Any) -> Check | None:
         found = _DECIMAL.fullmatch(kind)
         if found:
             return partial(_decimal, digits=int(found[1]), scale=int(found[2]))
-        return partial(_whole, kind=kind, bits=_BITS[kind]) if kind in _BITS else None
+        return partial(_whole, bits=_BITS[kind]) if kind in _BITS else None
     if kind["type"] == "struct":
         return partial(_struct, checks={field["name"]: check_of(field["type"]) for field in kind["fields"]})
     if kind["type"] == "array":
@@ -106,7 +106,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and value == value
 
 
-def _whole(place: str, value: Any, *, kind: str, bits: int) -> str | None:
+def _whole(place: str, value: Any, *, bits: int) -> str | None:
     if not _is_number(value):
         return None
     if value in (float("inf"), -float("inf")) or value != int(value):
