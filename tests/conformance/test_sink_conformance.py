@@ -35,6 +35,8 @@ pytestmark = pytest.mark.proof
 
 FEW = 10
 """A larger epoch has no labels, which would cost time; and Spark stages it if the sink commits with Spark."""
+FEWER = 200_000
+"""Rows of the largest epoch where a million take seconds: more than any batch of what the sink reads and sends."""
 
 
 def staged(plan: JsonDict, ids: Sequence[int], **columns: Sequence[int]) -> StagedClaim:
@@ -277,6 +279,8 @@ class OnKafka:
 
 @pytest.mark.jvm
 class TestKafkaSink(SinkConformance):
+    many = FEWER
+
     @pytest.fixture
     def subject(self, broker: Broker, tmp_path: Path) -> Subject:
         admin, name = AdminClient({"bootstrap.servers": broker.bootstrap}), f"out-{uuid.uuid4().hex[:8]}"
@@ -338,7 +342,7 @@ class TestPostgresSink(SqlConformance):
 
 
 class TestPostgresSinkThatUpserts(TestPostgresSink):
-    upsert = True
+    upsert, many = True, FEWER
 
 
 class TestSqliteSink(SqlConformance):
@@ -348,7 +352,7 @@ class TestSqliteSink(SqlConformance):
 
 
 class TestSqliteSinkThatUpserts(TestSqliteSink):
-    upsert = True
+    upsert, many = True, FEWER
 
 
 def test_every_sink_and_every_mode_of_the_delta_sink_is_here() -> None:

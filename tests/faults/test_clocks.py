@@ -15,6 +15,7 @@ from tests.support.faults_world import DiskWorld
 HOUR_S = 3600.0
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("jump_s", [-HOUR_S, HOUR_S], ids=["back", "forward"])
 @pytest.mark.parametrize("phase", ["open.landed", "stage.done", "decision.landed", "committed.orders", "complete.put"])
 def test_a_clock_that_jumps_between_two_tries_changes_no_outcome(world: DiskWorld, phase: str, jump_s: float) -> None:

@@ -77,6 +77,7 @@ def assert_refused_until_restored(world: DiskWorld, path: Path, damage: Damage, 
     assert world.run(number) is None
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("damage", [truncate, empty, flip])
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_damaged_record_of_an_epoch_in_doubt_is_named_and_nothing_happens_until_it_is_restored(
@@ -143,6 +144,7 @@ def staged_file(world: DiskWorld, pattern: str) -> Path:
     return found
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("pattern", "damage"), STAGED)
 def test_a_staged_file_damaged_before_the_vote_is_a_vote_abort(world: DiskWorld, pattern: str, damage: Damage) -> None:
     error = world.run(2, world.coordinator({"stage.done": lambda: damage(staged_file(world, pattern))}))
@@ -155,6 +157,7 @@ def test_a_staged_file_damaged_before_the_vote_is_a_vote_abort(world: DiskWorld,
     fired(FAULTS[damage], STEPS["stage.done"], finished(world, left))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("pattern", "damage"), STAGED)
 def test_a_staged_file_damaged_after_the_decision_is_staged_again(
     world: DiskWorld, pattern: str, damage: Damage

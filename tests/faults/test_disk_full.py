@@ -35,11 +35,13 @@ def test_a_run_that_can_write_nothing_from_some_step_on_is_red_and_goes_on_with_
     fired("F8", STEPS[phase], finished(world, left))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", ["open.put", "open.landed", "decision.put", "committed.orders", "complete.put"])
 def test_an_epoch_stopped_by_a_full_ledger_is_finished_with_room_again(tmp_path: Path, phase: str) -> None:
     assert_survives(tmp_path, tmp_path / "ledger", phase)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("phase", ["open.landed", "staging.orders", "stage.done", "delta.commit.before#1"])
 def test_an_epoch_stopped_by_a_full_table_is_finished_with_room_again(tmp_path: Path, phase: str) -> None:
     assert_survives(tmp_path, tmp_path / "orders", phase)

@@ -273,6 +273,7 @@ def one_that_never_comes(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("spoil", [a_deep_one, a_huge_one, one_that_never_comes])
 @pytest.mark.parametrize("name", ["pipeline.json", "open.json", "decision.json", "complete.json"])
 def test_a_record_that_would_take_all_memory_or_time_is_corrupt_and_named(

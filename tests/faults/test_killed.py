@@ -23,6 +23,7 @@ def test_the_steps_named_here_are_all_that_a_run_comes_by(world: DiskWorld) -> N
     assert {name.partition("#")[0] for name in STEPS} | {"staging.orders", "staged.orders"} == set(phases)
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize("successor", [CLEARED, NEXT], ids=["cleared", "next"])
 @pytest.mark.parametrize("phase", STEPS)
 def test_an_epoch_whose_run_is_killed_at_any_step_is_finished_once_by_the_cleared_or_by_the_next_run(
@@ -35,6 +36,7 @@ def test_an_epoch_whose_run_is_killed_at_any_step_is_finished_once_by_the_cleare
     fired("F1", STEPS[phase], finished(world, left))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed", "delta.commit.after#1", "committed.audit"])
 def test_the_epoch_that_creates_the_tables_survives_a_kill_too(tmp_path: Path, phase: str) -> None:
     world = DiskWorld(tmp_path)
@@ -46,6 +48,7 @@ def test_the_epoch_that_creates_the_tables_survives_a_kill_too(tmp_path: Path, p
     fired("F1", STEPS[phase], finished(world, left))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("phase", AGAIN)
 def test_a_recovery_that_is_killed_too_is_recovered(world: DiskWorld, phase: str) -> None:
     with TaskProcess(world, 2, {"decision.landed": kill}) as task:

@@ -43,7 +43,7 @@ def pruning(folder: Path) -> DiskWorld:
     return start(DiskWorld(folder, keep_epochs=1, sink_options=options))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["open.put", "stage.start", "stage.done", "decision.put", "committed.orders"])
 def test_a_process_woken_after_its_epoch_was_pruned_shows_nothing_and_opens_nothing(tmp_path: Path, phase: str) -> None:
     world = pruning(tmp_path)

@@ -74,7 +74,6 @@ def test_a_vacuum_of_spark_before_the_vote_is_a_vote_abort(world: DiskWorld, ses
     fired("F19", STEPS["stage.done"], finished(world, left))
 
 
-@pytest.mark.long
 def test_a_constraint_added_after_the_decision_is_kept_by_inserting_through_spark(
     world: DiskWorld, session: Any
 ) -> None:

@@ -14,6 +14,7 @@ from tests.support.faults_steps import STEPS
 from tests.support.faults_world import DiskWorld
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", ["open.put", "open.landed", "decision.put", "committed.orders", "complete.put"])
 def test_a_ledger_that_becomes_read_only_stops_the_run_until_it_can_be_written_again(
     world: DiskWorld, phase: str

@@ -314,6 +314,7 @@ def test_a_table_that_a_late_waived_commit_filled_is_emptied_and_has_each_row_on
     assert_all_rows(world, "orders", "audit", "gold")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("first", [1, 2], ids=["the table went on", "the backfill lacks rows of the late commit"])
 def test_a_table_that_a_late_waived_commit_filled_goes_on_without_the_epoch_or_is_filled_under_another_name(
     world: DiskWorld, first: int
@@ -513,6 +514,7 @@ def lose_a_part(world: DiskWorld, delete_in: Callable[[DiskWorld, Path], None]) 
     (staged - {first}).pop().unlink()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("delete_in", [deleted_by_a_new_file, deleted_by_a_vector])
 def test_an_epoch_of_which_a_part_is_lost_and_rows_were_deleted_is_there_once_after_the_remedy(
     in_files: DiskWorld, delete_in: Callable[[DiskWorld, Path], None]

@@ -60,6 +60,7 @@ def assert_works_with_the_newer_ledger(world: DiskWorld, newer: Path) -> None:
     fired("F15", RESTORED, "X")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("new_input", [False, True], ids=["no new input", "new input"])
 @pytest.mark.parametrize("behind", [1, 4])
 def test_a_ledger_older_than_its_tables_is_refused_and_works_again_as_it_was(
@@ -156,6 +157,7 @@ def test_one_table_restored_from_an_older_copy_is_refused_and_the_others_wait(wo
     fired("F15", RESTORED, "X")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("hole", range(1, 6))
 def test_a_completion_record_that_is_missing_among_others_never_lets_an_epoch_be_done_twice(
     world: DiskWorld, hole: int

@@ -106,7 +106,7 @@ def everything_forged(world: DiskWorld) -> dict[str, bytes]:
     return {**{key_of(record): as_forged(record) for record in records}, takeover_key(1): encode(takeover)}
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", range(8))
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed"])
 def test_a_record_that_somebody_adds_is_named_and_changes_nothing(

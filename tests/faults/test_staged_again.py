@@ -89,7 +89,7 @@ def test_a_vote_is_told_whether_its_promise_was_made_already(
     assert asked == [(2, True)] * 2 + [(3, False)] * 2
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("phase", "again"), KILLED)
 def test_staging_again_that_is_killed_at_any_step_is_finished_by_the_next_run(
     vacuumed: DiskWorld, phase: str, again: bool
@@ -99,7 +99,7 @@ def test_staging_again_that_is_killed_at_any_step_is_finished_by_the_next_run(
     fired("F19", 8, outcome)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("phase", STEPS)
 def test_a_process_woken_in_the_midst_of_staging_again_changes_nothing(vacuumed: DiskWorld, phase: str) -> None:
     fired("F4", 15, woken_after_a_successor(vacuumed, phase, run=3, successor=4, look=without_tries))

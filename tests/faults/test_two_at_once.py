@@ -32,6 +32,7 @@ def race(world: DiskWorld, runs: tuple[int, int], phases: tuple[str, str]) -> li
 COMMITTING = ("commit.orders", "delta.commit.before#1", "committed.orders", "complete.put")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("phase", COMMITTING)
 def test_two_tries_of_one_run_that_commit_the_same_epoch_at_once_show_it_once(world: DiskWorld, phase: str) -> None:
     ends = race(world, (2, 2), (phase, phase))
@@ -47,6 +48,7 @@ def test_two_runs_that_open_at_once_get_one_epoch_between_them(world: DiskWorld)
     fired("F13", STEPS["open.put"], finished(world, left))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("attempt", range(3))
 def test_global_commit_and_global_abort_written_at_once_are_one_decision(world: DiskWorld, attempt: int) -> None:
     voter, successor = race(world, (2, 3), ("decision.put", "abort.put"))

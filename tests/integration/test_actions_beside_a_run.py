@@ -108,6 +108,7 @@ def waive_by_page(lab: Lab) -> str:
 WAYS = pytest.mark.parametrize("waive", [waive_by_command, waive_by_page], ids=["command", "page"])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("lab", "state"),
     [({}, None), ({}, "up_for_retry"), ({"layout": "single"}, "running")],
@@ -129,6 +130,7 @@ def test_a_sink_that_a_run_is_about_to_commit_is_not_waived_and_waiting_as_told_
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.few(1)
 @WAYS
 def test_a_run_that_is_marked_as_failed_as_told_lets_its_sink_be_waived_and_the_epoch_ends_without_it(
     lab: Lab, waive: Callable[[Lab], str]
@@ -193,6 +195,7 @@ def test_a_waiver_tells_of_a_later_run_that_may_be_about_to_finish_the_epoch(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("knows", [True, False], ids=["forgotten", "no database"])
 def test_where_airflow_does_not_tell_whether_the_run_is_at_work_the_waiver_names_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], knows: bool

@@ -141,7 +141,7 @@ JOIN = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
 """As README and docs/protocol.md say."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("produced", "fails", "rule", "joined"),
     [
@@ -227,7 +227,7 @@ def test_a_vote_abort_is_red_with_nothing_visible_and_names_the_reason(lab: Lab)
     assert lab.shown() == [["a"], ["a"]]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.proof
 @pytest.mark.parametrize("task", ["open", "stage", "vote", "commit.orders", "commit.audit", "complete", "abort"])
 def test_clearing_any_single_task_of_a_complete_run_changes_nothing(lab: Lab, task: str) -> None:
@@ -479,6 +479,7 @@ def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "outputs", [lambda commits: commits.output, lambda commits: [commits.output]], ids=["one", "list"]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from tests.support.state_lab import Lab
 PLAIN: dict[str, Any] = {"mode": "upsert", "keys": ["page"]}
 ORDERED = {**PLAIN, "sequence_by": "nth", "delete_when": "n < 0"}
 OPTIONS = {"plain": PLAIN, "ordered": ORDERED}
-EPOCHS = (
+Clicks = list[tuple[Any, ...]]
+EPOCHS: tuple[Clicks, ...] = (
     [(0, "a", 1, 10), (1, "b", 1, 10), (2, "c", 1, 10)],
     [(0, "a", 2, 20), (1, "b", -1, 30), (2, "d", 2, 20)],
     [(0, "a", 3, 15), (1, "b", 3, 20), (2, "e", 4, 40)],
@@ -65,21 +66,36 @@ def shown(lab: Lab, db: Db, suffix: str) -> list[list[tuple[Any, ...]]]:
 
 @pytest.mark.jvm
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("epochs", "plain", "ordered"),
+    [
+        (
+            EPOCHS[:2],
+            [("a", 2, 20), ("b", -1, 30), ("c", 1, 10), ("d", 2, 20)],
+            [("a", 2, 20), ("c", 1, 10), ("d", 2, 20)],
+        ),
+        pytest.param(
+            EPOCHS,
+            [("a", 3, 15), ("b", 3, 20), ("c", 1, 10), ("d", 2, 20), ("e", 4, 40)],
+            [("a", 2, 20), ("c", 1, 10), ("d", 2, 20), ("e", 4, 40)],
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["one earlier epoch", "two earlier epochs"],
+)
 def test_a_new_upsert_shows_what_it_would_show_had_it_been_there_when_earlier_epochs_changed_its_keys(
-    lab: Lab, postgres: Postgres
+    lab: Lab, postgres: Postgres, epochs: Sequence[Clicks], plain: Clicks, ordered: Clicks
 ) -> None:
     db = new_postgres(postgres)
     lab.connections["db"] = db.connection()
     for name in (f"db_{name}{suffix}" for name in OPTIONS for suffix in ("", "_new")):
         db.run(f"CREATE TABLE {db.table(name)} (page text PRIMARY KEY, n bigint, nth bigint)")
-    for clicks in EPOCHS[:-1]:
+    for clicks in epochs[:-1]:
         lab.produce(*clicks)
         lab.run(pipeline(lab, db, ""))
-    lab.produce(*EPOCHS[-1])
+    lab.produce(*epochs[-1])
     lab.run(pipeline(lab, db, "", "_new"))
     assert shown(lab, db, "_new") == shown(lab, db, "")
-    plain = [("a", 3, 15), ("b", 3, 20), ("c", 1, 10), ("d", 2, 20), ("e", 4, 40)]
-    ordered = [("a", 2, 20), ("c", 1, 10), ("d", 2, 20), ("e", 4, 40)]
     assert shown(lab, db, "_new") == [ordered, plain, ordered]
 
 

@@ -91,6 +91,7 @@ def test_files_of_every_codec_are_read_by_duckdb_and_by_deltalake(
         assert seen_by_duckdb(table) == ids_in(table) == [*range(9)]
 
 
+@pytest.mark.long
 def test_sinks_of_one_job_get_files_of_the_size_that_each_of_them_wants(world: Environment, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"large": {}, "small": {"target_file_size": "1 MB"}}
     sinks = {name: DeltaSink(name, str(tmp_path / name), **size) for name, size in sizes.items()}
@@ -146,7 +147,7 @@ def test_spark_compacts_into_such_files_as_the_sink_wants(session: Any, world: E
     assert seen_by_duckdb(table) == [*range(20_000)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "how", [{"mode": "upsert", "keys": ["id"]}, {"commit": "spark"}, {"mode": "overwrite"}], ids=str
 )

@@ -436,6 +436,7 @@ def test_a_counter_counts_every_epoch_once_however_often_its_commit_is_repeated(
         assert session.conf.get(f"spark.databricks.delta.{setting}", None) is None
 
 
+@pytest.mark.long
 def test_a_commit_that_was_cut_off_before_its_receipt_is_found_and_not_counted_again(
     session: Any, world: Environment, table: str
 ) -> None:

@@ -379,6 +379,7 @@ def test_a_day_that_the_table_computes_and_others_do_not_know_is_no_partition(
     assert f"the partition column day of {table} {YEARS}+294247-01-10" in (vote.reason or "")
 
 
+@pytest.mark.long
 def test_a_date_that_others_do_not_know_is_refused_in_every_column_but_of_a_row_that_deletes_its_key(
     session: Any, world: Environment, table: str
 ) -> None:

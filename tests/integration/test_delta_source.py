@@ -171,6 +171,7 @@ def test_a_whole_table_is_read_as_of_its_version_by_a_rerun(lab: TableLab, sessi
     assert lab.ids() == Counter([2, 3])
 
 
+@pytest.mark.long
 def test_a_row_that_the_transform_rejects_is_in_the_dead_letters_with_its_table(lab: TableLab) -> None:
     lab.letters, lab.transform = True, "judged"
     lab.write(1, 2)

@@ -125,6 +125,7 @@ def test_deletion_vectors_hide_rows_of_a_whole_table_and_are_deletes_in_a_feed_a
         lab.source.check({str(lab.table): lab.opened(2).ranges[str(lab.table)]}, {}, Environment(lab.connections))
 
 
+@pytest.mark.long
 def test_a_table_with_column_mapping_is_read_through_its_feed_and_refused_among_appends(
     lab: TableLab, session: Any
 ) -> None:

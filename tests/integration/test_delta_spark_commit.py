@@ -417,6 +417,7 @@ def test_an_invariant_of_an_old_table_is_a_rule_of_its_rows(session: Any, world:
     assert "invariant of column n (n < 100)" in (vote.reason or "")
 
 
+@pytest.mark.long
 def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("bronze", table, commit="spark", partition_by=["p"], properties={"delta.appendOnly": "true"})
     txn = transaction(1)
@@ -428,6 +429,7 @@ def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, wor
     assert sink.last_committed("orders", world) == Marker.of(txn)
 
 
+@pytest.mark.long
 def test_rows_for_spark_that_vanish_after_the_vote_are_staged_again_and_both_places_are_cleared_away(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -545,6 +547,7 @@ def test_columns_widened_after_the_vote_do_not_hinder_a_commit_through_spark(
     assert tuple(row) == (1, Decimal("1.2500"), 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [{"commit": "spark"}, pytest.param({"mode": "overwrite"}, marks=pytest.mark.long)], ids=str
 )
@@ -602,6 +605,7 @@ def test_rows_that_a_new_rule_forbids_stop_the_commit_and_say_so(session: Any, w
     assert ids(session, table) == list(range(20))
 
 
+@pytest.mark.long
 def test_two_sinks_are_staged_at_once_in_one_session(session: Any, world: Environment, tmp_path: Path) -> None:
     sinks = [DeltaSink(f"s{n}", str(tmp_path / f"t{n}")) for n in range(3)]
     txn = transaction(1)

@@ -129,6 +129,7 @@ def test_rows_for_a_topic_or_a_database_are_staged_with_plain_types_too(session:
     assert "collate" not in str(staging.shape.schema)
 
 
+@pytest.mark.long
 def test_a_table_that_version_0_1_has_spoilt_is_repaired_by_the_command_in_the_message(
     session: Any, world: Environment, table: str
 ) -> None:

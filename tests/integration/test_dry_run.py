@@ -431,6 +431,7 @@ def test_a_preview_reads_no_more_records_than_were_asked_for(lab: Lab, db: Db) -
     assert told == {"database": 2, "events": 2, "lake": 2, "rejected": 0}
 
 
+@pytest.mark.long
 def test_a_preview_says_why_rows_would_not_fit(lab: Lab, db: Db) -> None:
     sent(lab, *ORDERS)
     strict = {"lake": [expect("amount < 100")]}

@@ -48,6 +48,7 @@ def test_rows_that_break_an_expectation_abort_the_epoch_in_every_sink_until_its_
     assert sorted(lab.rows("newest", "page, n")) == shown(lab)
 
 
+@pytest.mark.long
 def test_some_rows_may_break_an_expectation_and_some_only_warn(lab: Lab) -> None:
     lab.produce((0, "a", 1, 1), (1, "b", -2, 1), (2, "c", 3, 1))
     expected: Expectations = {

@@ -149,6 +149,7 @@ def test_sinks_that_vote_for_the_first_time_at_once_all_get_a_partition_of_a_new
     assert sorted(assigned.values()) == list(range(1, sinks + 1))
 
 
+@pytest.mark.long
 def test_a_claim_that_others_overtake_all_the_time_ends_with_an_error_and_succeeds_when_it_is_tried_again(
     broker: Broker, admin: AdminClient, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

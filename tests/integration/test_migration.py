@@ -191,6 +191,7 @@ def test_a_query_that_failed_before_its_sink_took_the_batch_has_lost_nothing(lab
     assert lab.shown("lake") == "abcdefgh"
 
 
+@pytest.mark.long
 def test_a_batch_that_the_table_has_and_the_checkpoint_does_not_is_not_read_twice(lab: Lab, session: Any) -> None:
     lab.streamed(session)
     lab.produce("ef")

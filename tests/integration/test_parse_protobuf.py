@@ -306,6 +306,7 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     assert problem in str(refused.value)
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_shows_orders_and_letters_exactly_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_topic_that_was_created_again_begins_at_its_oldest_record_beside_one_t
     require_once(two_topics, "abcdefghijklmnopq")
 
 
+@pytest.mark.long
 def test_a_topic_that_left_the_dag_before_the_pipeline_was_renamed_is_not_named(two_topics: TopicWorld) -> None:
     two_topics.produce("k")
     world = two_topics.but(topics=("in",))
@@ -122,6 +123,7 @@ def test_a_renamed_pipeline_that_begins_at_the_latest_record_leaves_none_out_wit
     require_once(world, "abcdef")
 
 
+@pytest.mark.long
 def test_a_renamed_pipeline_leaves_out_on_purpose_what_is_older_than_the_latest_record(world: TopicWorld) -> None:
     typed(world.ledger_root, refused(renamed(world, starting="latest")), "takeover")
     assert renamed(world, starting="latest").run(3) is None
@@ -188,6 +190,7 @@ def time_in(error: Refused) -> str:
     return named[1]
 
 
+@pytest.mark.long
 def test_intervals_that_a_renamed_pipeline_would_leave_out_are_read_by_the_remedy(hourly: TopicWorld) -> None:
     error = refused(of_hour(renamed(hourly), 12))
     assert "No pipeline would read the offsets in between, 2 in all." in error.what
@@ -292,6 +295,7 @@ def require_fence_after_first(world: TopicWorld) -> None:
     assert last and last.marker.is_fence and last.ends == starting_at_ends(first.ranges)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", ["kafka.init", "kafka.rows.sent"])
 def test_a_topic_gets_no_waived_epoch_again_whose_commit_hangs(world: TopicWorld, phase: str) -> None:
     """It goes on after the commit under another name, which has fenced it."""
@@ -314,6 +318,7 @@ def test_a_topic_gets_no_waived_epoch_again_whose_commit_hangs(world: TopicWorld
     assert world.shown("out") == "abcdefghi"
 
 
+@pytest.mark.long
 def test_brokers_are_asked_once_for_all_epochs_that_a_topic_had_before_it_was_created_again(world: TopicWorld) -> None:
     assert world.run(2) is None
     world.produce("gh")

@@ -208,6 +208,7 @@ def test_a_table_that_was_altered_after_the_decision_can_be_waived_and_stays_as_
     assert (world.shown("lake_a"), world.shown("lake_b")) == ("ab", rows)
 
 
+@pytest.mark.long
 def test_files_that_a_vacuum_deletes_during_the_commit_are_told_and_nothing_takes_their_place(
     world: TopicWorld,
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_backfill_does_not_reach_back_beyond_the_epoch_that_brought_tables_bac
     assert wider.shown("lake_c") == "gghhij"
 
 
+@pytest.mark.long
 def test_a_savepoint_names_the_versions_too(world: TopicWorld) -> None:
     ordered(world.ledger_root, "epochs", "savepoint", world.name, "before-the-change", "--epoch", "2", "--why", "safe")
     rewind(world, "--to-savepoint", "before-the-change", "--restore-tables")
@@ -264,6 +266,7 @@ def test_a_savepoint_names_the_versions_too(world: TopicWorld) -> None:
     assert shown(world)[:2] == ["abcdef", "abcdef"]
 
 
+@pytest.mark.long
 def test_tables_can_go_back_twice_and_forward_again(world: TopicWorld) -> None:
     rewind(world, "--to-epoch", "2", "--restore-tables")
     assert world.run(4) is None
@@ -302,6 +305,7 @@ def test_another_command_in_the_same_epoch_keeps_what_was_ordered(world: TopicWo
     assert [world.shown(sink) for sink in LAKES] == ["abcdef", "cdef"], "the new table begins where it was adopted"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("aborted", [False, True])
 def test_a_run_whose_dag_lacks_one_of_the_tables_brings_none_back(world: TopicWorld, aborted: bool) -> None:
     """Else that table keeps its rows, and gets them a second time when its sink is back in the DAG."""

@@ -65,6 +65,7 @@ def retried(lab: Lab) -> Retry:
     return action
 
 
+@pytest.mark.few(2)
 @BOTH_LAYOUTS
 @pytest.mark.parametrize("policy", ["take_over", "block"])
 def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
@@ -82,6 +83,7 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     assert (deed.what, deed.epoch, deed.who) == ("retry: run r1 tasks cleared", 1, "ana")
 
 
+@pytest.mark.few(1)
 @BOTH_LAYOUTS
 def test_after_a_takeover_a_retry_finishes_the_epoch_of_the_old_dag_though_the_pipeline_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
@@ -98,6 +100,7 @@ def test_after_a_takeover_a_retry_finishes_the_epoch_of_the_old_dag_though_the_p
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("configured", "newest"), [(None, True), ("True", True), ("False", False)])
 def test_a_run_is_retried_with_the_newest_version_of_its_dag_unless_airflow_is_set_up_otherwise(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, configured: str | None, newest: bool
@@ -160,6 +163,7 @@ def tries(lab: Lab, run_id: str) -> dict[str, int]:
         return {task_id.removeprefix("orders."): number for task_id, number in found}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "layout, by_hand",
     [({}, True), ({}, False), ({"layout": "single"}, True)],
@@ -275,7 +279,7 @@ def undecided(lab: Lab, monkeypatch: pytest.MonkeyPatch, *, stages: bool) -> Non
         assert lab.run("r1").state == "failed"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("stages", "layout", "forgotten", "told", "attempt"),
     [

@@ -171,6 +171,7 @@ def told(what: str, number: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("schedule", [EVERY_HOUR, AFTER_THE_HOUR], ids=["interval", "after the hour"])
 def test_a_run_of_a_cancelled_backfill_goes_on_by_the_command_that_the_refusal_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
@@ -231,6 +232,7 @@ def test_a_run_of_a_paused_backfill_is_cleared_and_starts_once_the_backfill_is_u
     assert lab.shown() == [["a", "b"]] * 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("policy", ["take_over", "block"])
 def test_a_new_run_is_started_in_place_of_one_of_a_cancelled_backfill_if_it_may_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
@@ -280,6 +282,7 @@ SCHEDULES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(2)
 @SCHEDULES
 def test_an_idle_pipeline_of_intervals_names_the_backfill_that_takes_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
@@ -296,6 +299,7 @@ def test_an_idle_pipeline_of_intervals_names_the_backfill_that_takes_the_next_on
     assert lab.has_read() == [first, first + 1]
 
 
+@pytest.mark.few(2)
 @SCHEDULES
 def test_the_run_of_an_interval_whose_backfill_was_cancelled_is_finished_by_the_backfill_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
@@ -378,6 +382,7 @@ def test_a_remedy_says_so_if_the_dag_is_paused(tmp_path: Path, monkeypatch: pyte
     assert f"`airflow dags unpause {lab.harness.dag.dag_id}`" in lab.refused().remedy
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("minutes", [0, 30])
 def test_a_backfill_runs_a_green_run_of_the_interval_again_into_which_a_rewind_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int

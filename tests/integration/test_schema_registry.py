@@ -189,6 +189,7 @@ def test_a_schema_that_refers_to_others_is_complete_on_record(shop: Shop) -> Non
     assert (shop.orders(), shop.rejected()) == ([("a", 5.0, "web")], [])
 
 
+@pytest.mark.long
 def test_a_subject_of_another_kind_makes_its_records_corrupt_and_no_others(shop: Shop) -> None:
     proto = shop.client.register_schema(
         f"{shop.subject}-2", Schema('syntax = "proto3"; message M { int32 a = 1; }', "PROTOBUF")
@@ -254,6 +255,7 @@ def test_a_parser_that_names_a_registry_which_the_source_did_not_ask_is_refused_
     assert shop.orders() == [("a", 5.0, "web")]
 
 
+@pytest.mark.long
 def test_schemas_that_the_ledger_has_lost_stop_the_stage_until_the_file_is_back(shop: Shop) -> None:
     shop.send(order(shop.register(V1), "a"))
     with pytest.raises(RuntimeError, match="the worker breaks"):

@@ -281,7 +281,7 @@ def test_a_stage_that_airflow_ends_by_its_execution_timeout_is_aborted_and_the_r
     assert lab.shown() == [["a"], ["a"]]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", [{"layout": "single"}, {}], ids=["single", "per step"])
 @pytest.mark.parametrize("step", ["stage", "vote", "commit", "complete"])
 def test_an_error_of_a_step_names_the_epoch_and_the_attempt_whoever_raises_it(

@@ -270,6 +270,7 @@ def dropped_as_the_error_says(world: SqlWorld, error: str) -> None:
     world.db.run(*statements)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("made", DEFERRABLE)
 @pytest.mark.parametrize("rehearse", [True, False])
 def test_a_deferrable_key_is_replaced_by_the_statements_of_the_error_and_then_the_upsert_works(

@@ -492,6 +492,7 @@ def test_a_commit_timeout_may_be_left_empty_or_be_a_text(pg: SqlWorld, given: An
     pg.sink().require_ready("orders", None, pg.env)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("stop", "options"),
     [("pg_cancel_backend", ""), ("pg_cancel_backend", "-c client_min_messages=error"), ("pg_terminate_backend", "")],

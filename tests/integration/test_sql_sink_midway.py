@@ -74,6 +74,7 @@ def test_a_writer_killed_in_the_middle_of_its_rows_leaves_none(pg: SqlWorld) -> 
     fired("F1", 8, "C")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("first", [True, False], ids=["first epoch", "later epoch"])
 def test_a_writer_stopped_in_the_middle_of_its_rows_is_ended_by_who_gives_up_waiting(
     pg: SqlWorld, first: bool, caplog: pytest.LogCaptureFixture

@@ -116,6 +116,7 @@ def test_a_restored_table_of_any_name_gets_the_missing_epochs_under_another_name
     goes_on(under_a_new_name(pipeline, name, first=3), name)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("lose", ["DROP TABLE epoch_markers", "DELETE FROM epoch_markers"])
 def test_the_marker_of_a_table_of_any_name_is_put_back_by_the_statement_in_the_error(
     pipeline: Related, name: str, lose: str

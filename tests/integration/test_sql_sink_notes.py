@@ -395,6 +395,7 @@ def test_notes_that_row_level_security_hides_from_the_user_are_refused_before_th
     assert pg.db.run("SELECT * FROM members") == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [CHANGES, SEQUENCE_ONLY], ids=["deletes", "sequence only"])
 @pytest.mark.parametrize("whose", ["its own", "another sink's"])
 def test_notes_that_a_crash_would_lose_are_refused_until_they_are_logged_as_the_error_says(

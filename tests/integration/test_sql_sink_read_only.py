@@ -44,6 +44,7 @@ def goes_on(world: SqlWorld) -> None:
     assert world.ids() == [1]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "whose",
     ["ROLE {user}", "ROLE {user} IN DATABASE {database}", "DATABASE {database}", "ROLE ALL", "SYSTEM"],

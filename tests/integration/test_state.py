@@ -348,6 +348,7 @@ def test_a_fold_frees_a_state_of_text_that_is_not_utf8_and_keeps_dates_that_only
     assert arrow["day"].cast(pa.int32()).to_pylist() == [FAR_DAY]
 
 
+@pytest.mark.long
 def test_a_wrong_change_of_a_key_that_is_a_date_only_spark_knows_is_told(lab: Lab) -> None:
     schema = "day date, until timestamp, n bigint"
     row = f"select date_from_unix_date({FAR_DAY}) as day, timestamp'2026-01-0{{}} 00:00:00Z' as until, {{}} as n"
@@ -364,6 +365,7 @@ def test_a_wrong_change_of_a_key_that_is_a_date_only_spark_knows_is_told(lab: La
     assert lab.rows("seen", "n") == [(1,), (1,)]
 
 
+@pytest.mark.long
 def test_a_fence_of_a_clustered_state_changes_neither_its_clustering_nor_its_rows(lab: Lab, session: Any) -> None:
     """Spark puts it, since deltalake does not know clustering."""
     task = changing(lab, "select 'a' as page, 1L as n")

@@ -328,6 +328,7 @@ def test_where_epochs_end_changes_no_duplicate_if_the_rows_come_in_order(session
     assert run_dedupe(session, second, 40) == (found, [])
 
 
+@pytest.mark.long
 def test_of_rows_of_a_key_within_a_while_one_passes_wherever_epochs_end(session: Any) -> None:
     rows = [Event(k, 1, ts, 0, o) for o, (k, ts) in enumerate([("a", 38), ("b", 7), ("a", 0), ("b", 9), ("a", 39)])]
     for ends in ([5], [1, 5], [3, 5], [1, 2, 3, 4, 5]):

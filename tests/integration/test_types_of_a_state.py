@@ -99,6 +99,7 @@ LARGE = [
 """Declared type, an aggregate that it has, and one that is too large for it."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_a_number_that_the_state_cannot_have_stops_the_epoch_and_is_never_another_one(world: World, ansi: str) -> None:
     with settings(world.session, {"spark.sql.ansi.enabled": ansi}):

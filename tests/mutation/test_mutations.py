@@ -30,6 +30,7 @@ from tests.mutation.mutations import (
     Edit,
     Mutation,
 )
+from tests.support.lanes import spread
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
@@ -38,6 +39,8 @@ PACKAGE = Path(airflow_epochs.__file__).parent
 
 UNDISTURBED = "tests/mutation/undisturbed.py"
 """A run without any fault. A defect that it notices is no proof for the tests that look for it."""
+APPLIED = spread(MUTATIONS, 16)
+"""Those that ``make test`` applies."""
 TESTS_FAILED = 1
 """pytest's exit code; 2 and more mean that a test could not even be collected or run."""
 
@@ -107,7 +110,7 @@ def test_the_place_of_every_defect_is_in_the_package_once() -> None:
             sources[edit[0]] = changed(sources.get(edit[0]) or (PACKAGE / edit[0]).read_text(), edit)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(len(APPLIED))
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_defect_is_noticed(mutation: Mutation, pytests: fresh.Pytests, tmp_path: Path) -> None:
     of_the_heart = any(name.startswith(("coordinator/", "ledger/", "protocol.py")) for name, _, _ in mutation.edits)
@@ -120,7 +123,10 @@ def test_a_defect_is_noticed(mutation: Mutation, pytests: fresh.Pytests, tmp_pat
     assert not re.search(r"(SyntaxError|ImportError|NameError|AttributeError)", done.printed), "the mutant is broken"
 
 
-def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(pytests: fresh.Pytests, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mutations", [APPLIED, pytest.param(MUTATIONS, marks=pytest.mark.long)], ids=["few", "all"])
+def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(
+    pytests: fresh.Pytests, tmp_path: Path, mutations: list[Mutation]
+) -> None:
     """Else a mutant's death would prove nothing. The copy is what is tested, not the installed package."""
     witness = tmp_path / "test_witness.py"
     folder = mutated(tmp_path / "copy", [])
@@ -129,7 +135,7 @@ def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(pytests: 
         "def test_the_copy_is_imported():\n"
         "    assert airflow_epochs.__file__.startswith(os.environ['EPOCHS_MUTANT'])\n"
     )
-    units = {name for mutation in MUTATIONS for name in mutation.tests if name.startswith("tests/unit/")}
+    units = {name for mutation in mutations for name in mutation.tests if name.startswith("tests/unit/")}
     models = ["tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"]
     done = outcome(pytests, folder, [str(witness), UNDISTURBED, *models, *sorted(units)])
     assert done.code == 0, done.printed

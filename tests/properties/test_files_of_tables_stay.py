@@ -39,7 +39,7 @@ from tests.support.quiet import nothing_logged
 
 pytestmark = pytest.mark.proof
 
-HISTORIES = int(os.environ.get("EPOCHS_HISTORIES", "30"))
+HISTORIES = int(os.environ.get("EPOCHS_HISTORIES", "15"))
 SEED = int(os.environ.get("EPOCHS_SEED", SystemRandom().randrange(10**9)))
 
 SINKS = ("orders", "audit")
@@ -306,12 +306,14 @@ def _place(world: DiskWorld, part: str) -> Path:
     return world.ledger_root if part == "ledger" else world.table(part)
 
 
+@pytest.mark.few(1)
 @pytest.mark.timeout(600)
-def test_no_history_of_copies_and_restores_makes_a_task_delete_what_a_table_refers_to() -> None:
+@pytest.mark.parametrize("part", [1, 2])
+def test_no_history_of_copies_and_restores_makes_a_task_delete_what_a_table_refers_to(part: int) -> None:
     print(f"EPOCHS_SEED={SEED}")
     with nothing_logged():
         run_state_machine_as_test(
-            seed(SEED)(Histories),
+            seed(SEED + part)(Histories),
             settings=settings(
                 max_examples=HISTORIES,
                 stateful_step_count=14,

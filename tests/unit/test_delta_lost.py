@@ -87,6 +87,7 @@ def bereft(sink: DeltaSink, world: Environment, ready: tuple[SinkAttempt, Staged
     return ready[0]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("phase", ["before", "after"])
 @pytest.mark.parametrize("log", [False, True], ids=["", "and the staging table's log"])
 @pytest.mark.parametrize("most", [1, 10], ids=["one file", "all files"])

@@ -288,6 +288,7 @@ def test_without_its_dag_a_run_id_is_looked_for_in_every_dag_that_has_owned_a_pi
     ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("given", "said"),
     [

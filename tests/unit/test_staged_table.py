@@ -80,6 +80,7 @@ LARGE: dict[str, Callable[[], pa.Table]] = {
 """Hundreds of MB each, made when a test asks for them."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.proof
 @pytest.mark.parametrize("rows_are", LARGE)
 def test_a_batch_is_of_few_bytes_however_large_the_rows_are(
