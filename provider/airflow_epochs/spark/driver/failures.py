@@ -174,9 +174,10 @@ def _equal_keys(text: str, doing: str) -> Refused:
     return Refused(
         f"{doing} failed: a map of the transform has a key twice. {text}",
         code=codes.SPARK_VALUE_INVALID,
-        remedy="Let the transform make each key once. If the last value of a key shall count, set "
-        '"spark.sql.mapKeyDedupPolicy": "LAST_WIN" in `session_conf` of SparkConnect or `conf` of SparkSubmit. Then '
-        "clear the failed task.",
+        remedy="Let the transform make each key once. Keys that differ there may be equal in the type of the column "
+        "that takes them, as some of `double` are as `float`: then give the column the wider type. If the last value "
+        'of a key shall count, set "spark.sql.mapKeyDedupPolicy": "LAST_WIN" in `session_conf` of SparkConnect or '
+        "`conf` of SparkSubmit. Then clear the failed task.",
     )
 
 
