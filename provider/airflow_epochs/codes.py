@@ -1154,10 +1154,12 @@ VERSIONS_GONE = DELTA_SOURCE.code(
 ROWS_CHANGED = DELTA_SOURCE.code(
     "EPOCHS-ROWS-CHANGED",
     Corrupt,
-    "A version of the table updates or deletes rows, and the source reads only what versions append.",
-    "Leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which prints it and asks. "
-    "Or, if the table had delta.enableChangeDataFeed=true before this version, set changes='feed' in the DAG. Then "
-    "clear the failed task.",
+    "A version of the table updates or deletes rows, or takes the table back to an earlier version although the "
+    "pipeline has read later ones. The source reads only what versions append.",
+    "Let the pipeline go back, too, if the table did: rewind it with `--restore-tables`. The message says to which "
+    "epoch. Otherwise leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which prints "
+    "it and asks. Or, if the table had delta.enableChangeDataFeed=true before this version, set changes='feed' in the "
+    "DAG. Then clear the failed task.",
 )
 CHANGE_FEED_OFF = DELTA_SOURCE.code(
     "EPOCHS-CHANGE-FEED-OFF",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs import SparkSubmit
-from airflow_epochs.contracts import Connection
+from airflow_epochs import SparkSubmit, codes
+from airflow_epochs.contracts import Connection, Limits
+from airflow_epochs.errors import Corrupt
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from stack.connect import ConnectServer
@@ -44,3 +45,25 @@ def test_versions_are_read_by_spark_submit_as_well(tmp_path: Path, submit_conf: 
     lab.write(4)
     lab.run()
     assert lab.ids() == Counter([1, 2, 3, 4])
+
+
+@pytest.mark.long
+def test_the_second_pipeline_goes_back_as_the_first_did_and_has_each_row_once(
+    tmp_path: Path, broker: Broker, connect: ConnectServer
+) -> None:
+    lab = TableLab(tmp_path, connect.where)
+    writer = lab.upstream(broker, produce(broker.bootstrap, [str(number) for number in range(6)]).name)
+    for _ in range(3):
+        lab.run(Limits(max_records=2), pipeline=writer)
+        lab.run()
+    assert lab.ids() == Counter(range(6))
+    lab.ordered("rewind", "--to-epoch", "1", "--restore-tables", pipeline=writer)
+    for _ in range(2):
+        lab.run(pipeline=writer)
+    with pytest.raises(Corrupt, match="it takes the table back to an earlier version") as error:
+        lab.run()
+    assert error.value.code is codes.ROWS_CHANGED
+    lab.ordered("rewind", "--to-epoch", "1", "--restore-tables")
+    for _ in range(2):
+        lab.run()
+    assert lab.ids() == Counter(range(6))

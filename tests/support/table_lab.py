@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -144,21 +145,24 @@ class TableLab:
         with self._at_a_terminal():
             return remedies.typed(self.folder / "ledger", error, command)
 
-    def ordered(self, command: str, *words: str) -> str:
-        """A command that no error names."""
-        return self.printed(command, *words, "--why", "a test")
+    def ordered(self, command: str, *words: str, pipeline: Pipeline | None = None) -> str:
+        """A command that no error names, for this pipeline or another one."""
+        return self.printed(command, *words, "--why", "a test", pipeline=pipeline)
 
-    def printed(self, command: str, *words: str) -> str:
-        """A command that is not asked why. It finds this pipeline in the DAGs."""
-        with self._at_a_terminal():
-            return remedies.ordered(self.folder / "ledger", "epochs", command, PIPELINE, *words)
+    def printed(self, command: str, *words: str, pipeline: Pipeline | None = None) -> str:
+        """A command that is not asked why. It finds the pipeline in the DAGs."""
+        of = pipeline or self.pipeline
+        with self._at_a_terminal(of):
+            return remedies.ordered(self.folder / "ledger", "epochs", command, of.name, *words)
 
     @contextmanager
-    def _at_a_terminal(self) -> Iterator[None]:
-        """Where Airflow has the connections and this pipeline's DAG."""
+    def _at_a_terminal(self, pipeline: Pipeline | None = None) -> Iterator[None]:
+        """Where Airflow has the connections and the pipeline's DAG."""
         with (
             patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())),
-            patch.object(definitions, "find", self.in_dags or (lambda *asked, **named: Found(self.task))),
+            patch.object(
+                definitions, "find", self.in_dags or (lambda *asked, **named: Found(partial(self.task, pipeline)))
+            ),
         ):
             yield
 

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, EpochError, Refused, located
+from tests.support import remedies
 from tests.support.table_lab import PIPELINE, TableLab, entry, maps_in
 from tests.support.table_staging import WithoutSpark
 
@@ -161,3 +162,56 @@ def test_a_backfill_reads_what_a_table_had_before_it_was_moved_and_the_offsets_a
     assert sorted(row[0] for row in lab.asked("SELECT id FROM t", of="gold")) == [1, 2, 3, 4, 5]
     verified = lab.printed("verify")
     assert "offsets" in verified and "wrong" not in verified
+
+
+# -- a table that went back ------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_that_has_read_rows_which_the_table_took_back_is_rewound_as_the_error_says(lab: TableLab) -> None:
+    lab.delta.restore(0)
+    lab.write(3)  # as a pipeline does that writes the table and was rewound with --restore-tables
+    lab.write(4)
+    error = stopped(lab)
+    assert error.code is codes.ROWS_CHANGED and "it takes the table back to an earlier version" in error.what
+    assert "`airflow epochs rewind reader --to-epoch N --restore-tables" in str(error)
+    assert f"`airflow epochs find --topic {lab.table} --partition 0 --offset VERSION`" in error.remedy
+    words = ("find", "--topic", str(lab.table), "--partition", "0", "--offset", "1", "-o", "plain")
+    found = remedies.ordered(lab.folder / "ledger", "epochs", *words, "--ledger-conn-id", "epochs_default")
+    assert "reader 2 " in " ".join(found.split())
+    lab.ordered("rewind", "--to-epoch", "1", "--restore-tables")
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("bounds", [{}, {"max_versions": 1}, {"max_files": 1}], ids=str)
+@pytest.mark.parametrize("between", ["", "compact", "vacuum", "restore"])
+def test_rows_that_a_table_took_back_before_they_were_read_are_left_out(
+    lab: TableLab, bounds: dict[str, int], between: str
+) -> None:
+    lab.write(4)
+    if between == "compact":
+        lab.delta.optimize.compact()
+    if between == "restore":
+        lab.delta.restore(1)
+    lab.write(5)
+    lab.delta.restore(1)
+    if between == "vacuum":
+        lab.delta.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    lab.write(6)
+    lab.options = bounds
+    while lab.versions()[-1][1] <= lab.delta.version():
+        lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 6])
+
+
+def test_a_version_that_only_says_that_it_leads_back_stops_the_pipeline(lab: TableLab) -> None:
+    lab.write(4)
+    lab.delta.delete("id = 4")
+    lab.write(5)
+    log = entry(lab, lab.delta.version())
+    log.write_text(log.read_text().replace('"operation":"WRITE"', '"operation":"RESTORE"'))
+    lab.run()
+    assert stopped(lab).code is codes.ROWS_CHANGED
+    assert lab.ids() == Counter([1, 2, 3, 4])

@@ -29,6 +29,7 @@ from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, p
 from airflow_epochs.sources.delta.moves import DIGEST, of_versions, versions_in
 from airflow_epochs.sources.delta.readable import readable
 from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
+from airflow_epochs.sources.delta.taken_back import not_taken_back
 from airflow_epochs.sources.delta.unreadable import Unreadable
 from airflow_epochs.sources.delta.versions import Version, digest_of, next_shape, next_with_files, read_version
 from airflow_epochs.spark.driver.plans import TableRead
@@ -154,9 +155,25 @@ class DeltaReader:
         if start == 0:
             return self._end_of_beginning(now, end)
         versions, flaw = self._readable(now, start, end, self.config.bounds)
-        if flaw and flaw.version == start:
+        if self._may_be_taken_back(now, versions, flaw):
+            end = now.newest + 1
+            numbers = not_taken_back(now.location.files, start, end)[: self.config.max_versions]
+            versions, flaw = readable(now, numbers, feed=False, bounds=self.config.bounds)
+        if flaw and not versions:
             raise flaw.error
-        return start + self._fitting(start, [version.size(feed=self.config.feed) for version in versions])
+        return self._behind(versions) if versions else end
+
+    def _behind(self, versions: Sequence[Version]) -> int:
+        """The end of an epoch that reads as many of these as fit."""
+        count = self._fitting(versions[0].number, [version.size(feed=self.config.feed) for version in versions])
+        return versions[count - 1].number + 1
+
+    def _may_be_taken_back(self, now: TableNow, versions: Sequence[Version], flaw: Unreadable | None) -> bool:
+        """Whether a later version can have taken some back: the newest one lacks files that they have added."""
+        if self.config.feed or (versions and versions[-1].number == now.newest):
+            return False
+        added = {path for version in versions for path in version.files_read(feed=False)}
+        return flaw is not None or (bool(added) and not added <= {*whole(now.at(now.newest)).files})
 
     def _end_of_all(self, now: TableNow, remedy: str | None) -> int:
         """For an epoch that reads the whole table. Raises Refused if that is more than the user allows."""
@@ -228,7 +245,12 @@ class DeltaReader:
     def _readable(
         self, now: TableNow, start: int, end: int, bounds: Bounds = NO_BOUNDS
     ) -> tuple[list[Version], Unreadable | None]:
-        return readable(now, range(start, end), feed=self.config.feed, bounds=bounds)
+        """The versions that an epoch of ``[start, end)`` reads, up to the first that cannot be read, and that one."""
+        found = readable(now, range(start, end), feed=self.config.feed, bounds=bounds)
+        if found[1] is None or self.config.feed:
+            return found
+        numbers = not_taken_back(now.location.files, start, end)
+        return readable(now, numbers, feed=False, bounds=bounds) if len(numbers) < end - start else found
 
     def _require_whole(self, now: TableNow, version: int, remedy: str) -> Whole:
         """The files of a version. Raises Corrupt unless all are there."""

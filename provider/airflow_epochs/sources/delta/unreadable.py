@@ -44,6 +44,21 @@ def changes_rows(table: str, number: int, operation: str) -> Unreadable:
     return Unreadable(version=number, error=error)
 
 
+def leads_back(table: str, number: int) -> Unreadable:
+    """Of one that takes rows back which the pipeline has read."""
+    error = Corrupt(
+        _cannot(table, number, "it takes the table back to an earlier version, and the pipeline has read later ones"),
+        code=codes.ROWS_CHANGED,
+        remedy="Take the rows of these versions back in the sinks as well: run `airflow epochs rewind PIPELINE "
+        "--to-epoch N --restore-tables --why …`. N is the epoch before the first one that has read a version which "
+        f"was taken back: `airflow epochs find --topic {table} --partition 0 --offset VERSION` names the epoch that "
+        "has read a version. The next epoch then leaves out what was taken back. If the sinks are to keep these rows, "
+        "run `airflow epochs skip PIPELINE --to-available --why …` instead: it leaves this version out, and rows that "
+        "are written into the table again come twice. Then clear the failed task.",
+    )
+    return Unreadable(version=number, error=error)
+
+
 def other_columns(table: str, number: int, why: str) -> Unreadable:
     """Of one whose columns Spark does not read together with others in a feed; ``why`` says which."""
     error = Corrupt(
