@@ -108,17 +108,34 @@ class SqliteSession:
     def begin(self, connection: sqlite3.Connection) -> None:
         """Begin a transaction that locks the file for writing at once."""
         self._connection = connection
-        self.execute("PRAGMA synchronous = EXTRA")  # the receipt promises that a commit survives a power cut
-        self.execute("BEGIN IMMEDIATE")
+        with self.answers():
+            connection.execute("PRAGMA synchronous = EXTRA")  # the receipt promises that a commit survives a power cut
+            connection.execute("BEGIN IMMEDIATE")
+
+    @property
+    def ended(self) -> bool:
+        """Whether an error has rolled all of it back: RAISE(ROLLBACK), ON CONFLICT ROLLBACK and full disks do so."""
+        return not self._connection.in_transaction
+
+    def _require_open(self) -> None:
+        """Raise Refused if the transaction has ended: a further statement would be one of its own, and stay."""
+        if self.ended:
+            raise Refused(
+                f"{self.name} executes nothing more in this transaction: a statement failed, and the file rolled back "
+                "the whole transaction, as RAISE(ROLLBACK) and ON CONFLICT ROLLBACK do.",
+                code=codes.SQL_ROW_REFUSED,
+                remedy="Correct what the other sink's vote names. To get a vote of each sink on its own rows, write "
+                "ABORT instead of ROLLBACK in the triggers and tables of the file. Then clear the failed task.",
+            )
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute, and translate sqlite3's errors."""
-        with self.answers():
+        with self._answers_within():
             return self._connection.execute(statement, tuple(values)).fetchall()
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute, and return sqlite3's ``rowcount``."""
-        with self.answers():
+        with self._answers_within():
             return self._connection.execute(statement, tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
@@ -291,7 +308,7 @@ class SqliteSession:
         for batch in batches:
             rows = _Drawn(tuples_of(batch, fields))
             try:
-                with self.answers():
+                with self._answers_within():
                     taken += self._connection.executemany(statement, rows).rowcount
             except RowRefused as refused:
                 refused.row = batch, rows.count - 1
@@ -299,10 +316,12 @@ class SqliteSession:
         return taken
 
     def settle(self) -> None:
-        """Does nothing: SQLite defers only foreign keys, and by default does not enforce them."""
+        """Look only whether the transaction goes on: SQLite defers only foreign keys, which it does not enforce."""
+        self._require_open()
 
     def commit(self) -> None:
         """Commit. An error that does not exclude the commit is OutcomeUnknown."""
+        self._require_open()
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -314,6 +333,13 @@ class SqliteSession:
                 remedy="Check that its disk works and has free space. Then clear the failed task: it reads the marker "
                 "before it writes.",
             ) from error
+
+    @contextmanager
+    def _answers_within(self) -> Iterator[None]:
+        """As ``answers``, for a statement of the transaction."""
+        self._require_open()
+        with self.answers():
+            yield
 
     @contextmanager
     def answers(self) -> Iterator[None]:
