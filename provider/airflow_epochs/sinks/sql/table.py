@@ -80,6 +80,7 @@ class SqlTable:
             index on the same columns that it could use -> the statements that drop them. Both are empty unless
             the session was asked for a ``keyed`` table.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
+        remedy: What to do about ``problem``; None if there is no more to say than for other tables.
         hides: Whether row-level security applies to the user, so that it may hide rows.
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
@@ -94,6 +95,7 @@ class SqlTable:
     columns: tuple[SqlColumn, ...]
     unique: Mapping[frozenset[str], Mapping[str, Comparison]]
     problem: str | None
+    remedy: str | None = None
     hides: bool = False
     id: str | None = None
     insert: str = "INSERT"
@@ -294,6 +296,7 @@ def require_usable(table: SqlTable, spelled: str) -> None:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
             code=codes.SQL_TABLE_UNUSABLE,
+            remedy=table.remedy,
         )
     if not table.writable:
         raise Refused(
