@@ -59,15 +59,17 @@ class SqlColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How a unique index compares the values of one of its columns. Both are spelled as a statement needs them.
+    """How a unique index compares the values of one of its columns. All are spelled as a statement needs them.
 
     Attributes:
         equals: The operator that says whether two values are equal.
         collation: The collation; None if the values have none.
+        enum: The enum to which the values must be cast, for they may be of a domain over it; None if they need no cast.
     """
 
     equals: str = "="
     collation: str | None = None
+    enum: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
