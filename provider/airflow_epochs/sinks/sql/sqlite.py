@@ -31,10 +31,17 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
 
 WAIT_S = 30.0
-"""Seconds to wait for another writer."""
+"""Seconds to wait for another writer, or for a reader."""
 _MAIN = "main"
 _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
 """Words in SQLite's errors that blame neither the rows nor the statement."""
+_HELD = ("locked", "busy")
+"""Those of them that tell of another process."""
+_LET_GO = (
+    "Check that no other process writes to the file, or reads from it, for a long time. Or run `PRAGMA journal_mode = "
+    "WAL` in it once, while nobody uses it: then a commit waits for no reader. Then clear the failed task."
+)
+_STORE = "Check that the file exists and may be written, and that its disk has free space. Then clear the failed task."
 _NOT_DONE = ("locked", "busy", "constraint")
 """Words in SQLite's errors after which a COMMIT has certainly not happened."""
 _STRICT_SINCE = (3, 37)
@@ -358,12 +365,12 @@ class SqliteSession:
 
     def _translated(self, error: Exception) -> NotApplied:
         about_a_row = isinstance(error, sqlite3.IntegrityError)  # its text has names, and what a trigger says
-        if not about_a_row and any(word in str(error).lower() for word in _MAY_PASS):
+        text = str(error).lower()
+        if not about_a_row and any(word in text for word in _MAY_PASS):
             return NotApplied(
                 f"{self.name} did not complete a statement: {error}",
                 code=codes.SQL_UNREACHABLE,
-                remedy="Check that the file exists and may be written, that its disk has free space, and that no other "
-                "process writes to it for a long time. Then clear the failed task.",
+                remedy=_LET_GO if any(word in text for word in _HELD) else _STORE,
             )
         return RowRefused(
             f"{self.name} refused a row or a statement: {error}",
