@@ -118,9 +118,15 @@ def test_a_vote_shows_nothing_if_the_table_of_a_sink_ends_the_transaction_of_all
 
 
 def test_a_trigger_that_aborts_instead_leaves_the_vote_to_each_sink(of_sqlite: Related) -> None:
+    _ending(of_sqlite.db, "RAISE(ROLLBACK, 'not allowed')")
+    assert "write ABORT instead of ROLLBACK in the triggers and tables of the file" in str(of_sqlite.run(2))
+    of_sqlite.db.run("DROP TRIGGER t")
     _ending(of_sqlite.db, "RAISE(ABORT, 'not allowed')")
-    told = str(of_sqlite.run(2))
+    told = str(of_sqlite.run(3))
     assert "not allowed" in told and "Sink lines" not in told
+    of_sqlite.db.run("DROP TRIGGER t")
+    assert of_sqlite.run(4) is None
+    of_sqlite.require_all_shown()
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES[::-1]], ids=["first", "last"])
