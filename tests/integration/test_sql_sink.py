@@ -215,6 +215,33 @@ def test_what_is_no_lasting_table_is_refused(pg: SqlWorld, made: str, expected: 
     assert expected in pg.reason_against(pg.sink("v"), rows(1))
 
 
+@pytest.mark.parametrize(
+    ("virtual", "shown"),
+    [("rtree (id, low, high)", [(7, 1.123456597328186, 2.1234569549560547)]), ("fts5 (id, low, high)", None)],
+    ids=["rtree", "fts5"],
+)
+def test_a_virtual_table_of_sqlite_is_refused_and_a_trigger_fills_it(
+    sqlite: SqlWorld, virtual: str, shown: list[tuple[Any, ...]] | None
+) -> None:
+    sqlite.db.run(f"CREATE VIRTUAL TABLE found USING {virtual}")
+    row, data = (7, 1.123456789, 2.123456789), pa.table({"id": [7], "low": [1.123456789], "high": [2.123456789]})
+    with pytest.raises(Refused, match="cannot write to table found: it is a virtual table") as refused:
+        sqlite.sink("found").require_ready("orders", None, sqlite.env)
+    assert refused.value.reason == sqlite.reason_against(sqlite.sink("found"), data)
+    assert refused.value.remedy == (
+        "Give the sink an ordinary table, and let a trigger of that table fill the virtual one. Then clear the failed "
+        "task."
+    )
+    sqlite.db.run(
+        "CREATE TABLE v (id INTEGER PRIMARY KEY, low REAL, high REAL)",
+        "CREATE TRIGGER fills AFTER INSERT ON v BEGIN INSERT INTO found VALUES (new.id, new.low, new.high); END",
+    )
+    sqlite.sink("v").require_ready("orders", None, sqlite.env)
+    sqlite.epoch(sqlite.sink("v"), transaction(1), None, data)
+    assert sqlite.db.run("SELECT * FROM v") == [row]
+    assert sqlite.db.run("SELECT * FROM found") == (shown or [row])
+
+
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
 def test_a_partitioned_table_takes_epochs(pg: SqlWorld, options: dict[str, Any]) -> None:
     pg.db.run(

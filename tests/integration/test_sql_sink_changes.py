@@ -606,6 +606,32 @@ def test_keys_are_compared_as_their_index_does_although_the_search_path_lacks_th
     assert len(pg.db.run("SELECT * FROM mails")) == (0 if "sequence_by" in options else 1)
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("then", "now"), [("inner_mood", "inner_mood"), ("nested", "nested"), ("mood", "nested"), ("nested", "mood")]
+)
+def test_a_key_may_be_of_a_domain_over_an_enum_and_become_the_enum(pg: SqlWorld, then: str, now: str) -> None:
+    pg.db.run(
+        "CREATE TYPE mood AS ENUM ('b', 'a', 'c')",
+        "CREATE DOMAIN inner_mood AS mood",
+        "CREATE DOMAIN nested AS inner_mood NOT NULL",
+        f"CREATE TABLE moods (email {then} PRIMARY KEY, region text, lsn bigint)",
+    )
+    sink = pg.sink("moods", **{**CHANGES, "keys": ["email"]})
+    sink.require_ready("orders", None, pg.env)
+    epoch = Epochs(pg, sink)
+    epoch.of(of_moods(("a", "eu", 10), ("b", "eu", 10)))
+    epoch.of(of_moods(("a", None, 20), ("b", "us", 20)))
+    pg.db.run(f"ALTER TABLE moods ALTER email TYPE {now}")
+    epoch.of(of_moods(("a", "late", 15), ("b", "late", 15), ("c", "eu", 15)))
+    epoch.of(of_moods(("c", None, 30)))
+    assert pg.db.run("SELECT email::text, region FROM moods") == [("b", "us")]
+
+
+def of_moods(*changed: tuple[str, str | None, int]) -> pa.Table:
+    return mails(*changed).drop_columns("id")
+
+
 @pytest.mark.parametrize("column", ["text", "varchar(20)"])
 def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(world: SqlWorld, column: str) -> None:
     folded = " COLLATE NOCASE" if world.db.kind == "sqlite" else ""

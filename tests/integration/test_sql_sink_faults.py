@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -196,6 +200,40 @@ def test_a_writer_stopped_in_sqlite_holds_the_file_until_it_has_committed(
     assert isinstance(theirs, Receipt)
     assert sink.commit(attempt, staged, world.env) == theirs
     assert world.ids() == [1, 2]
+
+
+def test_a_reader_of_a_sqlite_file_holds_up_a_commit_until_it_ends_but_not_in_wal_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.db.run(TABLE)
+    monkeypatch.setattr(sql_sqlite, "WAIT_S", 0.1)
+    sink = world.sink()
+    attempt = world.second_epoch(sink)
+    staged = world.staged(sink, attempt, rows(2))
+    with reading(world.db), pytest.raises(OutcomeUnknown, match="locked") as held:
+        sink.commit(attempt, staged, world.env)
+    assert "writes to the file, or reads from it, for a long time" in held.value.remedy
+    sink.commit(attempt, staged, world.env)  # the first remedy: the reader has ended
+    (statement,) = re.findall("`(.*?)`", held.value.remedy)
+    assert world.db.run(statement) == [("wal",)]
+    with reading(world.db) as ids:
+        world.epoch(sink, transaction(3), attempt.txn, rows(3))
+        assert ids() == [1, 2]
+    assert world.ids() == [1, 2, 3]
+
+
+@contextmanager
+def reading(db: Db) -> Iterator[Callable[[], list[int]]]:
+    """A reader of a SQLite file in its transaction: what it sees."""
+    with closing(sqlite3.connect(str(db.connection().host), isolation_level=None)) as reader:
+
+        def ids() -> list[int]:
+            return [row[0] for row in reader.execute("SELECT id FROM orders ORDER BY id")]
+
+        reader.execute("BEGIN")
+        ids()
+        yield ids
 
 
 def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(world: SqlWorld) -> None:

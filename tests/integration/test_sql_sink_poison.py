@@ -179,6 +179,7 @@ def test_a_row_that_breaks_a_rule_is_named_with_its_record(world: SqlWorld) -> N
     [
         ("text", "RAISE(ABORT, 'account is locked')", "account is locked"),
         ("text", "RAISE(ABORT, 'the box is full, or busy')", "the box is full, or busy"),
+        ("text", "RAISE(ROLLBACK, 'account is locked')", "account is locked"),
         ("text NOT NULL", None, "NOT NULL constraint failed: v.locked_at"),
     ],
 )

@@ -75,6 +75,74 @@ def test_a_parent_that_does_not_take_its_rows_is_named_first(pg: Db, tmp_path: P
     assert "The vote left out the rows of orders, which also voted VOTE_ABORT." in error
 
 
+_ENDING = {
+    "RAISE": ("RAISE(ROLLBACK, 'not allowed')", "not allowed"),
+    "INSERT": ("1; INSERT OR ROLLBACK INTO seen VALUES (1), (1)", "UNIQUE constraint failed: seen.n"),
+    "constraint": ("1; INSERT INTO strict VALUES (1), (1)", "UNIQUE constraint failed: strict.n"),
+}
+"""What a trigger selects, so that SQLite ends the whole transaction with an error; and the error."""
+
+
+def _ending(db: Db, does: str) -> None:
+    """Let the table of orders end the transaction of each row."""
+    db.run(f"CREATE TRIGGER t BEFORE INSERT ON orders BEGIN SELECT {does}; END")
+
+
+@pytest.fixture
+def of_sqlite(tmp_path: Path) -> Related:
+    """Two sinks of one SQLite file, which have shown an epoch and are to show another."""
+    db = new_sqlite(tmp_path)
+    db.run("CREATE TABLE seen (n UNIQUE)", "CREATE TABLE strict (n UNIQUE ON CONFLICT ROLLBACK)")
+    world = related(tmp_path, db)
+    assert world.run(1) is None
+    world.source.produce(4)
+    return world
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[::-1]], ids=["first", "last"])
+@pytest.mark.parametrize("how", _ENDING)
+def test_a_vote_shows_nothing_if_the_table_of_a_sink_ends_the_transaction_of_all(
+    of_sqlite: Related, how: str, names: tuple[str, ...]
+) -> None:
+    does, says = _ENDING[how]
+    _ending(of_sqlite.db, does)
+    before, markers = of_sqlite.shown(), of_sqlite.db.run("SELECT * FROM epoch_markers")
+    told = str(replace(of_sqlite, names=names).run(2))
+    assert re.search(f"Sink orders voted against it: .* refused a row or a statement: {says}", told)
+    assert re.search("Sink lines voted against it: .*The vote left out the rows of orders", told)
+    assert of_sqlite.shown() == before
+    assert of_sqlite.db.run("SELECT * FROM epoch_markers") == markers
+    of_sqlite.db.run("DROP TRIGGER t")  # what the error says
+    assert of_sqlite.run(3) is None
+    of_sqlite.require_all_shown()
+
+
+def test_a_trigger_that_aborts_instead_leaves_the_vote_to_each_sink(of_sqlite: Related) -> None:
+    _ending(of_sqlite.db, "RAISE(ROLLBACK, 'not allowed')")
+    assert "write ABORT instead of ROLLBACK in the triggers and tables of the file" in str(of_sqlite.run(2))
+    of_sqlite.db.run("DROP TRIGGER t")
+    _ending(of_sqlite.db, "RAISE(ABORT, 'not allowed')")
+    told = str(of_sqlite.run(3))
+    assert "not allowed" in told and "Sink lines" not in told
+    of_sqlite.db.run("DROP TRIGGER t")
+    assert of_sqlite.run(4) is None
+    of_sqlite.require_all_shown()
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[::-1]], ids=["first", "last"])
+def test_a_commit_shows_nothing_if_the_table_of_a_sink_ends_the_transaction_of_all(
+    of_sqlite: Related, names: tuple[str, ...]
+) -> None:
+    before = of_sqlite.shown()
+    of = replace(of_sqlite, names=names)
+    told = str(of.run(2, {"decision.landed": lambda: _ending(of.db, "RAISE(ROLLBACK, 'not allowed')")}))
+    assert "EPOCHS-SQL-COMMIT-REFUSED" in told and "Table orders refuses the rows" in told and "not allowed" in told
+    assert of.shown() == before
+    of.db.run("DROP TRIGGER t")
+    assert of.run(3) is None
+    of.require_all_shown()
+
+
 def test_a_reader_sees_the_epoch_in_all_tables_or_in_none(pg: Db, tmp_path: Path) -> None:
     world = related(tmp_path, pg)
     seen: list[list[int]] = []

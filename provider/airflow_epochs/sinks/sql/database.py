@@ -72,6 +72,11 @@ class Session(Protocol):
     temporary: ClassVar[str]
     """The schema of this session's temporary tables."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the database has ended the transaction because of an error. Then every further method refuses."""
+        ...
+
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement; its rows, if it returns any."""
         ...
@@ -277,11 +282,15 @@ def database_of(connection: Connection) -> Database:
 
 @contextmanager
 def part_of(session: Session) -> Iterator[None]:
-    """A savepoint: if the block raises Refused or Corrupt, only its statements are undone."""
+    """A savepoint: if the block raises Refused or Corrupt, only its statements are undone.
+
+    Unless the database has undone the whole transaction: then there is no savepoint any more.
+    """
     session.execute("SAVEPOINT airflow_epochs")
     try:
         yield
     except (Refused, Corrupt):
-        session.execute("ROLLBACK TO SAVEPOINT airflow_epochs")
+        if not session.ended:
+            session.execute("ROLLBACK TO SAVEPOINT airflow_epochs")
         raise
     session.execute("RELEASE SAVEPOINT airflow_epochs")

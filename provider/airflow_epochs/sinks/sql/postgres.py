@@ -196,6 +196,11 @@ class PostgresSession(PostgresCatalog):
         self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self.execute(_SETTINGS, (list(SERVER), list(SERVER.values()), list(_OWN), list(_OWN.values())))
 
+    @property
+    def ended(self) -> bool:
+        """Never: PostgreSQL ends a transaction only together with the session, which then answers nothing."""
+        return False
+
     def expect_wait(self) -> None:
         """Note which of the sinks' sessions are in their COPY, and make this one visible to the others."""
         self._awaiting_before = self._awaiting_client()

@@ -39,15 +39,18 @@ _TABLE = """
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
-_COLUMNS = """
-    SELECT a.attname,
-           (WITH RECURSIVE base(typ, mod) AS (
-               SELECT a.atttypid, a.atttypmod
-               UNION ALL
-               SELECT d.typbasetype, d.typtypmod
-               FROM base JOIN pg_catalog.pg_type d ON d.oid = base.typ AND d.typtype = 'd'
-           ) SELECT pg_catalog.format_type(typ, mod) FROM base JOIN pg_catalog.pg_type b ON b.oid = base.typ
-           WHERE b.typtype <> 'd'),
+_BASE = """
+    (WITH RECURSIVE base(typ, mod) AS (
+        SELECT a.atttypid, a.atttypmod
+        UNION ALL
+        SELECT d.typbasetype, d.typtypmod
+        FROM base JOIN pg_catalog.pg_type d ON d.oid = base.typ AND d.typtype = 'd'
+    ) SELECT pg_catalog.format_type(typ, mod) FROM base JOIN pg_catalog.pg_type b ON b.oid = base.typ
+    WHERE b.typtype <> 'd')
+"""
+"""The type of the column ``a``; of a domain, the type below all domains."""
+_COLUMNS = f"""
+    SELECT a.attname, {_BASE},
            a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
            a.attgenerated <> '' OR a.attidentity = 'a',
            ARRAY(WITH RECURSIVE part(typ, mod) AS (
@@ -59,7 +62,7 @@ _COLUMNS = """
                    UNION ALL SELECT p.typelem, part.mod WHERE p.typcategory = 'A'
                    UNION ALL SELECT f.atttypid, f.atttypmod FROM pg_catalog.pg_attribute f
                              WHERE p.typtype = 'c' AND f.attrelid = p.typrelid AND f.attnum > 0 AND NOT f.attisdropped
-                   UNION ALL SELECT r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE p.oid IN ({ranges})
+                   UNION ALL SELECT r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE p.oid IN ({{ranges}})
                ) AS inner_part(typ, mod)
            ) SELECT pg_catalog.format_type(typ, mod) FROM part),
            a.attnotnull OR t.typnotnull
@@ -83,8 +86,9 @@ _NAMES = """
           AND pg_catalog.left(c.relname::text, pg_catalog.length(%s::text)) = %s::text
     ORDER BY c.relname
 """
-_UNIQUE = """
-    SELECT i.indexrelid::bigint, a.attname, op_in.nspname, op.oprname, coll_in.nspname, coll.collname
+_UNIQUE = f"""
+    SELECT i.indexrelid::bigint, a.attname, op_in.nspname, op.oprname,
+           CASE WHEN c.opcintype = 'pg_catalog.anyenum'::regtype THEN {_BASE} END, coll_in.nspname, coll.collname
     FROM pg_catalog.pg_index i
     CROSS JOIN LATERAL ROWS FROM (
         pg_catalog.unnest(i.indkey::int2[]), pg_catalog.unnest(i.indclass::oid[]),
@@ -104,7 +108,7 @@ _UNIQUE = """
              i.indexrelid, k.n
 """
 """Strategy 3 is equality. An index whose collation takes different texts as equal comes last: of several on the same
-columns, it decides which rows ON CONFLICT finds."""
+columns, it decides which rows ON CONFLICT finds. The operator of enums takes no domain over an enum."""
 _DEFERRABLE = """
     WITH RECURSIVE up(columns, oid, parent) AS (
         SELECT ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
@@ -197,11 +201,11 @@ class PostgresCatalog(ABC):
 
     def _unique(self, oid: int) -> dict[frozenset[str], dict[str, Comparison]]:
         found: dict[int, dict[str, Comparison]] = {}
-        for index, column, schema, operator, *collation in self.execute(_UNIQUE, (oid,)):
+        for index, column, schema, operator, enum, *collation in self.execute(_UNIQUE, (oid,)):
             # With its schema: along the search path, PostgreSQL may find the operator of another type.
             equals = f"OPERATOR({quoted(schema)}.{operator})"
             spelled = ".".join(map(quoted, collation)) if collation[0] else None
-            found.setdefault(index, {})[column] = Comparison(equals=equals, collation=spelled)
+            found.setdefault(index, {})[column] = Comparison(equals=equals, collation=spelled, enum=enum)
         return {frozenset(columns): columns for columns in found.values()}
 
     def _deferrable(self, oid: int) -> dict[frozenset[str], list[str]]:

@@ -31,10 +31,17 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
 
 WAIT_S = 30.0
-"""Seconds to wait for another writer."""
+"""Seconds to wait for another writer, or for a reader."""
 _MAIN = "main"
 _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
 """Words in SQLite's errors that blame neither the rows nor the statement."""
+_HELD = ("locked", "busy")
+"""Those of them that tell of another process."""
+_LET_GO = (
+    "Check that no other process writes to the file, or reads from it, for a long time. Or run `PRAGMA journal_mode = "
+    "WAL` in it once, while nobody uses it: then a commit waits for no reader. Then clear the failed task."
+)
+_STORE = "Check that the file exists and may be written, and that its disk has free space. Then clear the failed task."
 _NOT_DONE = ("locked", "busy", "constraint")
 """Words in SQLite's errors after which a COMMIT has certainly not happened."""
 _STRICT_SINCE = (3, 37)
@@ -46,6 +53,11 @@ _NO_CLAUSE = re.compile(
 """In a table's definition, texts and names in quotes, and comments: where one begins, the others do not."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 """In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
+
+_FILLING = (
+    "Give the sink an ordinary table, and let a trigger of that table fill the virtual one. Then clear the failed task."
+)
+"""The remedy for a virtual table."""
 
 
 class Sqlite:
@@ -108,17 +120,34 @@ class SqliteSession:
     def begin(self, connection: sqlite3.Connection) -> None:
         """Begin a transaction that locks the file for writing at once."""
         self._connection = connection
-        self.execute("PRAGMA synchronous = EXTRA")  # the receipt promises that a commit survives a power cut
-        self.execute("BEGIN IMMEDIATE")
+        with self.answers():
+            connection.execute("PRAGMA synchronous = EXTRA")  # the receipt promises that a commit survives a power cut
+            connection.execute("BEGIN IMMEDIATE")
+
+    @property
+    def ended(self) -> bool:
+        """Whether an error has rolled all of it back: RAISE(ROLLBACK), ON CONFLICT ROLLBACK and full disks do so."""
+        return not self._connection.in_transaction
+
+    def _require_open(self) -> None:
+        """Raise Refused if the transaction has ended: a further statement would be one of its own, and stay."""
+        if self.ended:
+            raise Refused(
+                f"{self.name} executes nothing more in this transaction: a statement failed, and the file rolled back "
+                "the whole transaction, as RAISE(ROLLBACK) and ON CONFLICT ROLLBACK do.",
+                code=codes.SQL_ROW_REFUSED,
+                remedy="Correct what the other sink's vote names. To get a vote of each sink on its own rows, write "
+                "ABORT instead of ROLLBACK in the triggers and tables of the file. Then clear the failed task.",
+            )
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute, and translate sqlite3's errors."""
-        with self.answers():
+        with self._answers_within():
             return self._connection.execute(statement, tuple(values)).fetchall()
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute, and return sqlite3's ``rowcount``."""
-        with self.answers():
+        with self._answers_within():
             return self._connection.execute(statement, tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
@@ -152,11 +181,12 @@ class SqliteSession:
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """Looked up without regard to case, as SQLite does."""
         schema = self.schema_of(schema, name)
-        statement = f"SELECT name, type, sql FROM {quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
+        statement = f"SELECT name, type, sql, rootpage FROM {quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
         found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
         if not found:
             return None
-        ((its_name, kind, definition),) = found
+        ((its_name, kind, definition, page),) = found
+        problem, remedy = _problem(kind, page)
         columns = self.execute(
             'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
         )
@@ -176,7 +206,8 @@ class SqliteSession:
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
             unique=self._unique(its_name, [row[0] for row in columns if row[4]]) if keyed else {},
-            problem="it is a view" if kind == "view" else None,
+            problem=problem,
+            remedy=remedy,
             insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(_NO_CLAUSE.sub(" ", definition)) else "INSERT",
         )
 
@@ -291,7 +322,7 @@ class SqliteSession:
         for batch in batches:
             rows = _Drawn(tuples_of(batch, fields))
             try:
-                with self.answers():
+                with self._answers_within():
                     taken += self._connection.executemany(statement, rows).rowcount
             except RowRefused as refused:
                 refused.row = batch, rows.count - 1
@@ -299,10 +330,12 @@ class SqliteSession:
         return taken
 
     def settle(self) -> None:
-        """Does nothing: SQLite defers only foreign keys, and by default does not enforce them."""
+        """Look only whether the transaction goes on: SQLite defers only foreign keys, which it does not enforce."""
+        self._require_open()
 
     def commit(self) -> None:
         """Commit. An error that does not exclude the commit is OutcomeUnknown."""
+        self._require_open()
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -316,6 +349,13 @@ class SqliteSession:
             ) from error
 
     @contextmanager
+    def _answers_within(self) -> Iterator[None]:
+        """As ``answers``, for a statement of the transaction."""
+        self._require_open()
+        with self.answers():
+            yield
+
+    @contextmanager
     def answers(self) -> Iterator[None]:
         """Translate sqlite3's errors."""
         try:
@@ -325,17 +365,29 @@ class SqliteSession:
 
     def _translated(self, error: Exception) -> NotApplied:
         about_a_row = isinstance(error, sqlite3.IntegrityError)  # its text has names, and what a trigger says
-        if not about_a_row and any(word in str(error).lower() for word in _MAY_PASS):
+        text = str(error).lower()
+        if not about_a_row and any(word in text for word in _MAY_PASS):
             return NotApplied(
                 f"{self.name} did not complete a statement: {error}",
                 code=codes.SQL_UNREACHABLE,
-                remedy="Check that the file exists and may be written, that its disk has free space, and that no other "
-                "process writes to it for a long time. Then clear the failed task.",
+                remedy=_LET_GO if any(word in text for word in _HELD) else _STORE,
             )
         return RowRefused(
             f"{self.name} refused a row or a statement: {error}",
             code=codes.SQL_ROW_REFUSED,
         )
+
+
+def _problem(kind: str, page: int | None) -> tuple[str | None, str | None]:
+    """Why no sink can use the table, and the remedy, as ``SqlTable`` has both. ``page``: where it begins in the file.
+
+    A virtual table has no pages of its own. Its module stores what it likes: R*Tree rounds numbers to 32 bits.
+    """
+    if kind == "view":
+        return "it is a view", None
+    if page:
+        return None, None
+    return "it is a virtual table, which may keep other values than it gets", _FILLING
 
 
 class _Drawn:

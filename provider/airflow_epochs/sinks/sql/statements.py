@@ -28,9 +28,13 @@ class Names:
 
     def same_keys(self, one: str, other: str) -> str:
         """The condition that two rows have the same key, as the table's index compares keys."""
-        return " AND ".join(
-            f"{one}.{self.compared(key)} {self._comparison(key).equals} {other}.{quoted(key)}" for key in self.keys
-        )
+        return " AND ".join(self._same(key, one, other) for key in self.keys)
+
+    def _same(self, key: str, one: str, other: str) -> str:
+        equals, enum = self._comparison(key).equals, self._comparison(key).enum
+        if enum:
+            return f"CAST({self._of(key, one)} AS {enum}) {equals} CAST({self._of(key, other)} AS {enum})"
+        return f"{one}.{self.compared(key)} {equals} {self._of(key, other)}"
 
     def _comparison(self, key: str) -> Comparison:
         return self.table.unique[frozenset(self.keys)][key]

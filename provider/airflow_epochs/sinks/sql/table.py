@@ -59,15 +59,17 @@ class SqlColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How a unique index compares the values of one of its columns. Both are spelled as a statement needs them.
+    """How a unique index compares the values of one of its columns. All are spelled as a statement needs them.
 
     Attributes:
         equals: The operator that says whether two values are equal.
         collation: The collation; None if the values have none.
+        enum: The enum to which the values must be cast, for they may be of a domain over it; None if they need no cast.
     """
 
     equals: str = "="
     collation: str | None = None
+    enum: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ class SqlTable:
             index on the same columns that it could use -> the statements that drop them. Both are empty unless
             the session was asked for a ``keyed`` table.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
+        remedy: What to do about ``problem``; None if there is no more to say than for other tables.
         hides: Whether row-level security applies to the user, so that it may hide rows.
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
@@ -94,6 +97,7 @@ class SqlTable:
     columns: tuple[SqlColumn, ...]
     unique: Mapping[frozenset[str], Mapping[str, Comparison]]
     problem: str | None
+    remedy: str | None = None
     hides: bool = False
     id: str | None = None
     insert: str = "INSERT"
@@ -294,6 +298,7 @@ def require_usable(table: SqlTable, spelled: str) -> None:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
             code=codes.SQL_TABLE_UNUSABLE,
+            remedy=table.remedy,
         )
     if not table.writable:
         raise Refused(
