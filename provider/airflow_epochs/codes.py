@@ -2011,8 +2011,9 @@ MARKER_TOO_LARGE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOO-LARGE",
     Refused,
     "The marker topic does not take a record as large as the epoch's marker. The vote finds this out, or the commit if "
-    "somebody lowered max.message.bytes of the marker topic, or added partitions to the topic, after the vote.",
-    "Raise max.message.bytes of the marker topic as the message says. Clear the failed task.",
+    "somebody lowered max.message.bytes or segment.bytes of the marker topic, or added partitions to the topic, after "
+    "the vote.",
+    "Raise the settings of the marker topic as the message says. Clear the failed task.",
 )
 MARKER_CHANGED = KAFKA_SINK.code(
     "EPOCHS-MARKER-CHANGED",
