@@ -334,12 +334,18 @@ class _Transaction:
         if found & _too_large():
             return self._larger(told)
         if self.heard.failed:
-            partition, failure = self.heard.failed[0]
-            return NotApplied(
-                f"Kafka did not accept rows of this epoch for {partition}: {failure.str()}. No row is visible.",
-                code=codes.KAFKA_SEND_FAILED,
-            )
+            return self._not_accepted(told)
         return self.this.cluster.failure("send the epoch", told)
+
+    def _not_accepted(self, told: KafkaError) -> NotApplied:
+        """By the first record that has a reason of its own; else by what has ended the transaction."""
+        telling = (failure for failure in self.heard.failed if failure[1].code() not in _saying_nothing())
+        partition, error = next(telling, (self.heard.failed[0][0], told))
+        what = "the marker" if partition.startswith(f"{self.this.markers.topic}[") else "rows"
+        return NotApplied(
+            f"Kafka did not accept {what} of this epoch for {partition}: {error.str()}. No row is visible.",
+            code=codes.KAFKA_SEND_FAILED,
+        )
 
     def _larger(self, told: KafkaError) -> NotApplied:
         """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
@@ -356,14 +362,14 @@ class _Transaction:
         )
 
     def _named(self, error: KafkaError) -> KafkaError:
-        """What is behind an error that says no more than that the producer has failed for good."""
+        """What is behind an error that says no more than that the producer or its transaction has failed."""
         from confluent_kafka import KafkaError, KafkaException
 
-        if error.code() == KafkaError._FATAL:
+        if error.code() in _saying_nothing():
             try:
-                self.producer.begin_transaction()  # nothing is begun by a producer that has failed: it says why
+                self.producer.begin_transaction()  # nothing is begun while there is a transaction: it says what failed
             except KafkaException as told:
-                return told.args[0]
+                return error if told.args[0].code() == KafkaError._STATE else told.args[0]
         return error
 
     def _ended(self, told: KafkaError) -> NotApplied:
@@ -449,6 +455,13 @@ def _too_large() -> set[int]:
     from confluent_kafka import KafkaError
 
     return {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+
+
+def _saying_nothing() -> set[int]:
+    """Of a producer that has failed for good, and of records that it gave up because their transaction has failed."""
+    from confluent_kafka import KafkaError
+
+    return {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 def _and_more(facts: TopicFacts) -> str:
