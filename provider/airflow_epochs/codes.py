@@ -2075,7 +2075,8 @@ TRANSACTION_OPEN = KAFKA_SINK.code(
     NotApplied,
     "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer.",
     "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
-    "transaction timeout. If the error comes again, check that all brokers run.",
+    "transaction timeout. If the error comes again, check that all brokers run. If they do, look for a transaction "
+    "that hangs: docs/kafka-sink.md, 'A transaction that hangs'.",
 )
 TRANSACTION_ENDING = KAFKA_SINK.code(
     "EPOCHS-TRANSACTION-ENDING",

@@ -12,14 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.kafka.open_transactions import OpenTransaction, blocking_in
 from airflow_epochs.sinks.kafka.compression import growth
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
+
+log = secrecy.logger(__name__)
 
 SETTLE_POLL_S = 0.05
 SIZES = ("max.message.bytes", "segment.bytes")
@@ -205,6 +208,17 @@ class Cluster:
         with KafkaClient(self.access) as client:
             versions = client.ask("list API versions", lambda admin: admin.api_versions())
         return bool(versions[PRODUCE][1] >= PRODUCE_OF_3_7)
+
+    def open_transaction(self, topic: str, partition: int) -> OpenTransaction | None:
+        """The transaction that holds back the partition's readers; None if there is none, or brokers do not tell."""
+        from airflow_epochs.kafka.client import KafkaClient
+
+        try:
+            with KafkaClient(self.access) as client:
+                return blocking_in(client, [(topic, partition)]).get((topic, partition))
+        except NotApplied as error:
+            log.info("the brokers do not tell which transaction is open: %s", error)
+            return None
 
     def _settings(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType
