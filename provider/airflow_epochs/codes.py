@@ -2013,8 +2013,9 @@ MARKER_TOO_LARGE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOO-LARGE",
     Refused,
     "The marker topic does not take a record as large as the epoch's marker. The vote finds this out, or the commit if "
-    "somebody lowered max.message.bytes of the marker topic, or added partitions to the topic, after the vote.",
-    "Raise max.message.bytes of the marker topic as the message says. Clear the failed task.",
+    "somebody lowered max.message.bytes or segment.bytes of the marker topic, or added partitions to the topic, after "
+    "the vote.",
+    "Raise the settings of the marker topic as the message says. Clear the failed task.",
 )
 MARKER_CHANGED = KAFKA_SINK.code(
     "EPOCHS-MARKER-CHANGED",
@@ -2076,7 +2077,8 @@ TRANSACTION_OPEN = KAFKA_SINK.code(
     NotApplied,
     "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer.",
     "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
-    "transaction timeout. If the error comes again, check that all brokers run.",
+    "transaction timeout. If the error comes again, check that all brokers run. If they do, look for a transaction "
+    "that hangs: docs/kafka-sink.md, 'A transaction that hangs'.",
 )
 TRANSACTION_ENDING = KAFKA_SINK.code(
     "EPOCHS-TRANSACTION-ENDING",

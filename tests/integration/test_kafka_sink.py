@@ -23,6 +23,8 @@ from airflow_epochs import KafkaSink, KafkaSource, codes
 from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
+from airflow_epochs.sinks.kafka.compression import compresses, growth
+from airflow_epochs.sinks.kafka.rows import HEADER, size_of
 from stack.broker import Broker
 from stack.jars import Jars
 from tests.support.cells import fired
@@ -34,6 +36,7 @@ from tests.support.kafka_sink_world import (
     Feed,
     a_feed,
     committing,
+    consumed,
     create,
     memory_to_commit,
     receipt_at,
@@ -41,6 +44,7 @@ from tests.support.kafka_sink_world import (
     seen_by_confluent,
     seen_by_kafka_python,
     set_config,
+    settled_end,
     values,
     visible,
     world_at,
@@ -57,6 +61,12 @@ def reason(feed: Feed, data: pa.Table) -> str:
     vote = feed.vote(feed.attempt(), data)
     assert vote.vote is VoteKind.VOTE_ABORT
     return vote.reason or ""
+
+
+def incompressible(size: int, pipeline: str) -> pa.Table:
+    """A row whose record has this size, in the first epoch."""
+    beside = size_of((None, b"", None, [(HEADER, f"{pipeline}/events/1/0".encode())]))
+    return pa.table({"value": pa.array([os.urandom(size - beside)], pa.binary())})
 
 
 # --- epochs ---------------------------------------------------------------------------------------------------
@@ -391,23 +401,47 @@ def test_a_marker_that_is_not_the_previous_one_stops_everything(feed: Feed, brok
     assert visible(broker.bootstrap, topic) == ["a"]
 
 
-@pytest.mark.parametrize(("size", "before", "now"), [(3_000, 5_000, 1_000), (2_000_000, 5_000_000, 1_048_588)])
+@pytest.mark.parametrize(
+    ("size", "setting", "before", "now"),
+    [
+        (3_000, "max.message.bytes", 5_000, 1_000),
+        (2_000_000, "max.message.bytes", 5_000_000, 1_048_588),
+        (2_000_000, "segment.bytes", 5_000_000, 1_048_576),
+    ],
+)
 def test_rows_that_the_topic_refuses_after_the_vote_are_all_sent_once_it_takes_them(
-    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, size: int, before: int, now: int
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, size: int, setting: str, before: int, now: int
 ) -> None:
-    topic = create(admin, f"shrinking-{pipeline}", max_message_bytes=str(before))
+    topic = create(admin, f"shrinking-{pipeline}", 1, **{"max_message_bytes": "5000000", setting: str(before)})
     feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
     attempt, data = feed.attempt(), ["a", "y" * size, "b"]
     staged = feed.staged(attempt, rows(*data))
-    set_config(admin, topic, "max.message.bytes", str(now))
+    set_config(admin, topic, setting, str(now))
     with pytest.raises(NotApplied, match="A record of this epoch is larger than topic shrinking-") as refused:
         feed.commit(attempt, staged)
     assert refused.value.code is codes.KAFKA_SEND_FAILED
-    assert "Set `max.message.bytes` of topic shrinking-" in refused.value.remedy
+    assert f"Raise `{setting}` of topic {topic}, at least to what it was at the vote. Then" in refused.value.remedy
     assert visible(broker.bootstrap, topic) == []
-    set_config(admin, topic, "max.message.bytes", str(before))
+    set_config(admin, topic, setting, str(before))
     assert feed.commit(attempt, staged).rows == 3
     assert visible(broker.bootstrap, topic) == data
+
+
+def test_a_row_that_grows_by_a_codec_set_after_the_vote_is_sent_once_the_topic_takes_it(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic, limit = create(admin, f"packed-{pipeline}", max_message_bytes="200000"), 200_000
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+    attempt, data = feed.attempt(), incompressible(limit, pipeline)
+    staged = feed.staged(attempt, data)
+    set_config(admin, topic, "compression.type", "gzip")
+    with pytest.raises(NotApplied, match=f"larger than topic {topic} takes now, by its max") as refused:
+        feed.commit(attempt, staged)
+    told = f"Raise `max.message.bytes` of topic {topic}, at least to what it was at the vote and a tenth more: "
+    assert told in refused.value.remedy
+    set_config(admin, topic, "max.message.bytes", str(limit + limit // 10))
+    feed.commit(attempt, staged)
+    assert [message.value() for message in consumed(broker.bootstrap, topic)] == data["value"].to_pylist()
 
 
 def obeyed(admin: AdminClient, refused: Refused, markers: str) -> None:
@@ -449,7 +483,7 @@ def test_a_marker_topic_that_shrinks_while_rows_are_sent_is_the_one_that_the_err
     with pytest.raises(NotApplied, match=f"larger than topic {markers} takes now") as refused:
         feed.commit(attempt, staged)
     assert refused.value.code is codes.KAFKA_SEND_FAILED
-    assert f"Set `max.message.bytes` of topic {markers} to what it was" in refused.value.remedy
+    assert f"Raise `max.message.bytes` of topic {markers}, at least to what it was" in refused.value.remedy
     set_config(admin, markers, "max.message.bytes", "1048588")
     del feed.world.at["kafka.rows.sent"]
     assert feed.commit(attempt, staged).rows == 2
@@ -471,6 +505,8 @@ def test_a_marker_that_grew_with_partitions_added_after_the_vote_is_sent_once_th
     obeyed(admin, refused.value, markers)
     receipt = feed.commit(attempt, staged)
     assert len(receipt.detail["offsets"]) == added
+    for number in range(added):  # brokers answer a commit before its markers are in all partitions
+        settled_end(admin, topic, number)
     seen = [values(seen_by_confluent(broker.bootstrap, topic, number)) for number in range(added)]
     assert sorted(value or "" for each in seen for value in each) == sorted(data)
 
@@ -490,6 +526,25 @@ def test_what_the_topic_does_not_take_is_a_vote_to_abort_and_what_it_takes_is_se
     data = ["x" * fits, *["y" * 700] * 20]
     feed.run(rows(*data))
     assert visible(broker.bootstrap, topic) == data
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("limit", ["segment_bytes", "max_message_bytes"])
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "producer", "lz4", "zstd"])
+def test_the_largest_row_that_the_vote_takes_is_sent_whatever_limits_it_and_packs_it(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, limit: str, compression: str
+) -> None:
+    small, large = 1 << 20, 4 << 20
+    settings = {"max_message_bytes": str(large), "segment_bytes": str(large), limit: str(small)}
+    topic = create(admin, f"tight-{pipeline}", 1, compression_type=compression, **settings)
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+    fits = small - growth(compression, small)
+    refused = reason(feed, incompressible(fits + 1, pipeline))
+    assert f"of {fits + 1} bytes, but the topic has {limit.replace('_', '.')}={small}" in refused
+    assert (f"compression.type={compression}, so only {fits} surely fit" in refused) == compresses(compression)
+    data = incompressible(fits, pipeline)
+    feed.run(data)
+    assert [message.value() for message in consumed(broker.bootstrap, topic)] == data["value"].to_pylist()
 
 
 @pytest.mark.parametrize(

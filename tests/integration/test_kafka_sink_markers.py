@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_epochs import codes
-from airflow_epochs.errors import NotApplied
+from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.kafka import marker_partitions
@@ -22,6 +28,7 @@ from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Assignments
 from stack.broker import Broker
 from tests.support.kafka_sink_world import MARKERS, Feed, a_feed, create, rows, seen_by_kafka_python, visible, world_at
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -61,6 +68,51 @@ def hanging(broker: Broker, partition: int) -> Iterator[None]:
         producer.abort_transaction(10)
 
 
+@contextmanager
+def unverified(admin: AdminClient) -> Iterator[None]:
+    """The broker takes records of a transaction that it knows nothing of, as all brokers before Kafka 3.6."""
+    name = "transaction.partition.verification.enable"
+    change_broker(admin, ConfigEntry(name, "false", incremental_operation=AlterConfigOpType.SET))
+    try:
+        yield
+    finally:
+        change_broker(admin, ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE))
+
+
+def change_broker(admin: AdminClient, entry: ConfigEntry) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def append_open_transaction(broker: Broker, topic: str, partition: int) -> None:
+    """What a producer's late request leaves behind: a record of a transaction that no coordinator knows (KIP-664)."""
+    batch = DefaultRecordBatchBuilder(2, 0, True, 999_999, 0, 0, 1 << 16)
+    batch.append(0, int(time.time() * 1000), b"late", b"{}", [])
+    host, port = broker.bootstrap.split(":")
+    request = _produce_request(topic, partition, bytes(batch.build()))
+
+    def appended() -> bool:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.makefile("rb")
+            body = answer.read(*struct.unpack(">i", answer.read(4)))
+        (error,) = struct.unpack_from(">h", body, 4 + 4 + 2 + len(topic) + 4 + 4)
+        return bool(error == 0)
+
+    wait_until(appended)  # the broker may not have heard yet that it need not verify
+
+
+def _produce_request(topic: str, partition: int, records: bytes) -> bytes:
+    """Version 7 of Kafka's Produce request, for one batch."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    head = struct.pack(">hhi", 0, 7, 1) + text("test") + text("a transaction")
+    where = struct.pack(">hii", -1, 10_000, 1) + text(topic) + struct.pack(">ii", 1, partition)
+    return head + where + struct.pack(">i", len(records)) + records
+
+
 def test_pipelines_share_the_marker_topic_and_none_waits_for_anothers_transaction(
     feed: Feed, broker: Broker, admin: AdminClient, tmp_path: Path
 ) -> None:
@@ -81,9 +133,29 @@ def test_a_transaction_that_is_open_in_a_sinks_own_partition_is_waited_for(feed:
     feed.run(rows("a"))
     feed.world = world_at(broker.bootstrap, **IMPATIENT)
     with hanging(broker, partition_of(broker, feed)):
-        with pytest.raises(NotApplied, match="a transaction is still open there"):
+        with pytest.raises(NotApplied, match=r"of producer '.+', id \d+, open since .+ is still open") as held:
             feed.marker()
+    assert "transactions abort" not in held.value.remedy, "its coordinator ends it"
     assert feed.marker() == shown(feed)
+
+
+def test_a_transaction_that_no_coordinator_knows_is_ended_by_the_command_of_the_error(
+    feed: Feed, broker: Broker, admin: AdminClient
+) -> None:
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b"))
+    with unverified(admin):
+        append_open_transaction(broker, MARKERS, partition_of(broker, feed))
+    feed.world = world_at(broker.bootstrap, **IMPATIENT)
+    with pytest.raises(OutcomeUnknown, match="the transaction of producer id 999999 is still open there") as held:
+        feed.commit(attempt, staged)
+    assert held.value.code is codes.SINK_UNANSWERED
+    _, *command = held.value.remedy.split("End it then: `")[1].split("`")[0].split()
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=60)
+    feed.commit(attempt, staged)
+    assert feed.marker() == shown(feed)
+    assert visible(broker.bootstrap, feed.sink.topic) == ["a", "b"]
 
 
 def test_a_marker_is_found_behind_any_number_of_other_records(feed: Feed, broker: Broker) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -19,13 +20,14 @@ from confluent_kafka.admin import (
 )
 
 from airflow_epochs import KafkaSink
-from airflow_epochs.errors import Refused
-from airflow_epochs.model import VoteKind
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.model import Staged, VoteKind
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.ports import free_port
 from tests.support.environment import Environment
-from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, world_at
+from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, values, world_at
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -62,6 +64,13 @@ class Guarded:
         for done in self.admin.create_acls(acls).values():
             done.result()
 
+    def revoke(self, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """Take a right away, and wait until that is in force: one that the broker lists no more is refused."""
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        acl = AclBindingFilter(kind, name, literal, "User:writer", "*", operation, allow)
+        self.admin.delete_acls([acl])[acl].result()
+        wait_until(lambda: not self.admin.describe_acls(acl).result())
+
     def world(self, password: str = PASSWORD, timeout_ms: int = 4000) -> Environment:
         sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "writer"}
         return world_at(self.sasl, **sasl, **{"sasl.password": password, "socket.timeout.ms": timeout_ms})
@@ -96,6 +105,15 @@ def unready(feed: Feed) -> str:
     return ""
 
 
+def committed(feed: Feed, attempt: SinkAttempt, staged: Staged) -> bool:
+    """Clear the commit task."""
+    try:
+        feed.commit(attempt, staged)
+    except EpochError:
+        return False
+    return True
+
+
 @pytest.mark.long
 def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guarded: Guarded, feed: Feed) -> None:
     def comes_to(words: str) -> bool:
@@ -127,6 +145,38 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
     feed.run(rows("a"))
     feed.run(rows("b"))
     assert [value for _, value, _ in seen_by_confluent(guarded.broker.bootstrap, topic)] == ["a", "b"]
+
+
+@pytest.mark.long
+def test_a_right_that_is_revoked_while_an_epoch_is_sent_is_what_the_error_tells_and_clearing_it_sends_the_epoch(
+    guarded: Guarded, feed: Feed
+) -> None:
+    topic, markers, at = feed.sink.topic, f"m-{feed.sink.topic}", feed.world.at
+    feed.sink.marker_topic, own_id = markers, f"airflow-epochs.{feed.pipeline}.events"
+    asked = (AclOperation.DESCRIBE_CONFIGS, AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE)
+    guarded.grant(TOPIC, topic, *asked)
+    guarded.grant(TOPIC, markers, *asked)
+    for transactional_id in (own_id, markers):
+        guarded.grant(ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
+    wait_until(lambda: feed.vote(feed.attempt(), rows("a")).vote is VoteKind.VOTE_COMMIT)
+    feed.run(rows("a"))
+    sent = ["a"]
+    for kind, name, what, because in [
+        (TOPIC, markers, f"the marker of this epoch for {markers}[", "Topic authorization failed"),
+        (ResourceType.TRANSACTIONAL_ID, own_id, "", "Transactional Id authorization failed"),
+    ]:
+        attempt, data = feed.attempt(), [name]
+        staged = feed.staged(attempt, rows(*data))
+        at["kafka.begin"] = partial(guarded.revoke, kind, name, AclOperation.WRITE)
+        with pytest.raises(NotApplied) as refused:
+            feed.commit(attempt, staged)
+        assert what in refused.value.what and because in refused.value.what
+        assert "rights" in refused.value.remedy
+        del at["kafka.begin"]
+        guarded.grant(kind, name, AclOperation.WRITE)
+        wait_until(partial(committed, feed, attempt, staged))
+        sent += data
+    assert values(seen_by_confluent(guarded.broker.bootstrap, topic)) == sent
 
 
 def test_a_wrong_password_is_said_to_be_one_and_not_told(guarded: Guarded, feed: Feed) -> None:

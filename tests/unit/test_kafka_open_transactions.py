@@ -15,6 +15,7 @@ from kafka.protocol.consumer import IsolationLevel
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, Past, Position
 from airflow_epochs.errors import NotApplied
+from airflow_epochs.kafka.open_transactions import Coordinated, Producing, blocking
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka import brokers as brokers_module
 from airflow_epochs.sources.kafka import reader
@@ -176,6 +177,22 @@ def test_an_interval_waits_for_a_transaction_that_was_open_when_its_log_was_look
     with pytest.raises(NotApplied) as held:
         reading(cluster, bounds="data_interval").plan(at_end(cluster), past())
     assert held.value.code is codes.INTERVAL_HELD
+
+
+@pytest.mark.parametrize(
+    ("known", "hangs", "name"),
+    [
+        ({}, True, None),
+        ({7: Coordinated("billing", 1, frozenset({(TOPIC, 1)}))}, True, "billing"),
+        ({7: Coordinated("billing", 1, frozenset({(TOPIC, 0)}))}, False, "billing"),
+    ],
+    ids=["a producer that is unknown", "a transaction that has ended elsewhere", "one that is under way"],
+)
+def test_a_transaction_hangs_unless_its_coordinator_has_the_partition_in_it(
+    known: dict[int, Coordinated], hangs: bool, name: str | None
+) -> None:
+    [found] = blocking({(TOPIC, 0): [Producing(5, 8, 0), Producing(3, 7, 2)]}, known).values()
+    assert (found.producer_id, found.producer_epoch, found.transactional_id, found.hangs) == (7, 2, name, hangs)
 
 
 def test_of_logs_that_have_not_grown_the_stable_ends_are_not_asked_for_again(reading: Reading) -> None:

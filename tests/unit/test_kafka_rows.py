@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.kafka.checks import require_records
+from airflow_epochs.sinks.kafka.checks import require_records, require_room
 from airflow_epochs.sinks.kafka.cluster import TopicFacts
+from airflow_epochs.sinks.kafka.marker import MarkerRecord
 from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
 from airflow_epochs.sinks.kafka.told_rows import of_epoch
 from airflow_epochs.staged.table import StagedTable
@@ -289,6 +291,16 @@ def test_rows_that_the_topic_does_not_take_are_named() -> None:
     large = {"max.message.bytes": str(2**31 - 1)}
     assert "the sink sends at most 33554432" in reason((None, b"x" * (32 << 20), 0, []), **large)
     assert reason(*[(None, b"v", 9, [])] * 5).endswith("row 2 is for partition 9, but the topic has 2 partitions ….")
+
+
+def test_a_marker_that_is_larger_than_a_file_of_its_topic_names_the_command_that_raises_what_limits_it() -> None:
+    marker = MarkerRecord.of_fence(transaction(1), "t", None)
+    roomy = facts(**{"max.message.bytes": "5000", "segment.bytes": "5000"})
+    require_room(roomy, facts(), marker)
+    with pytest.raises(Refused, match="The marker topic t takes at most 300 bytes") as refused:
+        require_room(facts(**{"max.message.bytes": "5000", "segment.bytes": "300"}), facts(), marker)
+    [raised] = re.findall(r"--entity-name t --add-config segment.bytes=(\d+)`", refused.value.remedy)
+    require_room(facts(**{"max.message.bytes": "5000", "segment.bytes": raised}), facts(), marker)
 
 
 def test_the_size_of_a_record_counts_its_headers() -> None:

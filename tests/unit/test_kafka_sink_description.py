@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
-from airflow_epochs import KafkaSink
+from airflow_epochs import KafkaSink, codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import BadArgument, Corrupt, NotApplied, Refused
 from airflow_epochs.kafka.connection import read_connection
@@ -286,6 +286,35 @@ def test_a_producer_that_failed_for_good_is_asked_why_if_the_clients_exception_i
     sending = kafka_publish._Transaction(this, Failed(), Environment(), kafka_publish._Heard())
     lost = SystemError("<method 'flush'> returned NULL without setting an exception")
     assert "EPOCHS-KAFKA-SEND-FENCED" in str(sending._not_applied(kafka_publish._told_by(lost)))
+
+
+@pytest.mark.parametrize(
+    ("failed", "says", "told"),
+    [
+        ([("m[3]", KafkaError._PURGE_QUEUE)], "no Write", "the marker of this epoch for m[3]: no Write."),
+        ([("t[0]", KafkaError._PURGE_QUEUE)], "no Write", "rows of this epoch for t[0]: no Write."),
+        (
+            [("t[0]", KafkaError._PURGE_INFLIGHT), ("t[1]", KafkaError.INVALID_MSG)],
+            "no Write",
+            "rows of this epoch for t[1]: Broker: Invalid message",
+        ),
+        ([("t[0]", KafkaError._PURGE_QUEUE)], None, "rows of this epoch for t[0]: Local: Purged in queue."),
+    ],
+)
+def test_of_records_that_the_client_gave_up_the_error_tells_why_and_whether_they_are_rows(
+    failed: list[tuple[str, int]], says: str | None, told: str
+) -> None:
+    class GaveUp:
+        def begin_transaction(self) -> None:
+            code = KafkaError.TOPIC_AUTHORIZATION_FAILED if says else KafkaError._STATE
+            raise KafkaException(KafkaError(code, says or "Operation not valid"))
+
+    heard = kafka_publish._Heard(failed=[(partition, KafkaError(code)) for partition, code in failed])
+    this = publication(**{"transaction.timeout.ms": 4000})
+    sending = kafka_publish._Transaction(this, GaveUp(), Environment(), heard)
+    error = sending._not_applied(heard.failed[0][1])
+    assert error.code is codes.KAFKA_SEND_FAILED
+    assert told in error.what
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.compression import compresses
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import RECORD_BYTES_MAX
 from airflow_epochs.sinks.kafka.rows import Record, size_of
@@ -97,14 +98,20 @@ def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
 def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
     key, _, partition, _ = record
     if (size := size_of(record)) > bytes_max:
-        of_topic = bytes_max < RECORD_BYTES_MAX
-        limit = f"the topic has max.message.bytes={bytes_max}" if of_topic else f"the sink sends at most {bytes_max}"
+        limit = _limit(facts) if bytes_max < RECORD_BYTES_MAX else f"the sink sends at most {bytes_max}"
         return f"makes a record of {size} bytes, but {limit}"
     if partition is not None and not 0 <= partition < facts.partitions:
         return f"is for partition {partition}, but the topic has {facts.partitions} partitions"
     if key is None and facts.is_compacted:
         return "has no key, but the topic has cleanup.policy=compact"
     return None
+
+
+def _limit(facts: TopicFacts) -> str:
+    limit = f"the topic has {facts.limit}={facts.batch_bytes_max}"
+    if not compresses(facts.compression):
+        return limit
+    return f"{limit} and compression.type={facts.compression}, so only {facts.record_bytes_max} surely fit"
 
 
 def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) -> None:
@@ -134,8 +141,7 @@ def _too_large(markers: TopicFacts, rows: TopicFacts, what: str, at_most: int) -
         f"each that gets rows, and each partition of the input. The marker topic {markers.name} takes at most "
         f"{markers.record_bytes_max} bytes. No row is visible.",
         code=codes.MARKER_TOO_LARGE,
-        remedy="Raise max.message.bytes of the marker topic: "
-        f"{markers.altering(f'max.message.bytes={2 * at_most}')}. Clear the failed task.",
+        remedy=f"Raise what the marker topic takes: {markers.raising(2 * at_most)}. Clear the failed task.",
     )
 
 

@@ -12,15 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import codes
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.kafka.open_transactions import OpenTransaction, blocking_in
+from airflow_epochs.sinks.kafka.compression import growth
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
+log = secrecy.logger(__name__)
+
 SETTLE_POLL_S = 0.05
+SIZES = ("max.message.bytes", "segment.bytes")
 PRODUCE, PRODUCE_OF_3_7 = 0, 10
 """The number of the Produce request, and its version since Kafka 3.7."""
 
@@ -56,10 +61,34 @@ class TopicFacts:
             "kafka-configs.sh", "--alter --entity-type topics --entity-name", self.name, "--add-config", settings
         )
 
+    def raising(self, size: int) -> str:
+        """The command that lets the topic take batches of ``size`` bytes."""
+        return self.altering(",".join(f"{name}={size}" for name, most in self._sizes.items() if most < size))
+
+    @property
+    def limit(self) -> str:
+        """The name of the setting that limits a batch."""
+        return min(self._sizes, key=self._sizes.__getitem__)
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that the topic takes."""
+        return self._sizes[self.limit]
+
     @property
     def record_bytes_max(self) -> int:
-        """``max.message.bytes``: the largest batch that the topic takes."""
-        return int(self.settings["max.message.bytes"])
+        """The largest record that the topic surely takes: a batch may grow where the brokers compress it."""
+        return max(1, self.batch_bytes_max - growth(self.compression, self.batch_bytes_max))
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """The settings that limit a batch: brokers refuse one that is larger than a file of the log may be."""
+        return {name: int(self.settings[name]) for name in SIZES if name in self.settings}
+
+    @property
+    def compression(self) -> str:
+        """``compression.type``."""
+        return self.settings.get("compression.type", "producer")
 
     @property
     def is_compacted(self) -> bool:
@@ -179,6 +208,17 @@ class Cluster:
         with KafkaClient(self.access) as client:
             versions = client.ask("list API versions", lambda admin: admin.api_versions())
         return bool(versions[PRODUCE][1] >= PRODUCE_OF_3_7)
+
+    def open_transaction(self, topic: str, partition: int) -> OpenTransaction | None:
+        """The transaction that holds back the partition's readers; None if there is none, or brokers do not tell."""
+        from airflow_epochs.kafka.client import KafkaClient
+
+        try:
+            with KafkaClient(self.access) as client:
+                return blocking_in(client, [(topic, partition)]).get((topic, partition))
+        except NotApplied as error:
+            log.info("the brokers do not tell which transaction is open: %s", error)
+            return None
 
     def _settings(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType

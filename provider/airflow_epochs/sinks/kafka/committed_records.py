@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied
+from airflow_epochs.kafka.open_transactions import OpenTransaction
 from airflow_epochs.sinks.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -112,8 +113,21 @@ class PartitionLog:
 
     def _require_time(self, deadline: float, position: int, end: int) -> None:
         if position < end and time.monotonic() > deadline:
-            raise NotApplied(
-                f"The task could read {self.topic}[{self.partition}] up to offset {position}, but not to its end at "
-                f"{end}: a transaction is still open there, or the brokers do not answer.",
-                code=codes.TRANSACTION_OPEN,
-            )
+            raise self._held_back(position, end, self.cluster.open_transaction(self.topic, self.partition))
+
+    def _held_back(self, position: int, end: int, by: OpenTransaction | None) -> NotApplied:
+        why = f"{by} is still open there" if by else "a transaction is still open there, or the brokers do not answer"
+        return NotApplied(
+            f"The task could read {self.topic}[{self.partition}] up to offset {position}, but not to its end at {end}: "
+            f"{why}.",
+            code=codes.TRANSACTION_OPEN,
+            remedy=self._how_to_end(by) if by and by.hangs else None,
+        )
+
+    def _how_to_end(self, hanging: OpenTransaction) -> str:
+        command = hanging.abort_command((self.topic, self.partition), self.cluster.access.servers[0])
+        return (
+            "Let Airflow retry the task, or clear the failed task later. If the error comes for longer than the "
+            "brokers' transaction.max.timeout.ms (15 minutes by default), the transaction hangs: no coordinator knows "
+            f"it, so no broker ends it. End it then: `{command}`. Clear the failed task."
+        )

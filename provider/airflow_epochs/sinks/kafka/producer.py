@@ -44,7 +44,7 @@ def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) ->
 def within(options: Mapping[str, Any], *topics: TopicFacts) -> dict[str, Any]:
     """The settings, with batches small enough for all topics: brokers check the size of a batch, not of a record."""
     limits = [topic.record_bytes_max for topic in topics]
-    largest = min(max(*limits, RECORD_BYTES_MIN), RECORD_BYTES_MAX)
+    largest = min(max(RECORD_BYTES_MIN, *(topic.batch_bytes_max for topic in topics)), RECORD_BYTES_MAX)
     return {
         **options,
         "batch.size": min(int(options.get("batch.size", BATCH_BYTES)), *limits),  # a single record may be larger

@@ -21,6 +21,7 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknow
 from airflow_epochs.model import Marker, Shown, Staged, TransactionId, compare
 from airflow_epochs.sinks.kafka import checks
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.compression import compresses
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import SLICE_S, fenced, transactional, within
@@ -330,37 +331,45 @@ class _Transaction:
         found = {told.code(), *(failure.code() for _, failure in self.heard.failed)}
         if found & fenced() or (self.heard.held_back_s and KafkaError._MSG_TIMED_OUT in found):
             return self._ended(told)
-        if KafkaError.MSG_SIZE_TOO_LARGE in found:
-            return self._too_large(told)
+        if found & _too_large():
+            return self._larger(told)
         if self.heard.failed:
-            partition, failure = self.heard.failed[0]
-            return NotApplied(
-                f"Kafka did not accept rows of this epoch for {partition}: {failure.str()}. No row is visible.",
-                code=codes.KAFKA_SEND_FAILED,
-            )
+            return self._not_accepted(told)
         return self.this.cluster.failure("send the epoch", told)
 
-    def _too_large(self, told: KafkaError) -> NotApplied:
-        """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
-        refused = (partition for partition, error in self.heard.failed if error.code() == told.MSG_SIZE_TOO_LARGE)
-        topic = next(refused, self.this.topic).partition("[")[0]
+    def _not_accepted(self, told: KafkaError) -> NotApplied:
+        """By the first record that has a reason of its own; else by what has ended the transaction."""
+        telling = (failure for failure in self.heard.failed if failure[1].code() not in _saying_nothing())
+        partition, error = next(telling, (self.heard.failed[0][0], told))
+        what = "the marker" if partition.startswith(f"{self.this.markers.topic}[") else "rows"
         return NotApplied(
-            f"A record of this epoch is larger than topic {topic} takes now: {told.str()}. It took the record at the "
-            "vote. No row is visible.",
+            f"Kafka did not accept {what} of this epoch for {partition}: {error.str()}. No row is visible.",
             code=codes.KAFKA_SEND_FAILED,
-            remedy=f"Set `max.message.bytes` of topic {topic} to what it was at the vote, or to more. Then clear the "
-            "commit task.",
+        )
+
+    def _larger(self, told: KafkaError) -> NotApplied:
+        """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
+        refused = (failure for failure in self.heard.failed if failure[1].code() in _too_large())
+        partition, error = next(refused, (self.this.topic, told))
+        facts = next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
+        limit = "segment.bytes" if error.code() == error.RECORD_LIST_TOO_LARGE else facts.limit
+        return NotApplied(
+            f"A record of this epoch is larger than topic {facts.name} takes now, by its {limit}: {error.str()}. No "
+            "row is visible.",
+            code=codes.KAFKA_SEND_FAILED,
+            remedy=f"Raise `{limit}` of topic {facts.name}, at least to what it was at the vote{_and_more(facts)}. "
+            "Then clear the commit task.",
         )
 
     def _named(self, error: KafkaError) -> KafkaError:
-        """What is behind an error that says no more than that the producer has failed for good."""
+        """What is behind an error that says no more than that the producer or its transaction has failed."""
         from confluent_kafka import KafkaError, KafkaException
 
-        if error.code() == KafkaError._FATAL:
+        if error.code() in _saying_nothing():
             try:
-                self.producer.begin_transaction()  # nothing is begun by a producer that has failed: it says why
+                self.producer.begin_transaction()  # nothing is begun while there is a transaction: it says what failed
             except KafkaException as told:
-                return told.args[0]
+                return error if told.args[0].code() == KafkaError._STATE else told.args[0]
         return error
 
     def _ended(self, told: KafkaError) -> NotApplied:
@@ -439,6 +448,26 @@ class _Transaction:
             f"{last.str()}.",
             code=codes.KAFKA_COMMIT_UNKNOWN,
         )
+
+
+def _too_large() -> set[int]:
+    """The answers to a batch larger than max.message.bytes, and to one larger than segment.bytes."""
+    from confluent_kafka import KafkaError
+
+    return {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+
+
+def _saying_nothing() -> set[int]:
+    """Of a producer that has failed for good, and of records that it gave up because their transaction has failed."""
+    from confluent_kafka import KafkaError
+
+    return {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+
+
+def _and_more(facts: TopicFacts) -> str:
+    if not compresses(facts.compression):
+        return ""
+    return f" and a tenth more: the brokers compress with compression.type={facts.compression}, so a record may grow"
 
 
 def _told_by(error: BaseException) -> KafkaError:

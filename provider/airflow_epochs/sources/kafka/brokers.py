@@ -11,11 +11,12 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.client import RETRY_S, KafkaClient
 from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.kafka.open_transactions import blocking_in
 from airflow_epochs.sources.kafka.group_requests import committed, members
-from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes, open_producers, transactions_of
+from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
 from airflow_epochs.sources.kafka.record_times import FIRST_BYTES, MORE_BYTES, Round, look
-from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
+from airflow_epochs.sources.kafka.waiting import Waiting
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -107,22 +108,11 @@ class Brokers:
         ends = self._list_offsets(dict.fromkeys(stable, _LATEST), stable=False)
         starts = self._stable_ends_of(at for at, end in stable.items() if ends[at].offset > end)
         behind = {at: ends[at].offset - start for at, start in starts.items() if ends[at].offset > start}
-        blocked_by = self._blocking(sorted(behind)[:DESCRIBED_MAX])
+        blocked_by = blocking_in(self._client, sorted(behind)[:DESCRIBED_MAX])
         return [
             Waiting(topic=at[0], partition=at[1], start=starts[at], records=count, transaction=blocked_by.get(at))
             for at, count in sorted(behind.items())
         ]
-
-    def _blocking(self, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
-        """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell."""
-        try:
-            producers = self._client.ask("describe producers", lambda admin: open_producers(admin, partitions))
-            ids = sorted({each.producer_id for of in producers.values() for each in of})
-            known = self._client.ask("describe transactions", lambda admin: transactions_of(admin, ids))
-        except NotApplied as error:
-            log.info("the brokers do not tell which transactions are open: %s", error)
-            return {}
-        return blocking(producers, known)
 
     def hanging(self) -> set[str]:
         """Transactional ids of transactions that are open for longer than Kafka's default limit allows (KIP-664).

@@ -1,4 +1,4 @@
-"""Asks the brokers about a log's past: its leader epochs, the checksum of a batch, its open transactions.
+"""Asks the brokers about a log's past: its leader epochs, the checksum of a batch, the size of its files.
 
 kafka-python's admin client cannot ask for the first two. This module builds these requests itself, one per broker.
 """
@@ -6,12 +6,11 @@ kafka-python's admin client cannot ask for the first two. This module builds the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.sources.kafka.logs import Batch, Partition
-from airflow_epochs.sources.kafka.waiting import Producing
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -91,33 +90,6 @@ def log_sizes(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> dict[
             current = (each for each in topic.partitions if not each.is_future_key)
             found |= {(topic.name, each.partition_index): each.partition_size for each in current}
     return found
-
-
-def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> dict[Partition, list[Producing]]:
-    """Per partition, the producers with an open transaction in it (KIP-664)."""
-    from kafka import TopicPartition
-
-    described = admin.describe_producers([TopicPartition(*partition) for partition in partitions])
-    return {
-        (tp.topic, tp.partition): [
-            Producing(each.current_transaction_start_offset, each.producer_id, each.producer_epoch)
-            for each in state.active_producers
-            if each.current_transaction_start_offset >= 0
-        ]
-        for tp, state in described.items()
-    }
-
-
-def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """Per producer id, the transactional id and the start of its transaction in ms since 1970.
-
-    Leaves out a producer if the coordinators do not know it, or do not tell this user.
-    """
-    if not producer_ids:
-        return {}
-    listed = admin.list_transactions(producer_id_filters=list(producer_ids))
-    described = admin.describe_transactions({each.transactional_id for of in listed.values() for each in of})
-    return {each.producer_id: (name, each.transaction_start_time_ms) for name, each in described.items()}
 
 
 @dataclass(frozen=True)

@@ -273,15 +273,11 @@ def _how_to_end(waiting: Waiting, hanging: Collection[str], server: str) -> str:
     transaction = waiting.transaction
     if transaction is None:
         return "Whose it is, the brokers do not say (before Kafka 3.0, or without Describe on transactional ids)."
-    hangs = transaction.transactional_id is None or transaction.transactional_id in hanging
+    hangs = transaction.hangs or transaction.transactional_id in hanging
     state = (
         "It is unknown to its coordinator, or open for too long" if hangs else "Brokers end it after its own timeout"
     )
-    return (
-        f"{state}. If its producer is gone for good: python -m kafka.admin -b {server} transactions abort "
-        f"-t {waiting.topic} -p {waiting.partition} --producer-id {transaction.producer_id} "
-        f"--producer-epoch {transaction.producer_epoch}"
-    )
+    return f"{state}. If its producer is gone for good: {transaction.abort_command(waiting.of, server)}"
 
 
 def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:

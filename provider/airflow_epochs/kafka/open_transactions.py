@@ -1,0 +1,130 @@
+"""Which open transactions hold back the readers of committed records, by what the brokers tell (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_epochs import secrecy
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.kafka.client import KafkaClient
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+log = secrecy.logger(__name__)
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """A producer's open transaction, as the brokers describe it.
+
+    Attributes:
+        transactional_id, since_ms: (milliseconds since 1970) None if the brokers do not tell them.
+        hangs: Whether no coordinator tells of a transaction in the partition: then none will end it.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None = None
+    since_ms: int | None = None
+    hangs: bool = False
+
+    def __str__(self) -> str:
+        name = (
+            f"{self.transactional_id!r}, id {self.producer_id}" if self.transactional_id else f"id {self.producer_id}"
+        )
+        if self.since_ms is None or self.since_ms < 0:
+            return f"the transaction of producer {name}"
+        since = datetime.fromtimestamp(self.since_ms / 1000, timezone.utc).isoformat(timespec="seconds")
+        return f"the transaction of producer {name}, open since {since}"
+
+    def abort_command(self, at: Partition, server: str) -> str:
+        """The command that ends it in a partition. Only for one whose producer is gone for good."""
+        topic, partition = at
+        return (
+            f"python -m kafka.admin -b {server} transactions abort -t {topic} -p {partition} "
+            f"--producer-id {self.producer_id} --producer-epoch {self.producer_epoch}"
+        )
+
+
+class Producing(NamedTuple):
+    """A producer with an open transaction in a partition. ``begin`` is the transaction's first offset there."""
+
+    begin: int
+    producer_id: int
+    producer_epoch: int
+
+
+class Coordinated(NamedTuple):
+    """A transaction, as its coordinator describes it."""
+
+    transactional_id: str
+    since_ms: int
+    partitions: frozenset[Partition]
+
+
+def blocking_in(client: KafkaClient, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
+    """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell."""
+    try:
+        producers = client.ask("describe producers", lambda admin: open_producers(admin, partitions))
+        ids = sorted({each.producer_id for of in producers.values() for each in of})
+        known = client.ask("describe transactions", lambda admin: transactions_of(admin, ids))
+    except NotApplied as error:
+        log.info("the brokers do not tell which transactions are open: %s", error)
+        return {}
+    return blocking(producers, known)
+
+
+def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> dict[Partition, list[Producing]]:
+    """Per partition, the producers with an open transaction in it."""
+    from kafka import TopicPartition
+
+    described = admin.describe_producers([TopicPartition(*partition) for partition in partitions])
+    return {
+        (tp.topic, tp.partition): [
+            Producing(each.current_transaction_start_offset, each.producer_id, each.producer_epoch)
+            for each in state.active_producers
+            if each.current_transaction_start_offset >= 0
+        ]
+        for tp, state in described.items()
+    }
+
+
+def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dict[int, Coordinated]:
+    """Per producer id, what its coordinator says.
+
+    Leaves out a producer if the coordinators do not know it, or do not tell this user.
+    """
+    if not producer_ids:
+        return {}
+    listed = admin.list_transactions(producer_id_filters=list(producer_ids))
+    described = admin.describe_transactions({each.transactional_id for of in listed.values() for each in of})
+    return {
+        each.producer_id: Coordinated(
+            name, each.transaction_start_time_ms, frozenset((at.topic, at.partition) for at in each.topic_partitions)
+        )
+        for name, each in described.items()
+    }
+
+
+def blocking(
+    producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, Coordinated]
+) -> dict[Partition, OpenTransaction]:
+    """Per partition, the transaction that began first: it holds the last stable offset back."""
+    return {at: _told(at, min(of), known) for at, of in producers.items() if of}
+
+
+def _told(at: Partition, first: Producing, known: Mapping[int, Coordinated]) -> OpenTransaction:
+    found = known.get(first.producer_id)
+    return OpenTransaction(
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        transactional_id=found.transactional_id if found else None,
+        since_ms=found.since_ms if found else None,
+        hangs=found is None or at not in found.partitions,
+    )
