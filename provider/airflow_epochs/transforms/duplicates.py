@@ -78,13 +78,12 @@ def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], or
     _CHECKS.is_time("the state", state, EXPIRES)
     for field in rows.schema.fields:
         kind = field.dataType.simpleString()
-        options = f", {exact_json.OPTIONS}" if "timestamp" in kind else ""
         if "map<" in kind or "variant" in kind:
             raise Refused(
                 f"dedupe: column {field.name!r} of the rows is of type {kind}, which has no order: between "
                 "equal times, chance would choose a row. Nothing was written.",
                 code=codes.OPERATOR_COLUMNS,
-                remedy=f"Make text of the column, by F.to_json({field.name!r}{options}), or drop it. Then clear the "
+                remedy=f"Make text of the column, by {exact_json.call(field.name, kind)}, or drop it. Then clear the "
                 "failed task.",
             )
 
