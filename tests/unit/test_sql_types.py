@@ -10,7 +10,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.postgres import Postgres
 from airflow_epochs.sinks.sql.sqlite import Sqlite
-from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, columns_for
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, columns_for, sequence_column
 from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type, sqlite_affinity, sqlite_takes, sqlite_type
 
 KINDS: list[Any] = [
@@ -118,6 +118,15 @@ def test_a_variant_anywhere_in_a_column_does_not_fit_and_the_error_tells_its_pla
     assert error.what == f"The rows do not fit table 'docs': {place!r} is a variant, which the sink cannot write."
     made = "Make text of column 'v' in the transform, by F.to_json('v')"
     assert error.remedy == f"{made}{then} Then clear the stage task."
+
+
+def test_the_error_says_of_a_column_that_sqlite_has_without_a_type_that_it_has_none() -> None:
+    error = refused("void", column("", "BLOB"), Sqlite())
+    assert "column 'v' is void in the rows and without a type in the table." in error.what
+    table = SqlTable(schema="main", name="docs", columns=(column("", "BLOB"),), unique={}, problem=None)
+    fields = [{"name": "v", "type": "double"}]
+    with pytest.raises(Refused, match="'v', which is double in the rows and without a type in table 'docs'"):
+        sequence_column(table, "v", fields, Sqlite().sorts)
 
 
 @pytest.mark.parametrize(

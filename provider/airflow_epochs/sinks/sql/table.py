@@ -58,6 +58,11 @@ class SqlColumn:
     not_null: bool = False
     affinity: str = ""
 
+    @property
+    def told_kind(self) -> str:
+        """Its type, as a text says it. A column of SQLite may have none."""
+        return self.kind or "without a type"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -233,7 +238,7 @@ def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | No
     if variant := variant_in(name, given["type"]):
         return f"{variant!r} is a variant, which the sink cannot write"
     if not takes(column, given["type"]):
-        return f"column {name!r} is {kind} in the rows and {column.kind} in the table"
+        return f"column {name!r} is {kind} in the rows and {column.told_kind} in the table"
     return None
 
 
@@ -264,9 +269,9 @@ def sequence_column(table: SqlTable, sequence: str, fields: Sequence[JsonDict], 
     kind = next(field["type"] for field in fields if table.column_of(field["name"]) is column)
     if not sorts(column, kind):
         raise Refused(
-            f"`sequence_by` of the sink is {sequence!r}, which is {type_name(kind)} in the rows and {column.kind} in "
-            f"table {table.name!r}. The database orders such values in another way than Spark, so the two would not "
-            "agree which row is the newest.",
+            f"`sequence_by` of the sink is {sequence!r}, which is {type_name(kind)} in the rows and "
+            f"{column.told_kind} in table {table.name!r}. The database orders such values in another way than "
+            "Spark, so the two would not agree which row is the newest.",
             code=codes.SQL_ROWS_UNFIT,
             remedy="Give the sink a `sequence_by` with whole numbers or times. For texts, make the column of the table "
             "a text. Then clear the stage task.",
