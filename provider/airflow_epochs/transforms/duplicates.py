@@ -72,9 +72,10 @@ def dedupe(
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], order: Sequence[str]) -> None:
     _CHECKS.is_time("the rows", rows, time)
-    _CHECKS.has("the rows", rows, [*keys, *order])
+    _CHECKS.has("the rows", rows, order)
+    _CHECKS.has_keys("the rows", rows, keys)
     _CHECKS.has_not("the rows", rows, [_UNTIL, _TIMES, _ROW, _TEXTS])
-    _CHECKS.has("the state", state, keys)
+    _CHECKS.has_keys("the state", state, keys)
     _CHECKS.is_time("the state", state, EXPIRES)
     for field in rows.schema.fields:
         kind = field.dataType.simpleString()

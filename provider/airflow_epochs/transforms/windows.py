@@ -132,9 +132,9 @@ class _Hop:
 
 def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], hop: _Hop) -> None:
     _CHECKS.is_time("the rows", rows, time)
-    _CHECKS.has("the rows", rows, names[:-1])
+    _CHECKS.has_keys("the rows", rows, names[:-1])
     _CHECKS.has_not("the rows", rows, [START, END, EXPIRES, _FRESH, _NEWEST])
-    _CHECKS.has("the state", state, [*names, END])
+    _CHECKS.has_keys("the state", state, names)
     _CHECKS.is_time("the state", state, START, END)
     if EXPIRES in state.columns:
         _CHECKS.is_time("the state", state, EXPIRES)
