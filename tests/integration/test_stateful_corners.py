@@ -254,6 +254,13 @@ def test_a_column_may_stand_twice_in_the_order_or_be_a_key(world: World) -> None
     assert {name: [row["o"] for row in found] for name, found in passed.items()} == {name: [3] for name in orders}
 
 
+def test_no_chance_chooses_between_rows_whose_texts_differ_only_where_their_collation_does_not(world: World) -> None:
+    rows = world.rows(row(5)).withColumn("t", F.explode(F.array(F.lit("b"), F.lit("B"))))
+    for order in ("t", F.desc("t")):
+        sorted_rows = rows.orderBy(order).withColumn("t", F.collate("t", "UTF8_LCASE"))
+        assert [passed.t for passed in world.dedupe(sorted_rows).out.collect()] == ["B"]
+
+
 def test_no_chance_chooses_between_rows_that_differ_only_by_the_sign_of_zero(world: World) -> None:
     for signs in ([-1, 1], [1, -1]):
         rows = world.rows(*(Event("a", sign, 5, 0, 1) for sign in signs)).coalesce(1)

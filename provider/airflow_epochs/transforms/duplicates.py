@@ -148,12 +148,12 @@ def _one_each(rows: DataFrame, passing: DataFrame, keys: list[str], time: str, o
 
 
 def _texts(rows: DataFrame) -> Column:
-    """What tells rows apart that Spark compares as equal: -0.0 and 0.0 are two texts."""
+    """What tells rows apart that Spark compares as equal: -0.0 and 0.0 are two texts, as are two equal by collation."""
     from pyspark.sql import functions as F
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    floating = [name for name, kind in kinds.items() if "float" in kind or "double" in kind]
-    return F.array(*(F.col(quoted(name)).cast("string") for name in floating)).alias(_TEXTS)
+    alike = [name for name, kind in kinds.items() if any(word in kind for word in ("float", "double", "collate"))]
+    return F.array(*(F.col(quoted(name)).cast("string") for name in alike)).alias(_TEXTS)
 
 
 def _expiring(passing: DataFrame, keys: list[str], length: int) -> DataFrame:
