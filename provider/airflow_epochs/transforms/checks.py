@@ -52,12 +52,23 @@ class Checks:
             raise self.argument(argument, given, f"a timedelta of at most 7000 years, timedelta(days={_LONGEST.days})")
         return micros(given)
 
-    def argument(self, argument: str, given: object, wanted: str) -> Refused:
-        """The error about an argument."""
+    def argument(
+        self, argument: str, given: object, wanted: str, why: str | None = None, remedy: str | None = None
+    ) -> Refused:
+        """The error about an argument.
+
+        Args:
+            argument: Its name.
+            given: Its value.
+            wanted: What it must be.
+            why: What is wrong with this one, a clause, if that is not plain.
+            remedy: What to do, if it is not to set the argument to what it must be.
+        """
+        flaw = f"; {why}" if why else ""
         return Refused(
-            f"{self.operator}({argument}={given!r}): {argument} must be {wanted}. Nothing was written.",
+            f"{self.operator}({argument}={given!r}): {argument} must be {wanted}{flaw}. Nothing was written.",
             code=codes.OPERATOR_ARGUMENT,
-            remedy=f"Give {self.operator}() {wanted} as {argument}. {_THEN}",
+            remedy=f"{remedy or f'Set {argument} of {self.operator}() to {wanted}'}. {_THEN}",
         )
 
     def has(

@@ -89,7 +89,7 @@ class _Hop:
             _CHECKS.duration("lateness", lateness, zero=True),
         )
         if hop.slide > hop.size:  # rows between two windows would vanish
-            raise _CHECKS.argument("slide", slide, f"at most the size, {size!r}")
+            raise _CHECKS.argument("slide", slide, f"a timedelta of at most the size, {size!r}")
         return hop
 
     def newest_start(self, time: str) -> Column:
