@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
 from stack.broker import Broker
 from tests.support.faults_world import DiskWorld, start
+from tests.support.spark_world import settings
 
 pytestmark = pytest.mark.jvm
 
@@ -91,3 +96,55 @@ def test_spark_reads_the_rows_of_one_epoch_from_a_topic(session: Any, broker: Br
     names: dict[str, Any] = {"spark": session, "epoch": epoch, "json": json}
     exec(sample.replace("reader.option(", "found = reader.option("), names)
     assert [row.offset for row in names["found"].orderBy("offset").collect()] == [3, 4]
+
+
+VALUES: list[tuple[str, Any, Any, Any]] = [
+    ("float", 1e300, math.inf, math.inf),
+    ("tinyint", 300, "refused", 44),
+    ("int", 2**40, "refused", 0),
+    ("decimal(5,2)", 1.5, "refused", None),
+    ("int", 1.9, 1, None),
+    ("boolean", "false", False, None),
+]
+"""A type, what a function returns for it, and what Spark makes of that: with Arrow, and without."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arrow", [True, False])
+def test_spark_makes_of_a_value_that_does_not_fit_its_type_what_the_page_says(session: Any, arrow: bool) -> None:
+    def made(kind: str, value: Any) -> Any:
+        try:
+            return session.range(1).select(F.udf(lambda _: value, kind)("id")).collect()[0][0]
+        except PySparkException:
+            return "refused"
+
+    with settings(session, {"spark.sql.execution.pythonUDF.arrow.enabled": str(arrow).lower()}):
+        assert [made(kind, value) for kind, value, *_ in VALUES] == [each[2 if arrow else 3] for each in VALUES]
+        text = made("string", b"abc")
+        assert text == "b'abc'" if arrow else re.fullmatch(r"\[B@[0-9a-f]+", text)
+
+
+ON_TIMES: dict[str, Callable[[Any], Any]] = {
+    "pandas_udf": lambda rows: rows.select(F.pandas_udf(lambda times: times, "timestamp")("ts").alias("ts")),
+    "mapInPandas": lambda rows: rows.mapInPandas(lambda frames: frames, "ts timestamp"),
+    "applyInPandas": lambda rows: rows.groupBy("ts").applyInPandas(lambda rows: rows, "ts timestamp"),
+    "mapInArrow": lambda rows: rows.mapInArrow(lambda batches: batches, "ts timestamp"),
+    "udf": lambda rows: rows.select(F.udf(lambda time: time, "timestamp")("ts").alias("ts")),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ON_TIMES)
+def test_functions_of_pandas_move_instants_of_the_hour_that_comes_twice_unless_the_zone_is_utc(
+    session: Any, how: str
+) -> None:
+    twice = {1793511000, 1793514600}  # 01:30 in New York, in summer time and after it
+
+    def kept(zone: str) -> bool:
+        with settings(session, {"spark.sql.session.timeZone": zone}):
+            rows = session.createDataFrame([(each,) for each in twice], "s long").select(
+                F.timestamp_seconds("s").alias("ts")
+            )
+            return {row.s for row in ON_TIMES[how](rows).select(F.unix_seconds("ts").alias("s")).collect()} == twice
+
+    assert (kept("UTC"), kept("America/New_York")) == (True, "andas" not in how)

@@ -233,6 +233,7 @@ def test_the_engine_that_is_chosen_is_one_that_can_parse_and_the_log_tells_it(
     [
         ({"mode": "lenient"}, "mode must be one of 'permissive', 'strict'"),
         ({"engine": "duckdb"}, "engine must be one of"),
+        ({"engine": "arrow", "schema": "m map<string,int>"}, "engine must be 'spark' or 'auto'; the schema has a map"),
         ({"value": "body"}, "'body' is missing among the columns of the batch"),
         ({"value": "offset"}, "value must be the name of a binary or string column; this one is bigint"),
         ({"columns": ["offset", "value"], "corrupt": "value"}, "'value' must not be among the columns of what is kept"),
@@ -241,24 +242,26 @@ def test_the_engine_that_is_chosen_is_one_that_can_parse_and_the_log_tells_it(
         ({"schema": {"type": "object"}}, r"\$ is an object without `properties`"),
         ({"schema": "map<string,string>"}, "schema must be names and types of columns, like 'id bigint"),
         ({"schema": "string"}, "schema must be names and types of columns"),
-        ({"schema": ' {"type": "object"}'}, r"schema must be DDL, like 'id bigint'; json\.loads\(\) makes a dict"),
-        ({"schema": "id varchar (2)"}, "schema must be of columns without char and varchar"),
-        ({"schema": StructType().add("l", ArrayType(VarcharType(2)))}, "without char and varchar.*: string takes"),
+        ({"schema": ' {"type": "object"}'}, r"must be DDL, like 'id bigint', or the dict that json\.loads\(\) makes"),
+        ({"schema": "id varchar (2)"}, "schema must be a schema without char and varchar"),
+        ({"schema": StructType().add("l", ArrayType(VarcharType(2)))}, "without char and varchar; .* string takes"),
         (
             {"schema": "id int, a int, ID int"},
-            r"schema=\['id', 'ID'\]\): schema must be of columns with different names",
+            r"schema=\['id', 'ID'\]\): schema must be a schema of columns with different names",
         ),
-        ({"schema": StructType().add("${x}", LongType())}, r"schema must be of columns without \$\{ in their names"),
+        ({"schema": StructType().add("${x}", LongType())}, r"must be a schema of columns without \$\{ in their names"),
         ({"columns": "offset"}, r"columns must be a list of columns, like columns=\['offset'\]"),
         ({"columns": ["offset", "Offset"]}, "columns must be a list of columns with different names"),
-        ({"corrupt": "Error"}, "corrupt must be no name of another column of the corrupt records: error"),
-        ({"corrupt": "topic", "columns": ["offset"]}, "corrupt must be no name of .*: error, topic, partition"),
+        ({"corrupt": "Error"}, "corrupt must be a name that no other column .*; they have error"),
+        ({"corrupt": "topic", "columns": ["offset"]}, "must be a name that no .*; they have error, topic, partition"),
     ],
 )
 def test_what_cannot_be_parsed_is_refused_before_spark_runs(session: Any, given: dict[str, Any], why: str) -> None:
     with pytest.raises(Refused, match=why) as refused:
         parse_json(batch_of(session, []), **{"schema": SCHEMA, **given})
     assert refused.value.code in (codes.OPERATOR_ARGUMENT, codes.OPERATOR_COLUMNS)
+    if named := re.match(r"parse_json\((\w+)=.*: \1 must be (.*?)[;.] ", refused.value.what):
+        assert refused.value.remedy == f"Set {named[1]} of parse_json() to {named[2]}. Then clear the failed task."
 
 
 def test_names_that_look_like_what_is_refused_are_names(other_session: Any) -> None:

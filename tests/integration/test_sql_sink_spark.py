@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
+import re
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from airflow_epochs.model import StagedClaim, VoteKind
 from airflow_epochs.spark.driver.plans import TransformFile
@@ -103,6 +106,29 @@ def test_a_column_without_a_type_is_a_vote_against(world: SqlWorld, session: Any
     vote = sink.vote(attempt, claim, world.env)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "'s' is void in the rows" in (vote.reason or "")
+
+
+VARIANT = "named_struct('at', timestamp'2026-01-01 00:00:00.000001Z', 'doc', parse_json('{\"a\": [1, null]}'))"
+
+
+def test_a_variant_in_a_struct_is_a_vote_against_until_text_is_made_of_it_as_the_remedy_says(
+    postgres: Postgres, tmp_path: Path, session: Any
+) -> None:
+    for db, kind in ((new_postgres(postgres), "json"), (new_sqlite(tmp_path), "TEXT")):
+        world = SqlWorld(db, tmp_path)
+        world.db.run(f"CREATE TABLE docs (v {kind})")
+        sink, attempt = world.sink("docs"), attempt_of(transaction(1))
+        plan, frame = sink.plan_stage(attempt, uuid.uuid4().hex, world.env), session.sql(f"SELECT {VARIANT} AS v")
+        against = sink.vote(attempt, staged(world, session, plan, frame), world.env)
+        assert against.vote is VoteKind.VOTE_ABORT and "'v.doc' is a variant" in (against.reason or "")
+        made = re.search(r"F\.to_json\('v', (\{.*\})\)", against.reason or "")
+        assert made
+        text, plan = F.to_json("v", ast.literal_eval(made[1])), sink.plan_stage(attempt, uuid.uuid4().hex, world.env)
+        vote = sink.vote(attempt, staged(world, session, plan, frame.select(text.alias("v"))), world.env)
+        assert vote.staged is not None, vote.reason
+        sink.commit(attempt, vote.staged, world.env)
+        told = '{"at":"2026-01-01T00:00:00.000001Z","doc":{"a":[1,null]}}'
+        assert world.db.run("SELECT CAST(v AS text) FROM docs") == [(told,)]
 
 
 POISON = {

@@ -66,13 +66,16 @@ class World:
         given = {"time": "ts", "gap": 10 * S, **counted(), **given}
         return sessionize(rows or self.rows(), state or self.state(SESSIONS), epoch, **given)
 
-    def join(self, right: Any = None, **given: Any) -> Any:
-        renamed = {name: f"r{name}" for name in EVENT if name != "k"}
-        right = self.rows().withColumnsRenamed(renamed) if right is None else right
+    def right(self) -> Any:
+        return self.rows().withColumnsRenamed({name: f"r{name}" for name in EVENT if name != "k"})
+
+    def join(self, right: Any = None, left: Any = None, **given: Any) -> Any:
+        left, right = self.rows() if left is None else left, self.right() if right is None else right
         expires = F.lit(None).cast("timestamp").alias("expires")
-        left_state, right_state = (frame.select("*", expires).where(F.lit(False)) for frame in (self.rows(), right))
-        given = {"on": ["k"], "left_time": "ts", "right_time": "rts", "within": 10 * S, **given}
-        return interval_join(self.rows(), right, left_state, right_state, BEGIN, **given)
+        left_state, right_state = (frame.select("*", expires).where(F.lit(False)) for frame in (left, right))
+        usual = {"on": ["k"], "left_time": "ts", "right_time": "rts", "within": 10 * S}
+        usual |= {"left_state": left_state, "right_state": right_state}
+        return interval_join(left, right, epoch=BEGIN, **{**usual, **given})
 
     def stateful(self, rows: Any = None, state: Any = None, epoch: Epoch = BEGIN, **given: Any) -> Result:
         given = {"keys": ["k"], "func": counting(), "out": "k string, n long", **given}
@@ -249,6 +252,13 @@ def test_a_column_may_stand_twice_in_the_order_or_be_a_key(world: World) -> None
     orders = {"twice": ["p", "p"], "time": ["ts", "p"], "key": ["k", "p", "ts"]}
     passed = collected(**{name: world.dedupe(rows, order=order).out for name, order in orders.items()})
     assert {name: [row["o"] for row in found] for name, found in passed.items()} == {name: [3] for name in orders}
+
+
+def test_no_chance_chooses_between_rows_whose_texts_differ_only_where_their_collation_does_not(world: World) -> None:
+    rows = world.rows(row(5)).withColumn("t", F.explode(F.array(F.lit("b"), F.lit("B"))))
+    for order in ("t", F.desc("t")):
+        sorted_rows = rows.orderBy(order).withColumn("t", F.collate("t", "UTF8_LCASE"))
+        assert [passed.t for passed in world.dedupe(sorted_rows).out.collect()] == ["B"]
 
 
 def test_no_chance_chooses_between_rows_that_differ_only_by_the_sign_of_zero(world: World) -> None:
@@ -602,6 +612,73 @@ REFUSED: dict[str, tuple[Call, str]] = {
         r"column 'm' of the rows is of type map[\s\S]*F\.to_json\('m', \{.*'timestampFormat': .*ss\.SSSSSSXXX",
     ),
 }
+
+
+def collated(frame: Any, name: str = "k", collation: str = "UTF8_LCASE") -> Any:
+    return frame.withColumn(name, F.collate(name, collation))
+
+
+def in_an_array(frame: Any) -> Any:
+    return frame.withColumn("k", F.array("k"))
+
+
+LEFT = {**EVENT, "expires": "timestamp"}
+ARRAYS = {**OPEN, "k": "array<string>"}
+COLLATED: dict[str, tuple[Call, str]] = {
+    "windowed": (lambda w: w.windowed(collated(w.rows())), "windowed: key 'k' of the rows is of type string collate"),
+    "a state of windows": (lambda w: w.windowed(state=collated(w.state(OPEN))), "windowed: key 'k' of the state"),
+    "dedupe": (lambda w: w.dedupe(collated(w.rows(), collation="UNICODE")), "dedupe: .*string collate UNICODE"),
+    "sessionize": (lambda w: w.sessionize(collated(w.rows())), "sessionize: "),
+    "stateful": (lambda w: w.stateful(collated(w.rows())), "stateful: "),
+    "right of a join": (lambda w: w.join(collated(w.right())), "interval_join: key 'k' of right"),
+    "left of a join": (lambda w: w.join(left=collated(w.rows())), "interval_join: key 'k' of left"),
+    "state of a join": (
+        lambda w: w.join(left_state=collated(w.state(LEFT))),
+        "interval_join: key 'k' of the left state",
+    ),
+    "blanks at the end": (lambda w: w.windowed(collated(w.rows(), collation="UTF8_BINARY_RTRIM")), "BINARY_RTRIM"),
+    "an array": (
+        lambda w: w.windowed(in_an_array(collated(w.rows())), w.state(ARRAYS)),
+        r"array<string collate UTF8_LCASE>.*[\s\S]*F\.col\('k'\)\.cast\('array<string>'\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", COLLATED)
+def test_a_key_with_a_collation_is_refused_by_every_operator_with_the_column_and_what_to_do(
+    world: World, place: str
+) -> None:
+    call, said = COLLATED[place]
+    with pytest.raises(Refused, match=said) as refused:
+        call(world)
+    assert refused.value.code is codes.OPERATOR_COLUMNS
+    assert "Nothing was written." in refused.value.what
+    assert refused.value.remedy.endswith("Then clear the failed task.")
+
+
+def test_a_key_is_made_of_a_text_with_a_collation_as_the_refusal_says(world: World) -> None:
+    rows = collated(world.rows(row(1, "Home"), row(2, "home")))
+    with pytest.raises(Refused) as refused:
+        world.windowed(rows)
+    assert "F.col('k').cast('string')" in refused.value.remedy and "F.lower() of that" in refused.value.remedy
+    plain = F.col("k").cast("string")
+    two, one = (world.windowed(rows.withColumn("k", key)).changes.collect() for key in (plain, F.lower(plain)))
+    assert (sorted((w.k, w.n) for w in two), [(w.k, w.n) for w in one]) == ([("Home", 1), ("home", 1)], [("home", 2)])
+    nested = in_an_array(rows).withColumn("k", F.col("k").cast("array<string>"))
+    assert [(w.k, w.n) for w in world.windowed(nested.where("o = 0"), world.state(ARRAYS)).changes.collect()]
+
+
+def test_a_column_with_a_collation_that_is_no_key_is_kept_by_every_operator(world: World) -> None:
+    rows = world.rows(row(1), row(2)).withColumn("t", F.collate(F.lit("Ab"), "UTF8_LCASE"))
+    agg, merge = [F.any_value("t").alias("t")], [F.any_value("t").alias("t")]
+    kept: dict[str, Any] = {"agg": agg, "merge": merge}
+    for made in (
+        world.windowed(rows, world.state({k: v for k, v in OPEN.items() if k != "n"} | {"t": "string"}), **kept),
+        world.sessionize(rows, world.state({k: v for k, v in SESSIONS.items() if k != "n"} | {"t": "string"}), **kept),
+    ):
+        assert [kept.t for kept in made.changes.collect()] == ["Ab"]
+    assert [passed.t for passed in world.dedupe(rows).out.collect()] == ["Ab"]
+    assert [shown.n for shown in world.stateful(rows).out.collect()] == [2]
 
 
 @pytest.mark.parametrize("mistake", REFUSED)

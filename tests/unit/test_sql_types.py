@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.sql.postgres import Postgres
+from airflow_epochs.sinks.sql.sqlite import Sqlite
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, columns_for, sequence_column
 from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type, sqlite_affinity, sqlite_takes, sqlite_type
 
 KINDS: list[Any] = [
@@ -13,6 +18,19 @@ KINDS: list[Any] = [
     *("date", "timestamp", "timestamp_ntz", {"type": "array", "elementType": "long", "containsNull": True}),
 ]
 ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
+DOC = {"type": "struct", "fields": [{"name": "n", "type": "long"}, {"name": "doc", "type": "variant"}]}
+VARIANTS: dict[str, Any] = {
+    "v": "variant",
+    "v.doc": DOC,
+    "v.element": {"type": "array", "elementType": "variant", "containsNull": True},
+    "v.value.element.doc": {
+        "type": "map",
+        "keyType": "string",
+        "valueType": {"type": "array", "elementType": DOC, "containsNull": True},
+        "valueContainsNull": True,
+    },
+}
+"""Its place in column ``v`` -> a type with a variant."""
 
 
 @pytest.mark.parametrize(
@@ -65,8 +83,50 @@ def test_a_column_that_is_created_for_a_type_takes_it(kind: Any) -> None:
     assert sqlite_takes(sqlite_affinity(declared, strict=False), kind)
 
 
-def test_no_column_is_created_for_what_has_no_type_there() -> None:
-    assert [postgres_type(kind) or sqlite_type(kind) for kind in ("void", "variant")] == [None, None]
+@pytest.mark.parametrize("kind", ["void", *VARIANTS.values()], ids=str)
+def test_no_column_is_created_for_what_has_no_type_there(kind: Any) -> None:
+    assert (postgres_type(kind), sqlite_type(kind)) == (None, None)
+
+
+def refused(kind: Any, column: SqlColumn, database: Postgres | Sqlite) -> Refused:
+    """The error about a row with a column ``v`` of this type, for a table with this column."""
+    table = SqlTable(schema="main", name="docs", columns=(column,), unique={}, problem=None)
+    with pytest.raises(Refused) as error:
+        columns_for(table, [{"name": "v", "type": kind}], database.takes, database.type_for)
+    return error.value
+
+
+def column(kind: str, affinity: str = "") -> SqlColumn:
+    return SqlColumn(name="v", kind=kind, required=False, generated=False, affinity=affinity)
+
+
+@pytest.mark.parametrize("place", VARIANTS)
+@pytest.mark.parametrize(
+    ("declared", "database", "then"),
+    [
+        (column("jsonb"), Postgres(), "."),
+        (column("bytea"), Postgres(), ". Correct the transform, or declare in the table: 'v' text."),
+        (column("TEXT", "TEXT"), Sqlite(), "."),
+        (column("JSON", "NUMERIC"), Sqlite(), ". Correct the transform, or declare in the table: 'v' TEXT."),
+    ],
+)
+def test_a_variant_anywhere_in_a_column_does_not_fit_and_the_error_tells_its_place_and_how_to_make_text_of_it(
+    place: str, declared: SqlColumn, database: Postgres | Sqlite, then: str
+) -> None:
+    error = refused(VARIANTS[place], declared, database)
+    assert error.code is codes.SQL_ROWS_UNFIT
+    assert error.what == f"The rows do not fit table 'docs': {place!r} is a variant, which the sink cannot write."
+    made = "Make text of column 'v' in the transform, by F.to_json('v')"
+    assert error.remedy == f"{made}{then} Then clear the stage task."
+
+
+def test_the_error_says_of_a_column_that_sqlite_has_without_a_type_that_it_has_none() -> None:
+    error = refused("void", column("", "BLOB"), Sqlite())
+    assert "column 'v' is void in the rows and without a type in the table." in error.what
+    table = SqlTable(schema="main", name="docs", columns=(column("", "BLOB"),), unique={}, problem=None)
+    fields = [{"name": "v", "type": "double"}]
+    with pytest.raises(Refused, match="'v', which is double in the rows and without a type in table 'docs'"):
+        sequence_column(table, "v", fields, Sqlite().sorts)
 
 
 @pytest.mark.parametrize(

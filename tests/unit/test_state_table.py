@@ -337,6 +337,41 @@ def test_a_state_does_not_begin_in_a_table_whose_files_have_other_columns(tmp_pa
         pin_of(tmp_path / "new", properties=MAPPED)
 
 
+@pytest.mark.parametrize("sign", " ,;{}()\n\t=")
+def test_a_state_is_refused_before_spark_if_only_tables_with_column_mapping_can_have_the_name_of_a_column(
+    tmp_path: Path, sign: str
+) -> None:
+    schema = f"`the{sign}page` string, `the_page` string, n bigint"
+    with pytest.raises(Refused, match="EPOCHS-STATE-SCHEMA: The state 'open' cannot have the column") as refused:
+        pin_of(tmp_path, schema=schema, keys=["the_page"], expires=None)
+    assert f"cannot have the column {f'the{sign}page'!r}" in refused.value.what
+    assert f".withColumnRenamed({f'the{sign}page'!r}, 'the_page')" in refused.value.remedy
+    DeltaTable.create(tmp_path / "table", schema=pa.schema([("the_page", pa.string())]))
+    with pytest.raises(Refused, match="cannot have the column"):
+        pin_of(tmp_path / "table", schema=schema, keys=["the_page"], expires=None)
+
+
+def test_a_state_is_refused_before_spark_for_the_name_of_a_field_inside_of_a_column(tmp_path: Path) -> None:
+    schema = "page string, visits map<string, array<struct<n: int, `the day`: date>>>"
+    with pytest.raises(Refused, match=r"cannot have the field 'visits\.value\.element\.the day'") as refused:
+        pin_of(tmp_path, schema=schema, keys=["page"], expires=None)
+    assert refused.value.remedy.startswith(
+        "Name it 'the_day' in the arguments of the state table, and in the transform. "
+    )
+    with pytest.raises(Refused) as refused:
+        pin_of(tmp_path, schema=schema, keys=["page"], expires=None, initial="/lake/old")
+    assert "and in the transform, and in the table that `initial` names." in refused.value.remedy
+    renamed = schema.replace("`the day`", "the_day")
+    assert pin_of(tmp_path, schema=renamed, keys=["page"], expires=None).version is None
+
+
+def test_a_state_with_a_name_that_delta_does_not_take_is_read_as_its_record_says(tmp_path: Path) -> None:
+    state = StateTable("open", str(tmp_path), schema="`the page` string", keys=["the page"])
+    recorded = from_spec(state.spec())
+    assert isinstance(recorded, StateTable)
+    assert recorded.plan_read(StatePin(version=None), (), Environment())["schema"] == state.schema
+
+
 def test_a_state_begins_in_a_table_whose_files_have_the_same_columns_in_spite_of_a_mapping(tmp_path: Path) -> None:
     assert pin_of(mapped_table(tmp_path / "a", "page", "day")).version is None
     DeltaTable.create(tmp_path / "b", schema=pa.schema([("page", pa.string())]))

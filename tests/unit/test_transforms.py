@@ -16,7 +16,8 @@ from pyspark import cloudpickle
 
 from airflow_epochs import codes, transforms
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms import json_records, keyed, returned
+from airflow_epochs.transforms import json_records, keyed, registry_frames, returned
+from airflow_epochs.transforms.checks import Checks
 from tests.unit.test_exports import HEAVY, loaded_by
 
 FOLDER = Path(transforms.__file__).parent
@@ -90,6 +91,20 @@ def test_where_the_transform_runs_without_pyarrow_the_error_of_its_engine_names_
         json_records._is_for_arrow("arrow", batch, batch)
     assert (refused.value.code, "import of pyarrow halted" in refused.value.what) == (codes.SPARK_INCOMPLETE, True)
     assert "pip install pyarrow." in refused.value.remedy
+
+
+def test_the_remedy_for_an_argument_says_what_to_set_it_to_and_leaves_to_the_cause_what_is_wrong_with_it() -> None:
+    error = Checks("parse_json").argument("engine", "arrow", "'spark' or 'auto'", "the schema has a map")
+    wanted = "'spark' or 'auto'"
+    cause = f"parse_json(engine='arrow'): engine must be {wanted}; the schema has a map. Nothing was written."
+    remedy = f"Set engine of parse_json() to {wanted}. Then clear the failed task."
+    assert (error.what, error.remedy) == (cause, remedy)
+
+
+def test_of_schemas_and_a_registry_a_parser_takes_one_and_the_remedy_says_so() -> None:
+    with pytest.raises(Refused, match="schemas must be given if registry is not, and left out if it is") as refused:
+        registry_frames.written(Checks("parse_avro"), None, None, "AVRO")
+    assert refused.value.remedy == "Give parse_avro() schemas or registry, and not both. Then clear the failed task."
 
 
 def checks(**kinds: Any) -> returned.Checks:

@@ -97,7 +97,7 @@ def _reader(told: str | Mapping[str, Any]) -> Resolved:
         reader = avro_schemas.resolved(dict(told) if isinstance(told, Mapping) else told)
         avro_schemas.require_columns(reader)
     except SchemaFlaw as flaw:
-        raise _CHECKS.argument("reader_schema", told, f"a schema that Spark can read; this one {flaw}") from None
+        raise _CHECKS.argument("reader_schema", told, "a schema that Spark can read", f"this one {flaw}") from None
     return reader
 
 

@@ -5,6 +5,7 @@ The error says which operator, which argument or column, and what to write inste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _THEN = "Then clear the failed task."
 _ANEW = "which needs another table if it has rows (docs/state.md, 'Keep the rows of a state')"
+_COLLATION = re.compile(r" collate (?!UTF8_BINARY\b)\w+")
+"""Behind a text's type: how Spark compares it. ``UTF8_BINARY`` is the same as none."""
 _LONGEST = timedelta(days=2_556_750)
 """7000 years: what is later than that by as much would be after the year 9999, which most readers do not know."""
 
@@ -49,12 +52,23 @@ class Checks:
             raise self.argument(argument, given, f"a timedelta of at most 7000 years, timedelta(days={_LONGEST.days})")
         return micros(given)
 
-    def argument(self, argument: str, given: object, wanted: str) -> Refused:
-        """The error about an argument."""
+    def argument(
+        self, argument: str, given: object, wanted: str, why: str | None = None, remedy: str | None = None
+    ) -> Refused:
+        """The error about an argument.
+
+        Args:
+            argument: Its name.
+            given: Its value.
+            wanted: What it must be.
+            why: What is wrong with this one, a clause, if that is not plain.
+            remedy: What to do, if it is not to set the argument to what it must be.
+        """
+        flaw = f"; {why}" if why else ""
         return Refused(
-            f"{self.operator}({argument}={given!r}): {argument} must be {wanted}. Nothing was written.",
+            f"{self.operator}({argument}={given!r}): {argument} must be {wanted}{flaw}. Nothing was written.",
             code=codes.OPERATOR_ARGUMENT,
-            remedy=f"Give {self.operator}() {wanted} as {argument}. {_THEN}",
+            remedy=f"{remedy or f'Set {argument} of {self.operator}() to {wanted}'}. {_THEN}",
         )
 
     def has(
@@ -72,6 +86,27 @@ class Checks:
                 code=codes.OPERATOR_COLUMNS,
                 remedy=f"{remedy.format(what)}. {_THEN}",
             )
+
+    def has_keys(self, what: str, frame: DataFrame, keys: Iterable[str]) -> None:
+        """Refuse a DataFrame without one of the keys, or with one whose texts are compared by a collation.
+
+        The state has texts without one: what is equal in the rows of an epoch would be two keys of the state.
+        """
+        self.has(what, frame, keys)
+        for name in keys:
+            kind = frame.schema[name].dataType.simpleString()
+            if _COLLATION.search(kind):
+                raise self._collated(what, name, kind)
+
+    def _collated(self, what: str, name: str, kind: str) -> Refused:
+        plain = _COLLATION.sub("", kind)
+        alike = ", or F.lower() of that if upper and lower case are the same" if plain == "string" else ""
+        return Refused(
+            f"{self.operator}: key {name!r} of {what} is of type {kind}. A state compares texts byte by byte: where an "
+            "epoch ends would decide which keys are equal. Nothing was written.",
+            code=codes.OPERATOR_COLUMNS,
+            remedy=f"Take the collation off the key, by F.col({name!r}).cast({plain!r}){alike}. {_THEN}",
+        )
 
     def has_not(
         self,

@@ -109,7 +109,7 @@ def parse_debezium(
     kept = kept_of(_CHECKS, batch, columns, [*table.fieldNames(), *_MADE], "the changes have it, too")
     names, more = kept.columns, origin_beside(_CHECKS, batch, kept, corrupt)
     if taken := {name.lower() for name in table.fieldNames()} & {*_MADE}:
-        raise _CHECKS.argument("schema", sorted(taken), f"of columns with other names than {', '.join(_MADE)}")
+        raise _CHECKS.argument("schema", sorted(taken), f"a schema of columns with other names than {', '.join(_MADE)}")
     event = _event(table, columns_of(batch, source))
     parsed = parse_json(
         batch.where(F.col(quoted(value)).isNotNull()),

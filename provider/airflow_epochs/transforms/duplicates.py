@@ -72,19 +72,19 @@ def dedupe(
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], order: Sequence[str]) -> None:
     _CHECKS.is_time("the rows", rows, time)
-    _CHECKS.has("the rows", rows, [*keys, *order])
+    _CHECKS.has("the rows", rows, order)
+    _CHECKS.has_keys("the rows", rows, keys)
     _CHECKS.has_not("the rows", rows, [_UNTIL, _TIMES, _ROW, _TEXTS])
-    _CHECKS.has("the state", state, keys)
+    _CHECKS.has_keys("the state", state, keys)
     _CHECKS.is_time("the state", state, EXPIRES)
     for field in rows.schema.fields:
         kind = field.dataType.simpleString()
-        options = f", {exact_json.OPTIONS}" if "timestamp" in kind else ""
         if "map<" in kind or "variant" in kind:
             raise Refused(
                 f"dedupe: column {field.name!r} of the rows is of type {kind}, which has no order: between "
                 "equal times, chance would choose a row. Nothing was written.",
                 code=codes.OPERATOR_COLUMNS,
-                remedy=f"Make text of the column, by F.to_json({field.name!r}{options}), or drop it. Then clear the "
+                remedy=f"Make text of the column, by {exact_json.call(field.name, kind)}, or drop it. Then clear the "
                 "failed task.",
             )
 
@@ -148,12 +148,12 @@ def _one_each(rows: DataFrame, passing: DataFrame, keys: list[str], time: str, o
 
 
 def _texts(rows: DataFrame) -> Column:
-    """What tells rows apart that Spark compares as equal: -0.0 and 0.0 are two texts."""
+    """What tells rows apart that Spark compares as equal: -0.0 and 0.0 are two texts, as are two equal by collation."""
     from pyspark.sql import functions as F
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    floating = [name for name, kind in kinds.items() if "float" in kind or "double" in kind]
-    return F.array(*(F.col(quoted(name)).cast("string") for name in floating)).alias(_TEXTS)
+    alike = [name for name, kind in kinds.items() if any(word in kind for word in ("float", "double", "collate"))]
+    return F.array(*(F.col(quoted(name)).cast("string") for name in alike)).alias(_TEXTS)
 
 
 def _expiring(passing: DataFrame, keys: list[str], length: int) -> DataFrame:

@@ -23,6 +23,11 @@ OPTIONS = {
 """Options of ``to_json``, and of ``to_csv``."""
 
 
+def call(name: str, kind: str) -> str:
+    """What makes JSON of a column, as a remedy says it. ``kind``: its type in SQL."""
+    return f"F.to_json({name!r}{f', {OPTIONS}' if 'timestamp' in kind else ''})"
+
+
 def in_sql(value: str) -> str:
     """The JSON of a struct, an array or a map, all in SQL. Its maps must have keys that JSON can have."""
     options = ", ".join(f"'{word}'" for pair in OPTIONS.items() for word in (part.replace("'", "\\'") for part in pair))

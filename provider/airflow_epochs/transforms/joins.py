@@ -77,8 +77,8 @@ def _bounds(within: timedelta | tuple[timedelta, timedelta]) -> tuple[int, int]:
 def _check(left: DataFrame, right: DataFrame, apart: _Apart) -> None:
     _CHECKS.is_time("left", left, apart.left_time)
     _CHECKS.is_time("right", right, apart.right_time)
-    _CHECKS.has("left", left, apart.on)
-    _CHECKS.has("right", right, apart.on)
+    _CHECKS.has_keys("left", left, apart.on)
+    _CHECKS.has_keys("right", right, apart.on)
     _CHECKS.has_not("left", left, [EXPIRES])
     _CHECKS.has_not("right", right.drop(*apart.on), [EXPIRES])
     _CHECKS.has_not("right", right.drop(*apart.on), left.columns, "left has one of this name")
@@ -97,6 +97,7 @@ class _Side:
         time: str,
         keep: int,
     ) -> None:
+        _CHECKS.has_keys(f"the {name} state", state, keys)
         _CHECKS.is_time(f"the {name} state", state, EXPIRES)
         self._state, self._marks, self._time, self._keep, self._keys = state, marks, time, keep, keys
         self.counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])

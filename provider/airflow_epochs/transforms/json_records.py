@@ -27,7 +27,7 @@ _OWN = (_DECODED, _RECORD, _ROW, _CORRUPT, _ERROR)
 _POLICY = "spark.sql.legacy.timeParserPolicy"
 _IN_QUOTES = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _CHAR = re.compile(r"\b(var)?char\s*\(", re.I)
-_NO_CHAR = "of columns without char and varchar, which from_json does not have: string takes the same texts"
+_NO_CHAR = "a schema without char and varchar", "from_json does not have them, and string takes the same texts"
 _COLLECTION = re.compile(r"(map|array)\s*<", re.I)
 _OF_VALUE = re.compile(r"\s*(struct\s*<\s*)?`?value\b", re.I)
 _DEFAULT = "EXISTS_DEFAULT"
@@ -93,7 +93,7 @@ def _check(batch: DataFrame, mode: str, value: str, engine: str) -> None:
             raise _CHECKS.argument(argument, given, f"one of {', '.join(map(repr, known))}")
     _CHECKS.has("the batch", batch, [value])
     if (kind := batch.schema[value].dataType.simpleString()) not in ("binary", "string"):
-        raise _CHECKS.argument("value", value, f"the name of a binary or string column; this one is {kind}")
+        raise _CHECKS.argument("value", value, "the name of a binary or string column", f"this one is {kind}")
 
 
 def columns_of(batch: DataFrame, schema: str | StructType | Mapping[str, Any]) -> StructType:
@@ -118,9 +118,10 @@ def _of_ddl(batch: DataFrame, ddl: str) -> StructType:
     """Refuses what Spark would take for something else, or refuse with a traceback."""
     told = _IN_QUOTES.sub("``", ddl).strip()
     if told.startswith("{"):
-        raise _CHECKS.argument("schema", ddl, "DDL, like 'id bigint'; json.loads() makes a dict of a JSON Schema")
+        dictionary = "the dict that json.loads() makes of a JSON Schema"
+        raise _CHECKS.argument("schema", ddl, f"DDL, like 'id bigint', or {dictionary}")
     if _CHAR.search(told):
-        raise _CHECKS.argument("schema", ddl, _NO_CHAR)
+        raise _CHECKS.argument("schema", ddl, *_NO_CHAR)
     found = None if _COLLECTION.match(told) else batch.sparkSession.createDataFrame([], ddl).schema
     if found is None or (found.fieldNames() == ["value"] and not _OF_VALUE.match(ddl)):  # Spark's name for a plain type
         raise _CHECKS.argument("schema", ddl, "names and types of columns, like 'id bigint, at timestamp'")
@@ -132,11 +133,11 @@ def _check_columns(batch: DataFrame, schema: StructType) -> None:
 
     names = schema.fieldNames()
     if any(isinstance(kind, CharType | VarcharType) for kind in _types(schema)):
-        raise _CHECKS.argument("schema", schema.simpleString(), _NO_CHAR)
+        raise _CHECKS.argument("schema", schema.simpleString(), *_NO_CHAR)
     if more := twice(batch, names):
-        raise _CHECKS.argument("schema", more, "of columns with different names, in upper or lower case")
+        raise _CHECKS.argument("schema", more, "a schema of columns with different names, in upper or lower case")
     if variables := [name for name in names if "${" in name]:  # in SQL, Spark puts a setting in its place
-        raise _CHECKS.argument("schema", variables, "of columns without ${ in their names")
+        raise _CHECKS.argument("schema", variables, "a schema of columns without ${ in their names")
 
 
 # -- the engines -------------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def _is_for_arrow(engine: str, carried: DataFrame, wanted: StructType) -> bool:
     if engine == "arrow":
         worker_functions.require("parse_json", _LIBRARIES)
         if obstacle:
-            raise _CHECKS.argument("engine", "arrow", f"'spark' here: {obstacle}")
+            raise _CHECKS.argument("engine", "arrow", "'spark' or 'auto'", obstacle)
     elif engine == "auto":
         obstacle = obstacle or worker_functions.missing(carried.sparkSession, _LIBRARIES)
     chosen = "arrow" if engine != "spark" and not obstacle else "spark"

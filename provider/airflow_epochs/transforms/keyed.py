@@ -93,9 +93,10 @@ def stateful(
 
 
 def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[str], order: Iterable[str]) -> None:
-    _CHECKS.has("the rows", rows, [*keys, *order])
+    _CHECKS.has("the rows", rows, order)
+    _CHECKS.has_keys("the rows", rows, keys)
     _CHECKS.is_time("the rows", rows, *times)
-    _CHECKS.has("the state", state, keys)
+    _CHECKS.has_keys("the state", state, keys)
     if TIMER in state.columns:
         _CHECKS.is_time("the state", state, TIMER)
     if (zone := rows.sparkSession.conf.get(_ZONE) or "").upper() not in _UTC:

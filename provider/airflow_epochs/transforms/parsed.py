@@ -70,8 +70,8 @@ def origin_beside(checks: Checks, batch: DataFrame, kept: DataFrame, corrupt: st
     names = {name.lower() for name in kept.columns}
     more = [name for name in ORIGIN if name in batch.columns and name not in names]
     if corrupt.lower() in (ERROR, *more):
-        others = ", ".join([ERROR, *more])
-        raise checks.argument("corrupt", corrupt, f"no name of another column of the corrupt records: {others}")
+        wanted, others = "a name that no other column of the corrupt records has", ", ".join([ERROR, *more])
+        raise checks.argument("corrupt", corrupt, wanted, f"they have {others}")
     return more
 
 

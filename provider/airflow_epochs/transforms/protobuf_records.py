@@ -89,21 +89,21 @@ def _reader(message: str, descriptor: bytes | str | Path) -> tuple[Descriptor, t
     try:
         files = protobuf_schemas.files_of(told)
     except SchemaFlaw as flaw:
-        raise _CHECKS.argument("descriptor", _short(descriptor), f"a whole set of files; this one {flaw}") from None
+        raise _CHECKS.argument("descriptor", _short(descriptor), "a whole set of files", f"this one {flaw}") from None
     try:
         reader = files.message(message)
         return reader, protobuf_schemas.columns_of(reader)
     except SchemaFlaw as flaw:
-        wanted = f"the full name of a message that Spark can read; the descriptor {flaw}"
-        raise _CHECKS.argument("message", message, wanted) from None
+        wanted = "the full name of a message that Spark can read"
+        raise _CHECKS.argument("message", message, wanted, f"the descriptor {flaw}") from None
 
 
 def _read(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, TypeError) as error:
-        wanted = f"bytes, or the path of a file that can be read where the transform runs ({error})"
-        raise _CHECKS.argument("descriptor", path, wanted) from None
+        wanted = "bytes, or the path of a file that can be read where the transform runs"
+        raise _CHECKS.argument("descriptor", path, wanted, str(error)) from None
 
 
 def _short(descriptor: bytes | str | Path) -> object:

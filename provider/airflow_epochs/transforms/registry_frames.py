@@ -42,7 +42,8 @@ def written(
     if registry is not None and schemas is None:
         return registries.schemas_of(registry, kind, checks.operator)
     if schemas is None or registry is not None:
-        raise checks.argument("schemas", schemas, "given if `registry` is not, and left out if it is")
+        wanted, remedy = "given if registry is not, and left out if it is", "schemas or registry, and not both"
+        raise checks.argument("schemas", schemas, wanted, remedy=f"Give {checks.operator}() {remedy}")
     wrong = [key for key in schemas if not isinstance(key, int) or not 0 <= key <= _ID_MAX]
     if wrong or not schemas:
         given = wrong or dict(schemas)
@@ -54,4 +55,4 @@ def require_binary(checks: Checks, batch: DataFrame, value: str) -> None:
     """Refuse a column that cannot have such records."""
     checks.has("the batch", batch, [value])
     if (kind := batch.schema[value].dataType.simpleString()) != "binary":
-        raise checks.argument("value", value, f"the name of a binary column; this one is {kind}")
+        raise checks.argument("value", value, "the name of a binary column", f"this one is {kind}")

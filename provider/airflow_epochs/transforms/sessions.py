@@ -72,9 +72,9 @@ def sessionize(
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str]) -> None:
     _CHECKS.is_time("the rows", rows, time)
-    _CHECKS.has("the rows", rows, keys)
+    _CHECKS.has_keys("the rows", rows, keys)
     _CHECKS.has_not("the rows", rows, [START, END, _FRESH, _FIRST, _NUMBER])
-    _CHECKS.has("the state", state, keys)
+    _CHECKS.has_keys("the state", state, keys)
     _CHECKS.is_time("the state", state, START, END)
 
 

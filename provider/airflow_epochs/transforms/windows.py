@@ -89,7 +89,7 @@ class _Hop:
             _CHECKS.duration("lateness", lateness, zero=True),
         )
         if hop.slide > hop.size:  # rows between two windows would vanish
-            raise _CHECKS.argument("slide", slide, f"at most the size, {size!r}")
+            raise _CHECKS.argument("slide", slide, f"a timedelta of at most the size, {size!r}")
         return hop
 
     def newest_start(self, time: str) -> Column:
@@ -132,9 +132,9 @@ class _Hop:
 
 def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], hop: _Hop) -> None:
     _CHECKS.is_time("the rows", rows, time)
-    _CHECKS.has("the rows", rows, names[:-1])
+    _CHECKS.has_keys("the rows", rows, names[:-1])
     _CHECKS.has_not("the rows", rows, [START, END, EXPIRES, _FRESH, _NEWEST])
-    _CHECKS.has("the state", state, [*names, END])
+    _CHECKS.has_keys("the state", state, names)
     _CHECKS.is_time("the state", state, START, END)
     if EXPIRES in state.columns:
         _CHECKS.is_time("the state", state, EXPIRES)

@@ -12,10 +12,17 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
 from airflow_epochs.sinks.delta import state_anew, state_log
-from airflow_epochs.sinks.delta.state_columns import types_of, without_notes
+from airflow_epochs.sinks.delta.state_columns import columns_of, types_of, without_notes
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
-from airflow_epochs.spark.driver.delta.schema import COLUMN_MAPPING, maps_columns, retyped, told_by_spark
+from airflow_epochs.spark.driver.delta.schema import (
+    COLUMN_MAPPING,
+    maps_columns,
+    places_to_map,
+    retyped,
+    told_by_spark,
+    without_mapping,
+)
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms.changes import DELETED
 
@@ -37,6 +44,8 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     location = at.location()
     target = at.look(location, pipeline)
     _require_plain_files(state, target)
+    if not (target.shape and maps_columns(target.shape.properties)):
+        _require_names(state)
     if target.shape:
         _require_same_types(state, location.name, target.shape.schema)
     if receipt is None:
@@ -73,6 +82,30 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
         remedy=f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
         "have written to the state, their rows were read as NULL: run `airflow epochs adopt-sink PIPELINE "
         f"{state.name} --new-table --why …`, and the state begins anew there. Then clear the failed task.",
+        sink=state.name,
+    )
+
+
+def _require_names(state: StateTable) -> None:
+    """Raise Refused if Delta does not take the name of a column in a table without column mapping.
+
+    Not when the state is made: records have such states, and must be read.
+    """
+    types = types_of(state.schema)
+    fields = [{"name": name, "type": types.get(name)} for name in columns_of(state.schema)]
+    place = next(places_to_map({"fields": fields}), None)
+    if place is None:
+        return
+    told, now = ".".join(place), without_mapping(place[-1])
+    call = f", by .withColumnRenamed({told!r}, {now!r})" if len(place) == 1 else ""
+    initial = ", and in the table that `initial` names" if state.initial else ""
+    raise Refused(
+        f"The state {state.name!r} cannot have the {'field' if place[1:] else 'column'} {told!r}: Delta takes a name "
+        "with a blank, a tab, a line break or one of ,;{}()= only in a table with column mapping, and a state table "
+        "has none.",
+        code=codes.STATE_SCHEMA,
+        remedy=f"Name it {now!r} in the arguments of the state table, and in the transform{call}{initial}. Then clear "
+        "the failed task.",
         sink=state.name,
     )
 

@@ -12,8 +12,10 @@ from typing import Any
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.sql.types import variant_in
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from airflow_epochs.spark.driver.delta.schema import type_name
+from airflow_epochs.transforms import exact_json
 
 _STEM_BYTES = 40
 """Of a table's name, in that of an index: PostgreSQL cuts names to 63 bytes."""
@@ -55,6 +57,11 @@ class SqlColumn:
     parts: tuple[str, ...] = ()
     not_null: bool = False
     affinity: str = ""
+
+    @property
+    def told_kind(self) -> str:
+        """Its type, as a text says it. A column of SQLite may have none."""
+        return self.kind or "without a type"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,22 +202,35 @@ def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_
         raise Refused(
             f"The rows do not fit table {table.name!r}: {'; '.join(found)}.",
             code=codes.SQL_ROWS_UNFIT,
-            remedy=_redeclaring(table, fields, takes, type_for),
+            remedy=_remedy(table, fields, takes, type_for),
         )
     return names
 
 
-def _redeclaring(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_for: TypeFor) -> str | None:
+def _remedy(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_for: TypeFor) -> str | None:
     """The remedy where columns have other types than the rows; None if none has."""
-    types = [
+    there = [given for given in fields if table.column_of(given["name"])]
+    variants = [given for given in there if variant_in(given["name"], given["type"])]
+    texts = [{**given, "type": "string"} if given in variants else given for given in there]
+    steps = [f"Make text of column {name!r} in the transform, by {call}" for name, call in map(_as_text, variants)]
+    if types := _declarations(table, texts, takes, type_for):
+        steps.append(f"Correct the transform, or declare in the table: {', '.join(types)}")
+    return ". ".join([*steps, "Then clear the stage task."]) if steps else None
+
+
+def _as_text(given: JsonDict) -> tuple[str, str]:
+    """A column's name, and the call of Spark that makes text of it."""
+    return given["name"], exact_json.call(given["name"], type_name(given["type"]))
+
+
+def _declarations(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_for: TypeFor) -> list[str]:
+    """The columns that do not take these fields, each with a type that does."""
+    return [
         f"{column.name!r} {kind}"
         for given in fields
         if (column := table.column_of(given["name"])) and not column.generated
         if not takes(column, given["type"]) and (kind := type_for(given["type"]))
     ]
-    if not types:
-        return None
-    return f"Correct the transform, or declare in the table: {', '.join(types)}. Then clear the stage task."
 
 
 def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | None:
@@ -219,8 +239,10 @@ def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | No
         return f"column {name!r} ({kind}) is not in the table"
     if column.generated:
         return f"the database computes column {name!r}, so the rows must not have it"
+    if variant := variant_in(name, given["type"]):
+        return f"{variant!r} is a variant, which the sink cannot write"
     if not takes(column, given["type"]):
-        return f"column {name!r} is {kind} in the rows and {column.kind} in the table"
+        return f"column {name!r} is {kind} in the rows and {column.told_kind} in the table"
     return None
 
 
@@ -251,9 +273,9 @@ def sequence_column(table: SqlTable, sequence: str, fields: Sequence[JsonDict], 
     kind = next(field["type"] for field in fields if table.column_of(field["name"]) is column)
     if not sorts(column, kind):
         raise Refused(
-            f"`sequence_by` of the sink is {sequence!r}, which is {type_name(kind)} in the rows and {column.kind} in "
-            f"table {table.name!r}. The database orders such values in another way than Spark, so the two would not "
-            "agree which row is the newest.",
+            f"`sequence_by` of the sink is {sequence!r}, which is {type_name(kind)} in the rows and "
+            f"{column.told_kind} in table {table.name!r}. The database orders such values in another way than "
+            "Spark, so the two would not agree which row is the newest.",
             code=codes.SQL_ROWS_UNFIT,
             remedy="Give the sink a `sequence_by` with whole numbers or times. For texts, make the column of the table "
             "a text. Then clear the stage task.",

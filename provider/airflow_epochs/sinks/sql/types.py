@@ -67,6 +67,29 @@ def family(kind: Any) -> str:
     return "decimal" if _DECIMAL.fullmatch(name) else name
 
 
+def variant_in(place: str, kind: Any) -> str | None:
+    """The place of the first variant in a value of Delta's ``kind``; None if it has none.
+
+    In the staged files a variant is two binary values, which only Spark understands.
+    """
+    if family(kind) == "variant":
+        return place
+    return next((found for inside, part in _inside(place, kind) if (found := variant_in(inside, part))), None)
+
+
+def _inside(place: str, kind: Any) -> list[tuple[str, Any]]:
+    """The places and the types of what is inside of a value."""
+    match family(kind):
+        case "struct":
+            return [(f"{place}.{field['name']}", field["type"]) for field in kind["fields"]]
+        case "array":
+            return [(f"{place}.element", kind["elementType"])]
+        case "map":
+            return [(f"{place}.key", kind["keyType"]), (f"{place}.value", kind["valueType"])]
+        case _:
+            return []
+
+
 def postgres_takes(column: str, kind: Any, parts: Sequence[str] = ()) -> bool:
     """Whether a column of PostgreSQL's type ``column`` can store Delta's ``kind`` unchanged.
 
@@ -77,6 +100,8 @@ def postgres_takes(column: str, kind: Any, parts: Sequence[str] = ()) -> bool:
         kind: The Delta type.
         parts: The types inside it: an array's elements, a domain's base type, a row type's fields.
     """
+    if variant_in("", kind) is not None:
+        return False
     base = " ".join(re.sub(r"\([^)]*\)", "", column).split())
     if family(kind) == "string":
         within = [part for part in parts if part != column]
@@ -178,6 +203,8 @@ def _numeric_takes(column: str, kind: str) -> bool:
 
 def postgres_type(kind: Any) -> str | None:
     """The column type to create for ``kind``; None if there is none."""
+    if variant_in("", kind) is not None:
+        return None
     if family(kind) == "string":
         return "text"
     if family(kind) == "byte":

@@ -7,7 +7,7 @@ its meaning is worse than an epoch that stops and names the column.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from airflow_epochs.transforms.conditions import quoted
@@ -33,11 +33,25 @@ def maps_columns(properties: Mapping[str, str]) -> bool:
 
 def needs_mapping(kind: Any) -> bool:
     """Whether a type has names, nested or not, that Delta takes only in a table that maps its columns."""
+    return next(places_to_map(kind), None) is not None
+
+
+def places_to_map(kind: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where the fields are whose names Delta takes only in a table that maps its columns: names from the outside in."""
     if not isinstance(kind, dict):
-        return False
-    fields = kind.get("fields", [])
-    parts = [field["type"] for field in fields] + [kind[key] for key in _NESTED if key in kind]
-    return any(_UNMAPPED.search(field["name"]) for field in fields) or any(map(needs_mapping, parts))
+        return
+    for field in kind.get("fields", []):
+        at = (*place, field["name"])
+        if _UNMAPPED.search(field["name"]):
+            yield at
+        yield from places_to_map(field["type"], at)
+    for key in _NESTED:
+        yield from places_to_map(kind.get(key), (*place, key.removesuffix("Type")))
+
+
+def without_mapping(name: str) -> str:
+    """A name like this one that Delta takes in every table."""
+    return _UNMAPPED.sub("_", name)
 
 
 def problems(
