@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_epochs.spark.driver import determinism
+from orders_demo.duck import duck
+from tests.support.delta_world import SparkOn
+from tests.support.spark_world import Topic, settings, stage_job
 
 pytestmark = pytest.mark.jvm
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 CALLS = {
     **{name: f"{name}()" for name in (*determinism.CLOCKS, *determinism.PLACES, *determinism.USERS)},
@@ -106,3 +111,56 @@ def test_what_is_seeded_sorted_or_ordered_by_the_records_places_is_not_named(ses
 
 def test_a_table_sample_is_not_noticed_as_documented(session: Any, rows: Any) -> None:
     assert named(session, sampled="SELECT * FROM varying TABLESAMPLE (50 PERCENT)") == {"sampled": []}
+
+
+ADAPTIVE = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64KB",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1KB",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.shuffle.partitions": "20",
+}
+"""Spark's default way, for small rows: the bytes of the columns in a plan decide how many partitions it has."""
+WIDE = ", ".join(f"sha2(string(id + {each}), 512)" for each in range(3))
+DIVIDED = f"""
+from pyspark.sql import functions as F
+
+def f(batch, epoch):
+    rows = batch.sparkSession.sql("SELECT string(id) AS id, concat({WIDE}) AS wide FROM range(0, 2000, 1, 2)")
+    rows = rows.groupBy("id").agg(F.max("wide").alias("wide"))
+    {{half}}
+    return {{{{"test": rows.where(half).select("id"), "control": rows.where(~half)}}}}
+"""
+
+
+def divided(session: Any, folder: Path, half: str) -> tuple[list[str], list[str]]:
+    """The ids that each of two sinks got, and what the stage job warned of."""
+    app, tables = folder / "app.py", {"test": folder / "test", "control": folder / "control"}
+    app.write_text(DIVIDED.format(half=half))
+    with settings(session, ADAPTIVE):
+        report = SparkOn(session).run(stage_job(Topic("t", "nowhere:1", (1,)), f"{app}:f", tables))
+    with duck() as database:
+        places = [claim["place"] for claim in report["sinks"].values()]
+        ids = [str(row[0]) for p in places for row in database.execute("SELECT id FROM delta_scan(?)", [p]).fetchall()]
+    return ids, [text for text in report["warnings"] if "were moved" in text]
+
+
+def test_two_sinks_divide_rows_behind_a_group_by_as_documented_and_none_is_lost_or_doubled(
+    session: Any, tmp_path: Path
+) -> None:
+    (half,) = [line for line in PAGE.read_text().splitlines() if line.startswith("half = ")]
+    ids, warnings = divided(session, tmp_path, half)
+    assert sorted(ids, key=int) == [str(number) for number in range(2000)]
+    assert warnings == []
+
+
+@pytest.mark.long
+def test_two_sinks_that_divide_rows_behind_a_group_by_by_a_seeded_draw_are_warned_about(
+    session: Any, tmp_path: Path
+) -> None:
+    ids, warnings = divided(session, tmp_path, "half = F.rand(epoch.seed) < 0.5")
+    assert len(set(ids)) < 2000
+    assert [text.split(" draws ")[0] for text in warnings] == [
+        "The plan for sink 'test'",
+        "The plan for sink 'control'",
+    ]
