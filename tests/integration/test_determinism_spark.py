@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs.contracts import Connection
 from airflow_epochs.spark.driver import determinism
+from airflow_epochs.spark.runners import SparkSubmit
 from orders_demo.duck import duck
-from tests.support.delta_world import SparkOn
-from tests.support.spark_world import Topic, settings, stage_job
+from tests.support.delta_world import SparkOn, seen_by_duckdb
+from tests.support.environment import connected
+from tests.support.spark_world import MASTER, Topic, settings, stage_job
 
 pytestmark = pytest.mark.jvm
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -164,3 +167,53 @@ def test_two_sinks_that_divide_rows_behind_a_group_by_by_a_seeded_draw_are_warne
         "The plan for sink 'test'",
         "The plan for sink 'control'",
     ]
+
+
+BESIDE = """
+from pyspark.sql import functions as F
+
+def f(batch, epoch):
+    {read}
+    spark.range(50, 100).write.format("delta").mode("append").save("{table}")  # others write while `stage` runs
+    rows = spark.range(100)
+    return {{"known": rows.join(customers, "id"), "unknown": rows.join(customers, "id", "left_anti")}}
+"""
+
+
+def read_as_documented(how: str, table: Path) -> str:
+    """What the page says, with this table."""
+    _, _, rest = PAGE.read_text().partition("**Tables beside the batch.**")
+    block, text = rest.split("```python\n")[1].split("```")[:2]
+    spark, version, customers = block.splitlines()
+    if how == "one version":
+        lines = [spark, version, customers]
+    else:
+        [call] = [code for code in text.split("`") if code.endswith(".localCheckpoint()")]
+        lines = [spark, f"customers = {call}"]
+    return "\n    ".join(lines).replace("/lake/customers", str(table))
+
+
+@pytest.fixture
+def spark_runner(request: pytest.FixtureRequest) -> Any:
+    """Runs jobs on the Connect server, or by spark-submit."""
+    if request.param == "connect":
+        return SparkOn(request.getfixturevalue("session"))
+    conf = request.getfixturevalue("submit_conf")
+    submit = Connection(conn_id="submit", conn_type="spark", host=MASTER)
+    return SparkSubmit("submit", conf=conf).runner(connected(submit))
+
+
+@pytest.mark.parametrize("how", ["one version", "computed once"])
+@pytest.mark.parametrize("spark_runner", ["connect", pytest.param("submit", marks=pytest.mark.long)], indirect=True)
+def test_a_table_beside_the_batch_is_the_same_for_two_sinks_if_it_is_read_as_documented(
+    session: Any, tmp_path: Path, spark_runner: Any, how: str
+) -> None:
+    app, table, sinks = tmp_path / "app.py", tmp_path / "customers", ("known", "unknown")
+    stored = session.range(50).write
+    stored.format("delta").save(str(table)) if how == "one version" else stored.parquet(str(table))
+    text = BESIDE.format(read=read_as_documented(how, table), table=table)
+    app.write_text(text if how == "one version" else text.replace('.format("delta")', ""))
+    tables = {sink: tmp_path / sink for sink in sinks}
+    report = spark_runner.run(stage_job(Topic("t", "nowhere:1", (1,)), f"{app}:f", tables))
+    found = [seen_by_duckdb(report["sinks"][sink]["place"]) for sink in sinks]
+    assert found == [[*range(50)], [*range(50, 100)]]
