@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
@@ -367,6 +367,29 @@ def test_a_value_that_some_reader_would_not_get_is_no_partition(
     vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, p", f"(1L, {value})"), world)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert told.replace("TABLE", table) in (vote.reason or "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+def test_a_text_that_is_too_long_for_a_folders_name_is_committed_once_the_remedy_was_followed(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    sink = DeltaSink("bronze", table, partition_by=["p"], **how)
+    first, long = attempt_of(transaction(1)), values(session, "id, p", "(2L, repeat('x', 300))")
+    staged = promised(
+        sink.vote(first, stage_with_spark(sink, first, values(session, "id, p", "(1L, 'a')"), world), world)
+    )
+    sink.commit(first, staged, world)
+    attempt = attempt_of(transaction(2), first.txn)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, long, world), world))
+    with pytest.raises(OutcomeUnknown, match="Mkdirs failed to create") as unknown:
+        sink.commit(attempt, staged, world)
+    _, _, statement = unknown.value.remedy.partition("`ALTER ")
+    session.sql(f"ALTER {statement.partition(')`')[0]})").collect()
+    sink.commit(attempt, staged, world)
+    with duck() as database:
+        found = database.execute("SELECT id, length(p) FROM delta_scan(?) ORDER BY id", [table]).fetchall()
+    assert found == [(1, 1), (2, 300)]
 
 
 @pytest.mark.long
