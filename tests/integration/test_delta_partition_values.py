@@ -443,3 +443,22 @@ def test_rows_that_a_join_drops_are_not_judged_and_a_date_is_computed_once(
     Epochs(DeltaSink("bronze", table, partition_by=["p"]), world).run(kept)
     assert shown_by_others(table) == [(1, "a", None, date(2026, 1, 1))]
     assert calls.read_text() == "x"
+
+
+@pytest.mark.long
+def test_a_day_that_was_staged_in_a_zone_of_the_transforms_own_is_committed_once_the_session_has_that_zone(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "id BIGINT, at TIMESTAMP, day DATE GENERATED ALWAYS AS (CAST(at AS DATE))")
+    sink, attempt = DeltaSink("silver", table, mode="upsert", keys=["id"]), attempt_of(transaction(1))
+    rows = values(session, "id, at, day", "(1L, timestamp'2026-07-01 02:00:00Z', date'2026-06-30')")
+    zone = {"spark.sql.session.timeZone": "America/New_York"}
+    with settings(session, zone):
+        staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world))
+    with settings(session, UTC), pytest.raises(Corrupt) as refused:
+        sink.commit(attempt, staged, world)
+    assert refused.value.code is codes.DELTA_COMMIT_REFUSED and "`session_conf` of SparkConnect" in refused.value.remedy
+    with settings(session, zone):
+        sink.commit(attempt, staged, world)
+    with duck() as database:
+        assert database.execute("SELECT id, day FROM delta_scan(?)", [table]).fetchall() == [(1, date(2026, 6, 30))]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_epochs.contracts import Connection
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver import determinism
 from airflow_epochs.spark.runners import SparkSubmit
 from orders_demo.duck import duck
-from tests.support.delta_world import SparkOn, seen_by_duckdb
-from tests.support.environment import connected
+from tests.support.delta_world import SparkOn, attempt_of, seen_by_duckdb, transaction
+from tests.support.environment import Environment, connected
 from tests.support.spark_world import MASTER, Topic, settings, stage_job
 
 pytestmark = pytest.mark.jvm
@@ -217,3 +218,23 @@ def test_a_table_beside_the_batch_is_the_same_for_two_sinks_if_it_is_read_as_doc
     report = spark_runner.run(stage_job(Topic("t", "nowhere:1", (1,)), f"{app}:f", tables))
     found = [seen_by_duckdb(report["sinks"][sink]["place"]) for sink in sinks]
     assert found == [[*range(50)], [*range(50, 100)]]
+
+
+ZONED = """
+def f(batch, epoch):
+    batch.sparkSession.conf.set("spark.sql.session.timeZone", "America/New_York")
+    return batch.sparkSession.range(1)
+"""
+
+
+@pytest.mark.parametrize(("how", "warned"), [({"mode": "upsert", "keys": ["id"]}, 1), ({}, 0)], ids=str)
+def test_a_time_zone_that_the_transform_sets_is_warned_of_where_spark_commits(
+    other_session: Any, tmp_path: Path, how: dict[str, Any], warned: int
+) -> None:
+    app, world = tmp_path / "app.py", Environment(spark=SparkOn(other_session))
+    app.write_text(ZONED)
+    sink = DeltaSink("orders", str(tmp_path / "orders"), **how)
+    sinks = {"orders": sink.plan_stage(attempt_of(transaction(1)), "a" * 32, world)}
+    job = stage_job(Topic("t", "nowhere:1", (1,)), f"{app}:f", {}, outputs=("orders",), sinks=sinks)
+    warnings = world.spark.run(job)["warnings"]
+    assert len([text for text in warnings if "(spark.sql.session.timeZone)" in text]) == warned

@@ -117,8 +117,9 @@ def insert(this: Insertion, env: Environment) -> Seen:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
             code=codes.DELTA_COMMIT_REFUSED,
-            remedy=f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. Then "
-            "clear the commit task. Or complete the epoch without this sink's rows: "
+            remedy=f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. If "
+            "`stage` warned of changed settings of Spark, set them in `session_conf` of SparkConnect, or in `conf` of "
+            "SparkSubmit. Then clear the commit task. Or complete the epoch without this sink's rows: "
             f"`{waive_command(this.txn, this.app.sink)}`.",
             **attempt_fields(this.txn),
             sink=this.app.sink,
