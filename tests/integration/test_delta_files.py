@@ -151,7 +151,7 @@ def test_spark_compacts_into_such_files_as_the_sink_wants(session: Any, world: E
 @pytest.mark.parametrize(
     "how", [{"mode": "upsert", "keys": ["id"]}, {"commit": "spark"}, {"mode": "overwrite"}], ids=str
 )
-def test_a_commit_and_a_compaction_through_spark_write_instants_that_every_reader_sees_whatever_the_servers_default_is(
+def test_a_commit_and_a_compaction_through_spark_write_instants_and_lists_for_every_reader_whatever_the_server_says(
     session: Any, world: Environment, table: str, how: JsonDict
 ) -> None:
     sink, previous = DeltaSink("orders", table, **how, compact_every=2), None
@@ -161,17 +161,20 @@ def test_a_commit_and_a_compaction_through_spark_write_instants_that_every_reade
             f"SELECT {epoch} AS id, at, ARRAY(at) AS ats FROM (SELECT TIMESTAMP'{FAR_DAY} 00:00:00Z' AS at)"
         )
         staged_rows = promised(sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world))
-        with settings(session, SERVER_OF_INT96):  # a task has a session of its own: staging does not set it up
+        with settings(session, SERVER_OF_OLD_FILES):  # a task has a session of its own: staging does not set it up
             sink.commit(attempt, staged_rows, world)
         require_far_day(table)
         previous = attempt.txn
-    with settings(session, SERVER_OF_INT96):
+    with settings(session, SERVER_OF_OLD_FILES):
         sink.maintain("orders", 2, world)
     require_far_day(table)
 
 
 FAR_DAY = "9999-12-31"
-SERVER_OF_INT96 = {"spark.sql.parquet.outputTimestampType": "INT96"}
+SERVER_OF_OLD_FILES = {
+    "spark.sql.parquet.outputTimestampType": "INT96",
+    "spark.sql.parquet.writeLegacyFormat": "true",
+}
 
 
 def require_far_day(table: str) -> None:

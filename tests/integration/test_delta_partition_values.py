@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
@@ -370,6 +370,29 @@ def test_a_value_that_some_reader_would_not_get_is_no_partition(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+def test_a_text_that_is_too_long_for_a_folders_name_is_committed_once_the_remedy_was_followed(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    sink = DeltaSink("bronze", table, partition_by=["p"], **how)
+    first, long = attempt_of(transaction(1)), values(session, "id, p", "(2L, repeat('x', 300))")
+    staged = promised(
+        sink.vote(first, stage_with_spark(sink, first, values(session, "id, p", "(1L, 'a')"), world), world)
+    )
+    sink.commit(first, staged, world)
+    attempt = attempt_of(transaction(2), first.txn)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, long, world), world))
+    with pytest.raises(OutcomeUnknown, match="Mkdirs failed to create") as unknown:
+        sink.commit(attempt, staged, world)
+    _, _, statement = unknown.value.remedy.partition("`ALTER ")
+    session.sql(f"ALTER {statement.partition(')`')[0]})").collect()
+    sink.commit(attempt, staged, world)
+    with duck() as database:
+        found = database.execute("SELECT id, length(p) FROM delta_scan(?) ORDER BY id", [table]).fetchall()
+    assert found == [(1, 1), (2, 300)]
+
+
+@pytest.mark.long
 def test_a_day_that_the_table_computes_and_others_do_not_know_is_no_partition(
     session: Any, world: Environment, table: str
 ) -> None:
@@ -420,3 +443,22 @@ def test_rows_that_a_join_drops_are_not_judged_and_a_date_is_computed_once(
     Epochs(DeltaSink("bronze", table, partition_by=["p"]), world).run(kept)
     assert shown_by_others(table) == [(1, "a", None, date(2026, 1, 1))]
     assert calls.read_text() == "x"
+
+
+@pytest.mark.long
+def test_a_day_that_was_staged_in_a_zone_of_the_transforms_own_is_committed_once_the_session_has_that_zone(
+    session: Any, world: Environment, table: str
+) -> None:
+    create(session, table, "id BIGINT, at TIMESTAMP, day DATE GENERATED ALWAYS AS (CAST(at AS DATE))")
+    sink, attempt = DeltaSink("silver", table, mode="upsert", keys=["id"]), attempt_of(transaction(1))
+    rows = values(session, "id, at, day", "(1L, timestamp'2026-07-01 02:00:00Z', date'2026-06-30')")
+    zone = {"spark.sql.session.timeZone": "America/New_York"}
+    with settings(session, zone):
+        staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world))
+    with settings(session, UTC), pytest.raises(Corrupt) as refused:
+        sink.commit(attempt, staged, world)
+    assert refused.value.code is codes.DELTA_COMMIT_REFUSED and "`session_conf` of SparkConnect" in refused.value.remedy
+    with settings(session, zone):
+        sink.commit(attempt, staged, world)
+    with duck() as database:
+        assert database.execute("SELECT id, day FROM delta_scan(?)", [table]).fetchall() == [(1, date(2026, 6, 30))]

@@ -372,15 +372,17 @@ INSTANTS = """
 """
 
 
-def test_an_instant_keeps_its_zone_in_every_nesting_whatever_the_servers_default_is(
+def test_an_instant_keeps_its_zone_in_every_nesting_and_a_list_its_format_whatever_the_servers_defaults_are(
     other_session: Any, tmp_path: Path
 ) -> None:
     other_session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    other_session.conf.set("spark.sql.parquet.writeLegacyFormat", "true")
     rows = other_session.sql(f"SELECT *, MAP(at, 1) AS keyed FROM ({INSTANTS})")
     staged, attempt = staged_table(tmp_path), attempt_of(transaction(1))
     staging, promise = staged.checked(attempt, fill_with_spark(other_session, staged.plan(attempt, "a"), rows))
     for path in Path(promise.place).glob("*.parquet"):
-        assert "INT96" not in str(pq.ParquetFile(path).schema)
+        schema = str(pq.ParquetFile(path).schema)
+        assert "INT96" not in schema and "group bag" not in schema, "of the server's defaults"
     (batch,) = staged.rows(attempt, promise)
     fields = staging.shape.schema["fields"]
     (row,) = tuples_of(batch, fields)

@@ -84,6 +84,15 @@ def test_a_rule_that_merged_values_break_is_named_with_what_to_do_and_the_waiver
     assert "airflow epochs waive orders 7 orders" in error.remedy and "transform" not in error.remedy
 
 
+def test_a_folder_that_spark_cannot_make_for_a_partition_is_told_with_the_property_that_makes_it_needless() -> None:
+    def fail() -> JsonDict:
+        raise NotApplied("Caused by: java.io.IOException: Mkdirs failed to create file:/t/p=xxx", remedy="")
+
+    remedy = refusal(lambda: seen(exists=False), fail).remedy
+    assert "ALTER TABLE delta.`file:///t` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')" in remedy
+    assert "airflow epochs waive orders 7 orders" in remedy
+
+
 def test_a_value_that_cannot_be_computed_at_the_commit_is_no_matter_of_the_transform() -> None:
     def refuse() -> JsonDict:
         raise Refused("long overflow", code=codes.SPARK_VALUE_INVALID)

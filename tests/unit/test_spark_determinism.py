@@ -60,6 +60,62 @@ def test_a_sample_without_a_chosen_seed_is_named() -> None:
         assert determinism.nondeterministic(f"Sample 0.0, 0.5, false, {seed}, Bernoulli\n+- Range (0, 3)") == names
 
 
+def tree(*lines: str) -> str:
+    return "\n".join(["Filter false", *(f"{'   ' * depth}+- {line}" for depth, line in enumerate(lines))])
+
+
+RAND = "Project [rand(77) AS r#9]"
+MOVED = {
+    "groupBy": "Aggregate [key#0], [key#0]",
+    "join": "Join Inner, (key#0 = key#7)",
+    "window": "Window [row_number() windowspecdefinition(key#0 ASC NULLS FIRST) AS n#8], [key#0 ASC NULLS FIRST]",
+    "repartition": "Repartition 3, true",
+    "repartition by a column": "RepartitionByExpression [key#0], 3",
+    "orderBy": "Sort [key#0 ASC NULLS FIRST], true",
+    "distinct": "Deduplicate [key#0]",
+    "limit": "GlobalLimit 3",
+    "exceptAll": "Except All true",
+    "a function of groups": "FlatMapGroupsInPandas [key#0], f(key#0)#5, [key#6]",
+    "IN": "Filter key#0 IN (list#7 [])",
+}
+
+
+@pytest.mark.parametrize("operator", MOVED.values(), ids=MOVED)
+def test_chance_with_a_chosen_seed_is_named_behind_an_operator_that_moves_rows(operator: str) -> None:
+    below = ("Generate explode(value#1), false, [v#3]", operator, "SubqueryAlias epoch_input", KAFKA)
+    calls = "rand(7) AS a#1, randn(7) AS b#2, shuffle(v#3, Some(7)) AS c#4, uniform(1, 5, 7, false, Some(UTC)) AS u#5"
+    names = ["rand", "randn", "shuffle", "uniform"]
+    assert determinism.moved_chance(tree("Filter true", f"Project [{calls}]", *below)) == names
+    assert determinism.moved_chance(tree("Sample 0.0, 0.5, false, 7, Bernoulli", *below)) == ["sample"]
+    warning = determinism.warnings("orders", tree(RAND, *below), (), {})[0]
+    assert "sink 'orders'" in warning and 'F.xxhash64("id", F.lit(epoch.seed))' in warning
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (RAND,),
+        (RAND, "Generate explode(value#1), false, [v#3]", "Filter isnotnull(key#0)"),
+        ("Sample 0.0, 0.5, false, 7, Bernoulli", "Sort [key#0 ASC NULLS FIRST], false"),
+        ("Aggregate [key#0], [sum(r#9) AS s#10L]", RAND),
+        ("Project [xxhash64(key#0, 77, 42) AS rand(77)#9L]", MOVED["groupBy"]),
+    ],
+    ids=str,
+)
+def test_chance_with_a_chosen_seed_is_not_named_for_rows_where_the_batch_has_them(lines: tuple[str, ...]) -> None:
+    assert determinism.moved_chance(tree(*lines, "SubqueryAlias epoch_input", KAFKA)) == []
+
+
+def test_chance_without_a_seed_is_warned_about_once() -> None:
+    drawn = tree("Project [rand(7996487648725338848) AS r#9]", MOVED["groupBy"])
+    assert len(determinism.warnings("orders", drawn, (), {})) == 1
+
+
+def test_rows_that_another_branch_of_a_plan_moves_are_not_those_that_chance_is_drawn_for() -> None:
+    union = ["Union false, false", f":- {RAND}", ":  +- SubqueryAlias epoch_input", f"+- {MOVED['groupBy']}"]
+    assert determinism.moved_chance("\n".join([*union, f"   +- {KAFKA}"])) == []
+
+
 def test_a_udfs_name_counts_only_if_no_deterministic_one_has_it() -> None:
     module = ModuleType("users")
     for name, deterministic in (("drawn", False), ("<lambda>", False), ("<lambda>", True), ("calm", True)):

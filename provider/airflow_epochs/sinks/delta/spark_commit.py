@@ -48,6 +48,8 @@ from airflow_epochs.transforms.conditions import quoted
 R = TypeVar("R", bound=Dataclass)
 _CHECK = re.compile(r"CHECK constraint (\S+) \(")
 """How Delta names a constraint that a row breaks."""
+_NO_FOLDER = "Mkdirs failed to create"
+"""How Hadoop says that a disk has not made a folder; it does not know why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,9 @@ def insert(this: Insertion, env: Environment) -> Seen:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
             code=codes.DELTA_COMMIT_REFUSED,
-            remedy=f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. Then "
-            "clear the commit task. Or complete the epoch without this sink's rows: "
+            remedy=f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. If "
+            "`stage` warned of changed settings of Spark, set them in `session_conf` of SparkConnect, or in `conf` of "
+            "SparkSubmit. Then clear the commit task. Or complete the epoch without this sink's rows: "
             f"`{waive_command(this.txn, this.app.sink)}`.",
             **attempt_fields(this.txn),
             sink=this.app.sink,
@@ -126,8 +129,7 @@ def insert(this: Insertion, env: Environment) -> Seen:
             f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
             f"error: {error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
-            remedy="Clear the commit task: it looks at the table before it writes. If the message names a column, the "
-            "table was changed after the vote: first undo that change.",
+            remedy=_remedy_of_unconfirmed(this, error),
             **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from error
@@ -148,6 +150,22 @@ def _remedy(target: str, error: Refused) -> str:
     if error.remedy == codes.SPARK_VALUE_INVALID.remedy:
         return "Correct the row of the table whose values Spark cannot merge with the new ones, or widen its column."
     return error.remedy
+
+
+def _remedy_of_unconfirmed(this: Insertion, error: NotApplied) -> str:
+    """What lets the next try of the commit succeed. A disk takes no name of more than 255 bytes."""
+    if _NO_FOLDER in error.what:
+        return (
+            "Look at the partition's folder in Spark's error. If its name is longer than 255 bytes, run "
+            f"`ALTER TABLE {identifier(this.target)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')` in "
+            "Spark: no folder is then named after a value. If it is shorter, let Spark's user make folders there. Then "
+            "clear the commit task. If there is no table yet whose property could be set, complete the epoch without "
+            f"this sink's rows: `{waive_command(this.txn, this.app.sink)}`."
+        )
+    return (
+        "Clear the commit task: it looks at the table before it writes. If the message names a column, the table was "
+        "changed after the vote: first undo that change."
+    )
 
 
 def _require_ours(this: Insertion, report: Committed) -> None:

@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
+from itertools import takewhile
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,13 @@ _FLOATS = ("double", "float")
 _ROWS_PLACE = ("partition#", "offset#")
 """The columns that identify a Kafka record within its topic. Most pipelines read one topic only."""
 _SAMPLE = re.compile(r"\bSample [\d.E-]+, [\d.E-]+, \w+, (-?\d+)")
+_CHANCE = re.compile(rf"(?<![\w.])({'|'.join(RANDOM)})\(|\b(Sample) [\d.E-]+, ")
+_MOVES = re.compile(
+    r"^[ :+-]*(?:Aggregate|\w*Join|\w*Window|Repartition\w*|Rebalance\w*|Deduplicate\w*|Distinct|GlobalLimit|Offset|"
+    r"Tail|Except|Intersect|(?:Flat)?Map(?:Co)?Groups\w*|CTERelationRef) |[+-] Sort .*, true$|\b(?:list|exists)#\d+ \["
+)
+"""Operators behind which the order of the rows, and their partitions, may be other ones when they are computed again.
+Without ``true``, a sort moves no row to another partition."""
 
 
 def analysed_plans(spark: SparkSession, frames: Mapping[str, DataFrame]) -> dict[str, str]:
@@ -87,6 +95,30 @@ def nondeterministic(plan: str, udfs: Iterable[str] = ()) -> list[str]:
     if any(_drawn_seed(seed) for seed in _SAMPLE.findall(text)):
         found.add("sample")
     return sorted(name.lower() for name in found)
+
+
+def moved_chance(plan: str) -> list[str]:
+    """The sorted names of random functions in an analysed plan that draw for rows which an operator has moved.
+
+    With a chosen seed too, they draw by a row's partition and its place there. Two sinks' plans may move it elsewhere.
+    """
+    lines = _ALIAS.sub("", plan).splitlines()
+    found: set[str] = set()
+    for number, line in enumerate(lines):
+        names = {name or operator for name, operator in _CHANCE.findall(line)}
+        if names and any(map(_MOVES.search, _inputs(lines[number:]))):
+            found |= names
+    return sorted(name.lower() for name in found)
+
+
+def _inputs(lines: list[str]) -> Iterator[str]:
+    """The lines of the operators, near and far, whose rows the operator in the first line takes."""
+    here, *below = lines
+    return takewhile(lambda line: _depth(line) > _depth(here), below)
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" :+-"))
 
 
 def unordered(plan: str) -> list[str]:
@@ -203,10 +235,17 @@ def warnings(sink: str, plan: str, udfs: Iterable[str], kinds: Mapping[str, str]
     ``kinds``: as ``float_sums``.
     """
     texts = []
-    if names := nondeterministic(plan, udfs):
+    if varying := nondeterministic(plan, udfs):
         texts.append(
-            f"The plan for sink {sink!r} is not deterministic ({', '.join(names)}): a rerun of the epoch would compute "
-            "other rows. Use epoch.now in place of the clock, and epoch.seed as the seed of random functions."
+            f"The plan for sink {sink!r} is not deterministic ({', '.join(varying)}): a rerun of the epoch would "
+            'compute other rows. Use epoch.now in place of the clock, and F.xxhash64("id", F.lit(epoch.seed)), with '
+            "the columns that tell all rows apart, in place of chance."
+        )
+    if names := sorted({*moved_chance(plan)} - {*varying}):
+        texts.append(
+            f"The plan for sink {sink!r} draws by the places of rows that were moved ({', '.join(names)}): a rerun of "
+            "the epoch may draw otherwise, and another sink may take the same rows or lack them. Use "
+            'F.xxhash64("id", F.lit(epoch.seed)), with the columns that tell all rows apart, in place of chance.'
         )
     if names := unordered(plan):
         texts.append(

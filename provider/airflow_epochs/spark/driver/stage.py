@@ -21,6 +21,7 @@ from airflow_epochs.spark.driver import (
     letters,
     observed,
     replay,
+    settings_changed,
     source_read,
     stagers,
     transform,
@@ -60,7 +61,9 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         wanted = _input_metrics(plan)
         batch, observation = _observed(batch, wanted) if plan.measure_input else (batch, None)
         state = delta_state.frames(spark, plan.state)
+        before = settings_changed.at_work(spark, plan.sinks)
         every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
+        changed = settings_changed.warnings(before, settings_changed.at_work(spark, plan.sinks))
         if plan.nothing:
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
@@ -95,7 +98,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
     doubts = (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
-    warnings = (*_warnings(analysed, own, users, uses), *_of_event_times(epoch.clock, seen), *doubts)
+    warnings = (*_warnings(analysed, own, users, uses), *changed, *_of_event_times(epoch.clock, seen), *doubts)
     broken = {sink: audit.counts for sink, audit in audits.items() if audit.counts}
     return StageOutcome(
         sinks=staged,

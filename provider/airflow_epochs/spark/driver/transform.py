@@ -47,7 +47,7 @@ class EpochContext:
         attempt: The attempt, from 1. For log lines; rows must not depend on it.
         pipeline: The pipeline's name.
         now: The time, with its zone, when the epoch was first opened. Use it instead of ``current_timestamp()``.
-        seed: 31 bits for ``rand(epoch.seed)`` and ``sample(fraction=…, seed=epoch.seed)``.
+        seed: 31 bits, for a hash with a row's key in place of chance: ``F.xxhash64("id", F.lit(epoch.seed))``.
         txn_id: The attempt's transaction id.
         watermark: W: a row with this event time, or an earlier one, is late. None: nothing is.
         previous_watermark: P: what the watermark was in the epoch before.

@@ -43,6 +43,8 @@ OF_FILES = {
     # Spark's default, INT96, loses within structs, arrays and maps that these are instants. Anywhere, readers that take
     # it for nanoseconds, such as deltalake, read another time after the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # DuckDB reads a list in the format of Spark 1.4 as NULLs.
+    "spark.sql.parquet.writeLegacyFormat": "false",
     "parquet.block.row.count.limit": str(ROWS_IN_GROUP),
     # Parquet's default, 3, takes more processor time for files that are as large to 3 %.
     "parquet.compression.codec.zstd.level": "1",
