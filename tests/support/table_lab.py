@@ -140,10 +140,13 @@ class TableLab:
         found = [self.opened(number).ranges for number in range(1, self.ledger.newest_complete() + 1)]
         return [(r.start, r.end) for ranges in found for of in ranges.values() for r in of]
 
-    def typed(self, error: EpochError, command: str) -> str:
-        """The command that the error names, typed as it says, and confirmed; what it shows. It finds the DAG."""
+    def typed(self, error: EpochError, command: str, *more: str) -> str:
+        """The command that the error names, typed as it says, and confirmed; what it shows. It finds the DAG.
+
+        ``more``: words after it.
+        """
         with self._at_a_terminal():
-            return remedies.typed(self.folder / "ledger", error, command)
+            return remedies.typed(self.folder / "ledger", error, command, *more)
 
     def ordered(self, command: str, *words: str, pipeline: Pipeline | None = None) -> str:
         """A command that no error names, for this pipeline or another one."""

@@ -351,6 +351,13 @@ def test_a_state_is_refused_before_spark_if_only_tables_with_column_mapping_can_
         pin_of(tmp_path / "table", schema=schema, keys=["the_page"], expires=None)
 
 
+def test_a_state_may_have_a_name_that_only_other_programs_give_to_a_column_of_a_table(tmp_path: Path) -> None:
+    columns = pa.schema([("the page", pa.string()), ("n", pa.int64())])
+    DeltaTable.create(tmp_path / "table", schema=columns)
+    schema = "`the page` string, n bigint"
+    assert pin_of(tmp_path / "table", schema=schema, keys=["the page"], expires=None).version is None
+
+
 def test_a_state_is_refused_before_spark_for_the_name_of_a_field_inside_of_a_column(tmp_path: Path) -> None:
     schema = "page string, visits map<string, array<struct<n: int, `the day`: date>>>"
     with pytest.raises(Refused, match=r"cannot have the field 'visits\.value\.element\.the day'") as refused:

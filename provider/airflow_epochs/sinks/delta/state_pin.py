@@ -27,6 +27,8 @@ from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_epochs.contracts import SinkAttempt
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
     from airflow_epochs.sinks.delta.state_table import StateTable
@@ -45,7 +47,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     target = at.look(location, pipeline)
     _require_plain_files(state, target)
     if not (target.shape and maps_columns(target.shape.properties)):
-        _require_names(state)
+        _require_names(state, target.shape.schema["fields"] if target.shape else ())
     if target.shape:
         _require_same_types(state, location.name, target.shape.schema)
     if receipt is None:
@@ -86,13 +88,15 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
     )
 
 
-def _require_names(state: StateTable) -> None:
-    """Raise Refused if Delta does not take the name of a column in a table without column mapping.
+def _require_names(state: StateTable, there: Sequence[JsonDict]) -> None:
+    """Raise Refused if Spark cannot add a column with its name to a table without column mapping.
 
-    Not when the state is made: records have such states, and must be read.
+    Not when the state is made: records have such states, and must be read. ``there``: the table's columns, which
+    another program can have made.
     """
-    types = types_of(state.schema)
-    fields = [{"name": name, "type": types.get(name)} for name in columns_of(state.schema)]
+    types, known = types_of(state.schema), {field["name"].lower() for field in there}
+    new = [name for name in columns_of(state.schema) if name.lower() not in known]
+    fields = [{"name": name, "type": types.get(name)} for name in new]
     place = next(places_to_map({"fields": fields}), None)
     if place is None:
         return
@@ -100,9 +104,9 @@ def _require_names(state: StateTable) -> None:
     call = f", by .withColumnRenamed({told!r}, {now!r})" if len(place) == 1 else ""
     initial = ", and in the table that `initial` names" if state.initial else ""
     raise Refused(
-        f"The state {state.name!r} cannot have the {'field' if place[1:] else 'column'} {told!r}: Delta takes a name "
-        "with a blank, a tab, a line break or one of ,;{}()= only in a table with column mapping, and a state table "
-        "has none.",
+        f"The state {state.name!r} cannot have the {'field' if place[1:] else 'column'} {told!r}: Spark makes a column "
+        "whose name has a blank, a tab, a line break or one of ,;{}()= only with column mapping, which a state "
+        "table cannot have.",
         code=codes.STATE_SCHEMA,
         remedy=f"Name it {now!r} in the arguments of the state table, and in the transform{call}{initial}. Then clear "
         "the failed task.",

@@ -50,6 +50,7 @@ from airflow_epochs.sinks.sql.table import (
     key_columns,
     quoted,
     require_all_seen,
+    require_kept,
     require_keys,
     require_sequence,
     require_usable,
@@ -125,6 +126,7 @@ class SqlParticipant:
                     f"`airflow epochs preview {pipeline}` prints a CREATE TABLE to start from",
                 )
             self._require_usable(table)
+            require_kept(table, self.sink.table)
             self._warn_of_heirs(table)
             if self.sink.keys:
                 keys = require_keys(table, self.sink.keys, self.sink.table)
@@ -205,6 +207,7 @@ class SqlParticipant:
             Corrupt: A person must look at the marker.
         """
         table = self._table(session, staging, attempt.previous)
+        require_kept(table, self.sink.table)
         load = self._load(session, table, staging, attempt.stored)
         self._require_rights(session, table, load.columns)
         marker = self.marker(session, attempt.txn.pipeline)
@@ -454,6 +457,7 @@ class SqlParticipant:
         """Why the rows do not fit the table, as far as that shows without writing them; None if nothing was found."""
         try:
             self._require_usable(table)
+            require_kept(table, self.sink.table)
             load = self._load(session, table, staging, stored)
             self._require_rights(session, table, load.columns)
             load.look(self._reader(staging), rows)

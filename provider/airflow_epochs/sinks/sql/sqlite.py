@@ -54,11 +54,6 @@ _NO_CLAUSE = re.compile(
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 """In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
 
-_FILLING = (
-    "Give the sink an ordinary table, and let a trigger of that table fill the virtual one. Then clear the failed task."
-)
-"""The remedy for a virtual table."""
-
 
 class Sqlite:
     """``database.Database`` for SQLite. A column's declared type only says what SQLite makes of texts and numbers."""
@@ -186,7 +181,6 @@ class SqliteSession:
         if not found:
             return None
         ((its_name, kind, definition, page),) = found
-        problem, remedy = _problem(kind, page)
         columns = self.execute(
             'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
         )
@@ -206,8 +200,8 @@ class SqliteSession:
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
             unique=self._unique(its_name, [row[0] for row in columns if row[4]]) if keyed else {},
-            problem=problem,
-            remedy=remedy,
+            problem="it is a view" if kind == "view" else None,
+            virtual=kind == "table" and not page,  # it has no pages of its own
             insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(_NO_CLAUSE.sub(" ", definition)) else "INSERT",
         )
 
@@ -376,18 +370,6 @@ class SqliteSession:
             f"{self.name} refused a row or a statement: {error}",
             code=codes.SQL_ROW_REFUSED,
         )
-
-
-def _problem(kind: str, page: int | None) -> tuple[str | None, str | None]:
-    """Why no sink can use the table, and the remedy, as ``SqlTable`` has both. ``page``: where it begins in the file.
-
-    A virtual table has no pages of its own. Its module stores what it likes: R*Tree rounds numbers to 32 bits.
-    """
-    if kind == "view":
-        return "it is a view", None
-    if page:
-        return None, None
-    return "it is a virtual table, which may keep other values than it gets", _FILLING
 
 
 class _Drawn:

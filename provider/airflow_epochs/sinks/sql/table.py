@@ -89,7 +89,7 @@ class SqlTable:
             index on the same columns that it could use -> the statements that drop them. Both are empty unless
             the session was asked for a ``keyed`` table.
         problem: Why no sink can use the table, whatever the rows are; None if a sink can.
-        remedy: What to do about ``problem``; None if there is no more to say than for other tables.
+        virtual: Whether a module of SQLite stores the rows as it likes: R*Tree rounds numbers to 32 bits.
         hides: Whether row-level security applies to the user, so that it may hide rows.
         id: Differs for another table of the same name; None if the database has no such id.
         insert: How an INSERT must begin so that it drops no row in silence.
@@ -104,7 +104,7 @@ class SqlTable:
     columns: tuple[SqlColumn, ...]
     unique: Mapping[frozenset[str], Mapping[str, Comparison]]
     problem: str | None
-    remedy: str | None = None
+    virtual: bool = False
     hides: bool = False
     id: str | None = None
     insert: str = "INSERT"
@@ -320,13 +320,23 @@ def require_usable(table: SqlTable, spelled: str) -> None:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
             code=codes.SQL_TABLE_UNUSABLE,
-            remedy=table.remedy,
         )
     if not table.writable:
         raise Refused(
             f"A sink cannot write to table {spelled}: the connection's user may not INSERT into it.",
             code=codes.SQL_TABLE_UNUSABLE,
             remedy=f"Grant it: `GRANT INSERT ON {table.spelled} TO <the user>`. Then clear the failed task.",
+        )
+
+
+def require_kept(table: SqlTable, spelled: str) -> None:
+    """The table keeps the values that it gets. A commit does not ask this: an earlier version may have promised it."""
+    if table.virtual:
+        raise Refused(
+            f"A sink cannot write to table {spelled}: it is a virtual table, which may keep other values than it gets.",
+            code=codes.SQL_TABLE_UNUSABLE,
+            remedy="Give the sink an ordinary table, and let a trigger of that table fill the virtual one. Then clear "
+            "the failed task.",
         )
 
 

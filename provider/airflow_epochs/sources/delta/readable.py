@@ -60,7 +60,7 @@ def _flaw_in_entry(table: str, number: int, version: Version | None, feed_is_on:
         return None if feed_is_on else unreadable.feed_off(table, number)
     if version.removes or any(add.get("deletionVector") for add in version.adds):
         if version.leads_back:
-            return unreadable.leads_back(table, number)
+            return unreadable.leads_back(table, number, version.leads_to)
         return unreadable.changes_rows(table, number, version.operation)
     return None
 

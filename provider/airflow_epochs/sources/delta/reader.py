@@ -29,7 +29,7 @@ from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, p
 from airflow_epochs.sources.delta.moves import DIGEST, of_versions, versions_in
 from airflow_epochs.sources.delta.readable import readable
 from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
-from airflow_epochs.sources.delta.taken_back import not_taken_back
+from airflow_epochs.sources.delta.taken_back import LOOKED_AT_MAX, not_taken_back
 from airflow_epochs.sources.delta.unreadable import Unreadable
 from airflow_epochs.sources.delta.versions import Version, digest_of, next_shape, next_with_files, read_version
 from airflow_epochs.spark.driver.plans import TableRead
@@ -156,12 +156,14 @@ class DeltaReader:
             return self._end_of_beginning(now, end)
         versions, flaw = self._readable(now, start, end, self.config.bounds)
         if self._may_be_taken_back(now, versions, flaw):
-            end = now.newest + 1
+            end = min(now.newest + 1, end + LOOKED_AT_MAX)
             numbers = not_taken_back(now.location.files, start, end)[: self.config.max_versions]
             versions, flaw = readable(now, numbers, feed=False, bounds=self.config.bounds)
-        if flaw and not versions:
+        if versions:
+            return self._behind(versions)
+        if flaw and flaw.version == start:
             raise flaw.error
-        return self._behind(versions) if versions else end
+        return flaw.version if flaw else end
 
     def _behind(self, versions: Sequence[Version]) -> int:
         """The end of an epoch that reads as many of these as fit."""
@@ -191,7 +193,10 @@ class DeltaReader:
         """For an epoch that begins at version 0 and may end before the newest one."""
         if self.config.bounds != NO_BOUNDS:
             end = self._fitting(0, self._sizes_of_beginning(now, end))
-        self._require_whole(now, end - 1, _READ_ALL)
+        found = self._require_whole(now, end - 1, _READ_ALL)
+        if end <= now.newest and not {*found.files} <= {*whole(now.at(now.newest)).files}:
+            kept = not_taken_back(now.location.files, 0, min(now.newest + 1, end + LOOKED_AT_MAX))
+            end = max((number for number in kept if number < end), default=end - 1) + 1
         return end
 
     def _sizes_of_beginning(self, now: TableNow, end: int) -> Iterator[Size]:

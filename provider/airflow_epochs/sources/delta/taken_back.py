@@ -17,21 +17,24 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
 RESTORE = "RESTORE"
+LOOKED_AT_MAX = 2_000
+"""Log entries that are read to find what was taken back."""
 _WORTH_A_LOOK = (RESTORE.encode(), RESTORED.encode())
 
 
 def not_taken_back(files: Files, start: int, until: int) -> list[int]:
     """The versions of ``[start, until)`` that bring rows to a reader of all versions before ``start``, ascending."""
     versions = range(start, until)
-    may_lead_back = {
-        at
+    targets = {
+        at: target_of(actions_of(entry))
         for at, entry in zip(versions, entries(files, versions), strict=True)
         if entry and any(word in entry for word in _WORTH_A_LOOK) and leads_back(actions_of(entry))
     }
+    oldest = _oldest_with_its_rows(files, start - 1) if targets else start - 1
     kept: list[int] = []
     number = until - 1
     while number >= start:
-        to = _version_with_the_same_files(files, start - 1, number) if number in may_lead_back else None
+        to = _same_files(files, max(oldest, targets[number] or oldest), number) if number in targets else None
         if to is None:
             kept.append(number)
         number = number - 1 if to is None else to
@@ -40,21 +43,60 @@ def not_taken_back(files: Files, start: int, until: int) -> list[int]:
 
 def leads_back(actions: Iterable[JsonDict]) -> bool:
     """Whether a log entry says that it leads the table back to an earlier version."""
+    return _how_back(actions) is not None
+
+
+def target_of(actions: Iterable[JsonDict]) -> int | None:
+    """The version to which a log entry says that it leads the table back; None if it names none."""
+    try:
+        return int(str(_how_back(actions)))
+    except ValueError:
+        return None
+
+
+def _how_back(actions: Iterable[JsonDict]) -> object:
+    """What a log entry says of the version to which it leads back; None if it does not say that it does so."""
     info: JsonDict = next((action for action in actions if "commitInfo" in action), {"commitInfo": {}})
-    return info["commitInfo"].get("operation") == RESTORE or RESTORED in (user_metadata_of(info) or {})
+    ours, of = user_metadata_of(info) or {}, info["commitInfo"]
+    if RESTORED in ours:
+        return ours[RESTORED]
+    return (of.get("operationParameters") or {}).get("version", "") if of.get("operation") == RESTORE else None
 
 
-def _version_with_the_same_files(files: Files, oldest: int, number: int) -> int | None:
+def _oldest_with_its_rows(files: Files, version: int) -> int:
+    """The oldest version that has the rows of ``version``: what came after it, such as OPTIMIZE, changed none."""
+    lowest = max(0, version - LOOKED_AT_MAX)
+    for number in range(version, lowest, -1):
+        entry = files.read(log_entry(number))
+        if entry is None or any(_of_files(action).get("dataChange", True) for action in _moves(entry)):
+            return number
+    return min(version, lowest)
+
+
+def _same_files(files: Files, oldest: int, number: int) -> int | None:
     """The newest version before ``number``, from ``oldest`` on, that has its files; None if there is none."""
     changes = _Changes()
-    for version in range(number, oldest, -1):
-        entry = files.read(log_entry(version))
+    walked = range(number, max(oldest, number - LOOKED_AT_MAX), -1)
+    for version, entry in zip(walked, entries(files, walked), strict=True):
         if entry is None:
             return None
-        changes.prepend(list(actions_of(entry)))
+        changes.prepend(_moves(entry))
         if not changes.different:
             return version - 1
     return None
+
+
+def _moves(entry: bytes) -> list[JsonDict]:
+    """The actions that add or remove files, without those that add a file again to give it other statistics."""
+    moves = [action for action in actions_of(entry) if "add" in action or "remove" in action]
+    if any("remove" in action for action in moves):
+        return moves
+    return [action for action in moves if action["add"].get("dataChange", True)]
+
+
+def _of_files(action: JsonDict) -> JsonDict:
+    of: JsonDict = action.get("add") or action["remove"]
+    return of
 
 
 @dataclass
@@ -65,17 +107,11 @@ class _Changes:
     different: set[FileKey] = field(default_factory=set)
     """Files that are there after the versions and not before them, or the other way round."""
 
-    def prepend(self, actions: list[JsonDict]) -> None:
-        """The actions of the version before.
-
-        A file that a version removes was there, and one that it adds was not. A file that is added again, to give it
-        other statistics, seems to be new. Then nothing seems to be taken back, and the pipeline stops.
-        """
-        for action in reversed(actions):
-            for kind in action.keys() & {"add", "remove"}:
-                key = key_of(action[kind])
-                was_there = kind == "remove"
-                if self.is_there.setdefault(key, not was_there) == was_there:
-                    self.different.discard(key)
-                else:
-                    self.different.add(key)
+    def prepend(self, moves: list[JsonDict]) -> None:
+        """The actions of the version before: a file that it removes was there, and one that it adds was not."""
+        for action in reversed(moves):
+            key, was_there = key_of(_of_files(action)), "remove" in action
+            if self.is_there.setdefault(key, not was_there) == was_there:
+                self.different.discard(key)
+            else:
+                self.different.add(key)

@@ -44,17 +44,20 @@ def changes_rows(table: str, number: int, operation: str) -> Unreadable:
     return Unreadable(version=number, error=error)
 
 
-def leads_back(table: str, number: int) -> Unreadable:
-    """Of one that takes rows back which the pipeline has read."""
+def leads_back(table: str, number: int, to: int | None) -> Unreadable:
+    """Of one that takes rows back which the pipeline has read. ``to``: where the table went; None if nothing tells."""
+    back, offset = ("an earlier version", "VERSION") if to is None else (f"version {to}", str(to + 1))
+    of = "has read the first version that was taken back" if to is None else f"has read version {offset}"
     error = Corrupt(
-        _cannot(table, number, "it takes the table back to an earlier version, and the pipeline has read later ones"),
+        _cannot(table, number, f"it takes the table back to {back}, and the pipeline has read later ones"),
         code=codes.ROWS_CHANGED,
-        remedy="Take the rows of these versions back in the sinks as well: run `airflow epochs rewind PIPELINE "
-        "--to-epoch N --restore-tables --why …`. N is the epoch before the first one that has read a version which "
-        f"was taken back: `airflow epochs find --topic {table} --partition 0 --offset VERSION` names the epoch that "
-        "has read a version. The next epoch then leaves out what was taken back. If the sinks are to keep these rows, "
-        "run `airflow epochs skip PIPELINE --to-available --why …` instead: it leaves this version out, and rows that "
-        "are written into the table again come twice. Then clear the failed task.",
+        remedy=f"Take the rows of these versions back in the sinks as well. `airflow epochs find --topic {table} "
+        f"--partition 0 --offset {offset}` names the epoch that {of}. With N for the epoch before it, run `airflow "
+        "epochs rewind PIPELINE --to-epoch N --restore-tables --why …`: the next epoch leaves out what was taken back. "
+        "If there is no epoch before it, empty the tables of the sinks, and run `airflow epochs reset-source PIPELINE "
+        "--starting earliest --why …`. If the sinks are to keep these rows, run `airflow epochs skip PIPELINE "
+        "--to-available --why …` instead: it leaves this version out, and rows that are written into the table again "
+        "come twice. Then clear the failed task.",
     )
     return Unreadable(version=number, error=error)
 

@@ -13,7 +13,7 @@ from airflow_epochs.delta.shape import renamed
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.delta.bounds import Size
 from airflow_epochs.sources.delta.columns import Columns
-from airflow_epochs.sources.delta.taken_back import leads_back
+from airflow_epochs.sources.delta.taken_back import leads_back, target_of
 from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.storage.files import Files
 
@@ -26,7 +26,8 @@ class Version:
 
     ``keeps_feed``: whether the change data feed is on from this version on; None if the version does not say.
     ``columns``: the table's from this version on; None if the version does not say. ``renamed``: those that files call
-    by another name. ``leads_back``: whether it says that it leads the table back.
+    by another name. ``leads_back``: whether it says that it leads the table back;
+    ``leads_to``: to which version; None if it names none.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Version:
     operation: str
     timestamp_ms: int
     leads_back: bool
+    leads_to: int | None
 
     def size(self, *, feed: bool) -> Size:
         """Of the files that are read for this version."""
@@ -80,6 +82,7 @@ def _version_in(entry: bytes, number: int) -> Version:
         operation=str(info.get("operation", "")),
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
         leads_back=leads_back(actions),
+        leads_to=target_of(actions),
     )
 
 
