@@ -332,7 +332,7 @@ def test_neither_a_batch_that_the_optimizer_drops_nor_a_thread_of_the_transform_
         )
     assert report["metrics"] == dict.fromkeys(("rows_in", "max_timestamp", "rows_late"))
     assert report["sinks"]["one"]["problem"] is None
-    assert "Threads that still run end with it, unfinished: endless\n" in caplog.text
+    assert "Threads that still run end with it, unfinished: endless" in caplog.text
     assert list(tmp_path.glob("spark/*")) == []
 
 

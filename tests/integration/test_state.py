@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import DeltaSink, EventTime, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.model import Marker, Run
 from airflow_epochs.read import state as read_state
 from airflow_epochs.sinks.delta import state_pin
@@ -130,8 +130,12 @@ def test_windows_with_a_lateness_are_kept_by_no_table_that_expires_at_their_end(
         lab.produce((0, "a", 1, 20))
     with pytest.raises(Refused, match="must expire by 'expires', and it expires by 'window_end'") as refused:
         lab.run(pipeline("open", "window_end"))
-    assert "Give the table another name and path if it has rows" in refused.value.remedy
+    assert "If the table has rows, give the state another name and path: `open` then names" in refused.value.remedy
     mended = "kept" if has_rows else "open"
+    if has_rows:
+        with pytest.raises(Refused, match="EPOCHS-STATE-REPLACED") as refused, located("clicks"):
+            lab.run(pipeline(mended, "expires"))
+        lab.typed(refused.value, "adopt-sink")
     lab.run(pipeline(mended, "expires"))
     lab.produce(*((partition, "z", 1, 300) for partition in range(PARTITIONS)))
     lab.run_all(lambda: pipeline(mended, "expires"))

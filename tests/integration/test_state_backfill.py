@@ -124,7 +124,7 @@ def test_a_backfill_that_cannot_be_as_it_was_opens_nothing_and_its_remedy_ends_i
         lab.run(again(2))
     assert "Let `backfill` name a later epoch" in str(gone.value)
     whole = DeltaSink("firsts_again", str(lab.folder / "firsts_again"), mode="overwrite")
-    with pytest.raises(Refused, match="a sink of its mode, takes each epoch by itself"):
+    with pytest.raises(Refused, match="A sink of its mode takes each epoch by itself"):
         lab.run(firsts(lab, whole, newest(lab, "newest_again"), backfill={"firsts_again": 7}))
     monkeypatch.setattr(backfills, "REPLAYED_MAX", 1)
     with pytest.raises(Refused, match=r"EPOCHS-BACKFILL-WITH-STATE.*These are 2 epochs, and one Spark job replays at"):

@@ -142,6 +142,12 @@ def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], h
         _require_kept(state)
 
 
+_BEGINNING_ANEW = (
+    "If the table has rows, give the state another name and path: `open` then names the command with which it begins "
+    "empty. Then clear the failed task."
+)
+
+
 def _require_kept(state: DataFrame) -> None:
     """Refuse a state that does not keep windows for as long as they are corrected."""
     if EXPIRES not in state.columns:
@@ -149,16 +155,15 @@ def _require_kept(state: DataFrame) -> None:
             "windowed: with a lateness the state needs a column 'expires', and it has none: a window is corrected for "
             "so long after its end. Nothing was written.",
             code=codes.OPERATOR_COLUMNS,
-            remedy="Add 'expires timestamp' to the schema of the state table, and set its expires='expires'. Give the "
-            "table another name and path if it has rows. Then clear the failed task.",
+            remedy="Add 'expires timestamp' to the schema of the state table, and set its expires='expires'. "
+            f"{_BEGINNING_ANEW}",
         )
     if (by := expires_by(state)) not in (None, EXPIRES):
         raise Refused(
             f"windowed: with a lateness the state table must expire by 'expires', and it expires by {by!r}: so it "
             "drops windows that are still corrected. Nothing was written.",
             code=codes.OPERATOR_COLUMNS,
-            remedy="Set expires='expires' of the state table. Give the table another name and path if it has rows. "
-            "Then clear the failed task.",
+            remedy=f"Set expires='expires' of the state table. {_BEGINNING_ANEW}",
         )
 
 
