@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -18,6 +18,18 @@ from selenium.webdriver.support.wait import WebDriverWait
 DEADLINE_S = 30
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--window-size=1400,900")
+
+
+@contextmanager
+def _of_the_page_before() -> Iterator[None]:
+    """Elements of a page that has just been left are not found. Chrome has two errors for them."""
+    try:
+        yield
+    except StaleElementReferenceException:
+        return
+    except WebDriverException as error:
+        if "does not belong to the document" not in str(error):
+            raise
 
 
 class Browser:
@@ -48,13 +60,13 @@ class Browser:
         """The first element that is shown, with this text if one is given; waits for it."""
 
         def found(_: Any) -> WebElement | None:
-            for each in self.driver.find_elements(By.CSS_SELECTOR, css):
-                if each.is_displayed() and (text is None or each.text.strip() == text):
-                    return each
+            with _of_the_page_before():
+                for each in self.driver.find_elements(By.CSS_SELECTOR, css):
+                    if each.is_displayed() and (text is None or each.text.strip() == text):
+                        return each
             return None
 
-        waits = WebDriverWait(self.driver, DEADLINE_S, ignored_exceptions=(StaleElementReferenceException,))
-        shown = waits.until(found, f"{css} {text or ''}")
+        shown = WebDriverWait(self.driver, DEADLINE_S).until(found, f"{css} {text or ''}")
         assert isinstance(shown, WebElement)
         return shown
 
