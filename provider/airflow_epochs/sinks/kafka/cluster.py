@@ -85,7 +85,8 @@ class TopicFacts:
     @property
     def _sizes(self) -> dict[str, int]:
         """The settings that limit a batch: brokers refuse one that is larger than a file of the log may be."""
-        return {name: int(self.settings[name]) for name in SIZES if name in self.settings}
+        told = {name: self.settings.get(name, "") for name in SIZES}  # not all that speak Kafka's protocol tell numbers
+        return {name: int(size) for name, size in told.items() if size.isdecimal() and int(size) > 0}
 
     @property
     def compression(self) -> str:
