@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -10,19 +11,31 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
+from kafka.errors import (
+    CoordinatorNotAvailableError,
+    TransactionalIdAuthorizationFailedError,
+    TransactionalIdNotFoundError,
+)
 from kafka.protocol.consumer import IsolationLevel
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval, Past, Position
 from airflow_epochs.errors import NotApplied
-from airflow_epochs.kafka.open_transactions import Coordinated, Producing, blocking
+from airflow_epochs.kafka.client import KafkaClient
+from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.kafka.open_transactions import Coordinated, OpenTransaction, Producing, blocking
 from airflow_epochs.model import OffsetRange
+from airflow_epochs.sinks.kafka import cluster as cluster_module
+from airflow_epochs.sinks.kafka.cluster import Cluster as SinkCluster
+from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sources.kafka import brokers as brokers_module
 from airflow_epochs.sources.kafka import reader
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import read_config
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Partition
 from airflow_epochs.sources.kafka.reader import KafkaReader
+from airflow_epochs.sources.kafka.waiting import Waiting
 from tests.support.kafka_world import KafkaEnv
 
 NINE = datetime(2026, 1, 31, 9, tzinfo=timezone.utc)
@@ -180,19 +193,131 @@ def test_an_interval_waits_for_a_transaction_that_was_open_when_its_log_was_look
 
 
 @pytest.mark.parametrize(
-    ("known", "hangs", "name"),
+    ("listed", "under_way", "name"),
     [
-        ({}, True, None),
-        ({7: Coordinated("billing", 1, frozenset({(TOPIC, 1)}))}, True, "billing"),
-        ({7: Coordinated("billing", 1, frozenset({(TOPIC, 0)}))}, False, "billing"),
+        ({}, False, None),
+        ({7: Coordinated("billing", 1, frozenset({(TOPIC, 1)}))}, False, "billing"),
+        ({7: Coordinated("billing", 1, frozenset({(TOPIC, 0)}))}, True, "billing"),
     ],
-    ids=["a producer that is unknown", "a transaction that has ended elsewhere", "one that is under way"],
+    ids=["a producer that is not listed", "a transaction that has ended there", "one that is under way"],
 )
-def test_a_transaction_hangs_unless_its_coordinator_has_the_partition_in_it(
-    known: dict[int, Coordinated], hangs: bool, name: str | None
+def test_a_transaction_is_known_if_its_coordinator_has_the_partition_in_it(
+    listed: dict[int, Coordinated], under_way: bool, name: str | None
 ) -> None:
-    [found] = blocking({(TOPIC, 0): [Producing(5, 8, 0), Producing(3, 7, 2)]}, known).values()
-    assert (found.producer_id, found.producer_epoch, found.transactional_id, found.hangs) == (7, 2, name, hangs)
+    [found] = blocking({(TOPIC, 0): [Producing(5, 8, 0), Producing(3, 7, 2)]}, listed).values()
+    assert (found.producer_id, found.producer_epoch, found.transactional_id, found.known) == (7, 2, name, under_way)
+    assert not found.hangs
+
+
+@dataclass
+class SilentLists:
+    """Brokers that list no transactions, as where the coordinator's partition has no leader (no error says so).
+
+    ``owner``: what the coordinator of the sink's transactional id answers.
+    """
+
+    owner: SimpleNamespace | Exception
+    servers: tuple[str, ...] = ("k1:9092", "k2:9092")
+
+    def describe_producers(self, partitions: Sequence[Any]) -> dict[Any, Any]:
+        first = SimpleNamespace(current_transaction_start_offset=7, producer_id=41, producer_epoch=5)
+        return {partitions[0]: SimpleNamespace(active_producers=[first])}
+
+    def list_transactions(self, producer_id_filters: Sequence[int]) -> dict[int, list[Any]]:
+        return {1: [], 2: []}
+
+    def describe_transactions(self, ids: set[str]) -> dict[str, Any]:
+        if not ids:
+            return {}
+        assert ids == {"mine"}
+        if isinstance(self.owner, Exception):
+            raise self.owner
+        return {"mine": self.owner}
+
+    def held_back(self, monkeypatch: pytest.MonkeyPatch, owner: str | None = "mine") -> NotApplied:
+        """The error of a sink that cannot read its partition."""
+        monkeypatch.setattr(KafkaClient, "_connect", lambda _: self)
+        access = KafkaAccess(conn_id="kafka", servers=self.servers, protocol="PLAINTEXT", timeout_s=0.2)
+        log = PartitionLog(cluster=SinkCluster(access), topic="markers", partition=3, owner=owner)
+        with pytest.raises(NotApplied) as held:
+            log._require_time(time.monotonic() - 1, 7, 9)
+        return held.value
+
+
+def of_producer(number: int, *partitions: tuple[str, int]) -> SimpleNamespace:
+    return SimpleNamespace(
+        producer_id=number, transaction_start_time_ms=1, topic_partitions={TopicPartition(*at) for at in partitions}
+    )
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        of_producer(41, ("markers", 3)),
+        CoordinatorNotAvailableError(),
+        TransactionalIdNotFoundError(),
+        TransactionalIdAuthorizationFailedError(),
+        ValueError("'PrepareSomething' is not a valid TransactionState"),
+    ],
+    ids=["the sink's own is under way", "no leader", "unknown id", "hidden", "a state of a later Kafka"],
+)
+def test_no_error_tells_to_end_a_transaction_that_may_be_the_sinks_own_and_under_way(
+    owner: SimpleNamespace | Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = SilentLists(owner).held_back(monkeypatch)
+    assert "id 41" in held.what and "is still open there" in held.what
+    assert held.remedy == codes.TRANSACTION_OPEN.remedy
+
+
+def test_no_error_tells_to_end_a_transaction_where_the_sink_does_not_know_whose_it_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "abort" not in SilentLists(of_producer(40)).held_back(monkeypatch, owner=None).remedy
+
+
+@pytest.mark.parametrize(
+    "owner", [of_producer(40, ("markers", 3)), of_producer(41, ("rows", 0))], ids=["another's", "ended there"]
+)
+def test_a_transaction_of_which_the_sinks_own_coordinator_does_not_tell_is_ended_by_a_command_to_all_servers(
+    owner: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (
+        "`python -m kafka.admin -b k1:9092 -b k2:9092 transactions abort -t markers -p 3 "
+        "--producer-id 41 --producer-epoch 5`"
+    )
+    assert command in SilentLists(owner).held_back(monkeypatch).remedy
+
+
+def test_a_state_of_a_transaction_that_the_client_does_not_know_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: object, producer_id_filters: object) -> dict[int, list[Any]]:
+        raise ValueError("'PrepareSomething' is not a valid TransactionState")
+
+    monkeypatch.setattr(SilentLists, "list_transactions", unknown)
+    held = SilentLists(of_producer(40)).held_back(monkeypatch)
+    assert "a transaction is still open there, or the brokers do not answer" in held.what
+
+
+def test_an_error_waits_only_once_for_brokers_that_do_not_tell_which_transaction_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first question takes nearly all of the time; what is left is too short for another try of the next."""
+    asked: list[int] = []
+
+    def unavailable(_: object, producer_id_filters: object) -> dict[int, list[Any]]:
+        asked.append(1)
+        raise CoordinatorNotAvailableError
+
+    monkeypatch.setattr(cluster_module, "OPEN_TRANSACTION_S", 0.0)
+    monkeypatch.setattr(SilentLists, "list_transactions", unavailable)
+    SilentLists(of_producer(40)).held_back(monkeypatch)
+    assert len(asked) == 1
+
+
+def test_the_source_says_of_a_transaction_that_is_not_listed_that_it_may_be_hidden() -> None:
+    by = OpenTransaction(producer_id=41, producer_epoch=5)
+    told = reader._how_to_end(Waiting(topic="t", partition=0, start=0, records=1, transaction=by), (), ("a:1", "b:1"))
+    assert told.startswith("It is unknown to the coordinators, or hidden from this user. If its producer is gone for")
+    assert "-b a:1 -b b:1 " in told
 
 
 def test_of_logs_that_have_not_grown_the_stable_ends_are_not_asked_for_again(reading: Reading) -> None:

@@ -19,12 +19,14 @@ from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Staged, StagedClaim, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.kafka import publish as kafka_publish
+from airflow_epochs.sinks.kafka.checks import require_taken
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.marker import FORMAT, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments, own_id
 from airflow_epochs.sinks.kafka.marker_topic import require_compacted
 from airflow_epochs.sinks.kafka.producer import producer_options, within
+from airflow_epochs.sinks.kafka.rows import size_of
 from airflow_epochs.sinks.kafka.voted import Voted
 from tests.support.delta_world import attempt_of, transaction
 from tests.support.environment import Environment
@@ -118,6 +120,29 @@ def test_without_confluent_kafka_an_error_says_what_to_install(monkeypatch: pyte
     world = Environment({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})
     with pytest.raises(Refused, match=r"airflow-provider-epochs\[kafka-sink\]"):
         sink().last_committed("orders", world)
+
+
+def topic_with(**settings: str) -> TopicFacts:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return TopicFacts(name="m", id="i", partitions=1, replicas=1, allowed=None, settings=named, servers=("k:9092",))
+
+
+@pytest.mark.parametrize("untold", ["None", "", "-1", "0"])
+def test_a_size_that_brokers_do_not_tell_limits_nothing(untold: str) -> None:
+    assert topic_with(max_message_bytes="1000", segment_bytes=untold).batch_bytes_max == 1000
+    assert topic_with(max_message_bytes=untold, segment_bytes="2000").batch_bytes_max == 2000
+
+
+def test_a_promised_marker_is_not_refused_for_what_compression_could_add_at_worst() -> None:
+    staged = Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d")
+    topic = topic_with(max_message_bytes="10000")
+    marker = MarkerRecord.of(transaction(2), topic, topic, staged, {})
+    size = size_of((b"orders/events", marker.encoded(), None, []))
+    tight = topic_with(max_message_bytes=str(size), compression_type="snappy")
+    assert tight.record_bytes_max < size
+    require_taken(tight, topic, marker, "orders/events")
+    with pytest.raises(Refused, match=f"takes at most {size - 1} bytes"):
+        require_taken(topic_with(max_message_bytes=str(size - 1)), topic, marker, "orders/events")
 
 
 def test_what_spark_could_not_stage_is_a_vote_to_abort() -> None:

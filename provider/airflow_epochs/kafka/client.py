@@ -5,6 +5,7 @@ kafka-python alone can wait for ever: it sets no deadline for a TLS handshake.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,10 +29,14 @@ GRACE_S = 0.5
 
 
 class KafkaClient:
-    """A context manager around kafka-python's admin client. Not thread-safe."""
+    """A context manager around kafka-python's admin client. Not thread-safe.
 
-    def __init__(self, access: KafkaAccess) -> None:
+    ``within_s``: the time limit of all questions together, if there is one.
+    """
+
+    def __init__(self, access: KafkaAccess, *, within_s: float = math.inf) -> None:
         self._access = access
+        self._end = time.monotonic() + within_s
         self._admin: KafkaAdminClient | None = None
         self._network: Any = None
         self._tls_sockets: list[ssl.SSLSocket] = []
@@ -99,7 +104,7 @@ class KafkaClient:
     def _answer(self, doing: str, question: Callable[[], Answer]) -> Answer:
         from kafka.errors import KafkaError
 
-        deadline = time.monotonic() + self._access.timeout_s
+        deadline = min(time.monotonic() + self._access.timeout_s, self._end)
         while True:
             try:
                 return self._watched(deadline, question)

@@ -25,13 +25,16 @@ class OpenTransaction:
 
     Attributes:
         transactional_id, since_ms: (milliseconds since 1970) None if the brokers do not tell them.
-        hangs: Whether no coordinator tells of a transaction in the partition: then none will end it.
+        known: Whether a coordinator tells that the transaction is under way in the partition. One that has no leader,
+            or hides the transaction from this user, does not tell.
+        hangs: Whether no coordinator will end it, as far as is sure: see ``blocking_in``.
     """
 
     producer_id: int
     producer_epoch: int
     transactional_id: str | None = None
     since_ms: int | None = None
+    known: bool = False
     hangs: bool = False
 
     def __str__(self) -> str:
@@ -43,11 +46,12 @@ class OpenTransaction:
         since = datetime.fromtimestamp(self.since_ms / 1000, timezone.utc).isoformat(timespec="seconds")
         return f"the transaction of producer {name}, open since {since}"
 
-    def abort_command(self, at: Partition, server: str) -> str:
+    def abort_command(self, at: Partition, servers: Sequence[str]) -> str:
         """The command that ends it in a partition. Only for one whose producer is gone for good."""
         topic, partition = at
+        where = " ".join(f"-b {server}" for server in servers)
         return (
-            f"python -m kafka.admin -b {server} transactions abort -t {topic} -p {partition} "
+            f"python -m kafka.admin {where} transactions abort -t {topic} -p {partition} "
             f"--producer-id {self.producer_id} --producer-epoch {self.producer_epoch}"
         )
 
@@ -68,16 +72,31 @@ class Coordinated(NamedTuple):
     partitions: frozenset[Partition]
 
 
-def blocking_in(client: KafkaClient, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
-    """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell."""
+def blocking_in(
+    client: KafkaClient, partitions: Sequence[Partition], owner: str | None = None
+) -> dict[Partition, OpenTransaction]:
+    """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell.
+
+    ``owner``: the transactional id whose transactions belong into the partitions. A list of transactions can leave out
+    one that is under way. So one hangs only if the owner's coordinator answers, and does not tell of it either.
+    """
     try:
         producers = client.ask("describe producers", lambda admin: open_producers(admin, partitions))
         ids = sorted({each.producer_id for of in producers.values() for each in of})
         known = client.ask("describe transactions", lambda admin: transactions_of(admin, ids))
-    except NotApplied as error:
+    except (NotApplied, ValueError) as error:  # ValueError: kafka-python does not know the transaction's state
         log.info("the brokers do not tell which transactions are open: %s", error)
         return {}
-    return blocking(producers, known)
+    owned = _of_owner(client, owner) if producers and owner else {}
+    return blocking(producers, {**known, **owned}, owner_answers=bool(owned))
+
+
+def _of_owner(client: KafkaClient, owner: str) -> dict[int, Coordinated]:
+    try:
+        return client.ask("describe transactions", lambda admin: _described(admin, {owner}))
+    except (NotApplied, ValueError) as error:
+        log.info("the coordinator of %s does not tell of its transaction: %s", owner, error)
+        return {}
 
 
 def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> dict[Partition, list[Producing]]:
@@ -98,12 +117,17 @@ def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> 
 def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dict[int, Coordinated]:
     """Per producer id, what its coordinator says.
 
-    Leaves out a producer if the coordinators do not know it, or do not tell this user.
+    Leaves out a producer if no coordinator knows it, if its coordinator has no leader or still loads, or if this user
+    may not describe its transactional id: the brokers do not say which.
     """
     if not producer_ids:
         return {}
     listed = admin.list_transactions(producer_id_filters=list(producer_ids))
-    described = admin.describe_transactions({each.transactional_id for of in listed.values() for each in of})
+    return _described(admin, {each.transactional_id for of in listed.values() for each in of})
+
+
+def _described(admin: KafkaAdminClient, transactional_ids: set[str]) -> dict[int, Coordinated]:
+    described = admin.describe_transactions(transactional_ids)
     return {
         each.producer_id: Coordinated(
             name, each.transaction_start_time_ms, frozenset((at.topic, at.partition) for at in each.topic_partitions)
@@ -113,18 +137,20 @@ def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dic
 
 
 def blocking(
-    producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, Coordinated]
+    producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, Coordinated], *, owner_answers: bool = False
 ) -> dict[Partition, OpenTransaction]:
     """Per partition, the transaction that began first: it holds the last stable offset back."""
-    return {at: _told(at, min(of), known) for at, of in producers.items() if of}
+    return {at: _told(at, min(of), known, owner_answers) for at, of in producers.items() if of}
 
 
-def _told(at: Partition, first: Producing, known: Mapping[int, Coordinated]) -> OpenTransaction:
+def _told(at: Partition, first: Producing, known: Mapping[int, Coordinated], owner_answers: bool) -> OpenTransaction:
     found = known.get(first.producer_id)
+    under_way = found is not None and at in found.partitions
     return OpenTransaction(
         producer_id=first.producer_id,
         producer_epoch=first.producer_epoch,
         transactional_id=found.transactional_id if found else None,
         since_ms=found.since_ms if found else None,
-        hangs=found is None or at not in found.partitions,
+        known=under_way,
+        hangs=owner_answers and not under_way,
     )

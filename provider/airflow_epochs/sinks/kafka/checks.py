@@ -117,16 +117,18 @@ def _limit(facts: TopicFacts) -> str:
 def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) -> None:
     """Check that the marker topic takes the marker, which grows with the partitions of the topic and of the input."""
     if (size := _size_at_most(marker, rows)) > markers.record_bytes_max:
-        raise _too_large(markers, rows, f"may have {size} bytes", size)
+        raise _too_large(markers, rows, f"may have {size} bytes", markers.record_bytes_max, size)
 
 
 def require_taken(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord, key: str) -> None:
     """As ``require_room``, of a marker whose ``offsets`` are known, and after the vote: somebody may have changed both.
 
+    The epoch is promised. So a marker that may fit, compressed by the brokers, is sent.
+
     ``key``: as ``Markers.key``.
     """
-    if (size := size_of((key.encode(), marker.encoded(), None, []))) > markers.record_bytes_max:
-        raise _too_large(markers, rows, f"has {size} bytes", _size_at_most(marker, rows))
+    if (size := size_of((key.encode(), marker.encoded(), None, []))) > markers.batch_bytes_max:
+        raise _too_large(markers, rows, f"has {size} bytes", markers.batch_bytes_max, _size_at_most(marker, rows))
 
 
 def _size_at_most(marker: MarkerRecord, rows: TopicFacts) -> int:
@@ -135,11 +137,11 @@ def _size_at_most(marker: MarkerRecord, rows: TopicFacts) -> int:
     return size_of((b"", replace(marker, offsets=ranges).encoded(), None, [])) + KEY_BYTES_MAX
 
 
-def _too_large(markers: TopicFacts, rows: TopicFacts, what: str, at_most: int) -> Refused:
+def _too_large(markers: TopicFacts, rows: TopicFacts, what: str, bytes_max: int, at_most: int) -> Refused:
     return Refused(
         f"The marker of the epoch {what}: topic {rows.name} has {rows.partitions} partitions, and the marker names "
         f"each that gets rows, and each partition of the input. The marker topic {markers.name} takes at most "
-        f"{markers.record_bytes_max} bytes. No row is visible.",
+        f"{bytes_max} bytes. No row is visible.",
         code=codes.MARKER_TOO_LARGE,
         remedy=f"Raise what the marker topic takes: {markers.raising(2 * at_most)}. Clear the failed task.",
     )

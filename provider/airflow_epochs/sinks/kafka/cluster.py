@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 SETTLE_POLL_S = 0.05
+OPEN_TRANSACTION_S = 5.0
+"""How long an error waits for the brokers to tell which transaction is open."""
 SIZES = ("max.message.bytes", "segment.bytes")
 PRODUCE, PRODUCE_OF_3_7 = 0, 10
 """The number of the Produce request, and its version since Kafka 3.7."""
@@ -83,7 +85,8 @@ class TopicFacts:
     @property
     def _sizes(self) -> dict[str, int]:
         """The settings that limit a batch: brokers refuse one that is larger than a file of the log may be."""
-        return {name: int(self.settings[name]) for name in SIZES if name in self.settings}
+        told = {name: self.settings.get(name, "") for name in SIZES}  # not all that speak Kafka's protocol tell numbers
+        return {name: int(size) for name, size in told.items() if size.isdecimal() and int(size) > 0}
 
     @property
     def compression(self) -> str:
@@ -209,13 +212,16 @@ class Cluster:
             versions = client.ask("list API versions", lambda admin: admin.api_versions())
         return bool(versions[PRODUCE][1] >= PRODUCE_OF_3_7)
 
-    def open_transaction(self, topic: str, partition: int) -> OpenTransaction | None:
-        """The transaction that holds back the partition's readers; None if there is none, or brokers do not tell."""
+    def open_transaction(self, topic: str, partition: int, owner: str | None = None) -> OpenTransaction | None:
+        """The transaction that holds back the partition's readers; None if there is none, or brokers do not tell.
+
+        ``owner``: as of ``blocking_in``.
+        """
         from airflow_epochs.kafka.client import KafkaClient
 
         try:
-            with KafkaClient(self.access) as client:
-                return blocking_in(client, [(topic, partition)]).get((topic, partition))
+            with KafkaClient(self.access, within_s=OPEN_TRANSACTION_S) as client:
+                return blocking_in(client, [(topic, partition)], owner).get((topic, partition))
         except NotApplied as error:
             log.info("the brokers do not tell which transaction is open: %s", error)
             return None

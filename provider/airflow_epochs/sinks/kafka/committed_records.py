@@ -30,6 +30,8 @@ Keyed = tuple[bytes | None, bytes | None]
 class PartitionLog:
     """One partition.
 
+    ``owner``: the transactional id whose transactions belong into it. Without it, no error tells to end a transaction.
+
     Raises:
         NotApplied: By every method: a transaction stayed open for too long, or the brokers do not answer.
         Refused: By every method: the brokers refused.
@@ -38,6 +40,7 @@ class PartitionLog:
     cluster: Cluster
     topic: str
     partition: int
+    owner: str | None = None
 
     def newest(self, key: bytes) -> bytes | None:
         """The value of the newest record with this key. Reads from the end backwards, in growing steps.
@@ -113,7 +116,8 @@ class PartitionLog:
 
     def _require_time(self, deadline: float, position: int, end: int) -> None:
         if position < end and time.monotonic() > deadline:
-            raise self._held_back(position, end, self.cluster.open_transaction(self.topic, self.partition))
+            by = self.cluster.open_transaction(self.topic, self.partition, self.owner)
+            raise self._held_back(position, end, by)
 
     def _held_back(self, position: int, end: int, by: OpenTransaction | None) -> NotApplied:
         why = f"{by} is still open there" if by else "a transaction is still open there, or the brokers do not answer"
@@ -125,7 +129,7 @@ class PartitionLog:
         )
 
     def _how_to_end(self, hanging: OpenTransaction) -> str:
-        command = hanging.abort_command((self.topic, self.partition), self.cluster.access.servers[0])
+        command = hanging.abort_command((self.topic, self.partition), self.cluster.access.servers)
         return (
             "Let Airflow retry the task, or clear the failed task later. If the error comes for longer than the "
             "brokers' transaction.max.timeout.ms (15 minutes by default), the transaction hangs: no coordinator knows "

@@ -164,8 +164,9 @@ class Markers:
     @property
     def log(self) -> PartitionLog:
         """The sink's partition. Call ``assigned`` or ``assignment`` before."""
-        assert self._assignment
-        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._assignment.partition)
+        own = self._assignment
+        assert own
+        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=own.partition, owner=own.transactional_id)
 
     @property
     def _assignments(self) -> Assignments:

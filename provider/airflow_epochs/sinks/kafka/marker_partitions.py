@@ -199,7 +199,8 @@ class Assignments:
         return number
 
     def _log(self, partition: int) -> PartitionLog:
-        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=partition)
+        owner = self.topic if partition == DIRECTORY else None
+        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=partition, owner=owner)
 
     def _decoded(self, key: str, value: bytes) -> Assignment:
         try:

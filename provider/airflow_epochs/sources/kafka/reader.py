@@ -174,7 +174,7 @@ class KafkaReader:
         with Brokers(self.access) as brokers:
             waiting = brokers.waiting(brokers.look(list(self.config.topics)).ends())
             hanging = brokers.hanging() if waiting else set()
-        return [f"{each}. {_how_to_end(each, hanging, self.access.servers[0])}" for each in waiting]
+        return [f"{each}. {_how_to_end(each, hanging, self.access.servers)}" for each in waiting]
 
     def again(self, ranges: Ranges, state: JsonDict) -> PlannedEpoch:
         """Plan an aborted epoch again, as ``plan.begun_again`` does. Raises Corrupt if a planned record is gone."""
@@ -269,15 +269,16 @@ def _say_what_waits(brokers: Brokers, cluster: ClusterLog, ranges: Ranges) -> No
         log.warning("not read in this epoch: %s", told(waiting))
 
 
-def _how_to_end(waiting: Waiting, hanging: Collection[str], server: str) -> str:
+def _how_to_end(waiting: Waiting, hanging: Collection[str], servers: Sequence[str]) -> str:
     transaction = waiting.transaction
     if transaction is None:
         return "Whose it is, the brokers do not say (before Kafka 3.0, or without Describe on transactional ids)."
-    hangs = transaction.hangs or transaction.transactional_id in hanging
-    state = (
-        "It is unknown to its coordinator, or open for too long" if hangs else "Brokers end it after its own timeout"
-    )
-    return f"{state}. If its producer is gone for good: {transaction.abort_command(waiting.of, server)}"
+    state = "Brokers end it after its own timeout"
+    if not transaction.known:
+        state = "It is unknown to the coordinators, or hidden from this user"
+    elif transaction.transactional_id in hanging:
+        state = "It is open for too long"
+    return f"{state}. If its producer is gone for good: {transaction.abort_command(waiting.of, servers)}"
 
 
 def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
