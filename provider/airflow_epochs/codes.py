@@ -1156,10 +1156,10 @@ ROWS_CHANGED = DELTA_SOURCE.code(
     Corrupt,
     "A version of the table updates or deletes rows, or takes the table back to an earlier version although the "
     "pipeline has read later ones. The source reads only what versions append.",
-    "Let the pipeline go back, too, if the table did: rewind it with `--restore-tables`. The message says to which "
-    "epoch. Otherwise leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which prints "
-    "it and asks. Or, if the table had delta.enableChangeDataFeed=true before this version, set changes='feed' in the "
-    "DAG. Then clear the failed task.",
+    "Let the pipeline go back, too, if the table did: rewind it with `--restore-tables`. The message has the "
+    "commands. Otherwise leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which "
+    "prints it and asks. Or, if the table had delta.enableChangeDataFeed=true before this version, set changes='feed' "
+    "in the DAG. Then clear the failed task.",
 )
 CHANGE_FEED_OFF = DELTA_SOURCE.code(
     "EPOCHS-CHANGE-FEED-OFF",

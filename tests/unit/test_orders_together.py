@@ -251,6 +251,7 @@ def four_epochs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topi
             assert world.run(number) is None
             if number == COPIED:
                 shutil.copytree(folder / "lake", folder / "copy")
+                shutil.copy(db.path, folder / "copy.db")
         shutil.copytree(folder, folder.parent / "then")
         yield world, brokers
 
@@ -374,6 +375,23 @@ def test_the_last_command_tells_what_a_stranger_finds(
         told_of = (frozenset(said(screen, sink, "lost for good")), frozenset(said_twice(screen, sink, model)))
         assert not screen or told_of == (model.lost(sink), model.twice(sink)), screen
     require_recorded(world, world.completed(first), model)
+
+
+def test_of_rows_that_a_sink_lost_and_gets_with_others_once_more_only_the_others_are_said_to_come_twice(
+    world: TopicWorld, brokers: Told
+) -> None:
+    shutil.copy(world.folder / "copy.db", world.db.path)
+    ordered(world.ledger_root, "epochs", "adopt-sink", world.name, "rows", "--why", "the database was restored")
+    model = Model.of_four_epochs()
+    grown(world, brokers, dict(model.log))
+    assert world.run(100) is None
+    before = seen(world, "rows")
+    screen = typed(world, Typed("rewind", 3, restores=True), "wrong rates")
+    grown(world, brokers, {topic: end + STEP[topic] for topic, end in dict(model.log).items()})
+    for number in (201, 202):
+        world.run(number)
+    twice = {at for at, count in seen(world, "rows").items() if count > 1}
+    assert twice and twice <= before.keys() and twice == said_twice(screen, "rows", model)
 
 
 def require_told_of_tables(screen: str, was: int, now: int | None, why: str) -> None:

@@ -244,7 +244,8 @@ class Abort:
                 code=codes.COMMAND_RACE,
                 **attempt_fields(opened.txn),
             )
-        return f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} is aborted: start a run, or clear its run."
+        attempt, epoch = opened.txn.attempt, opened.txn.epoch
+        return f"Attempt {attempt} of epoch {epoch} is aborted. If its run has ended, start a run, or clear it."
 
     def _view(self, ledger: Ledger) -> EpochView:
         view = unfinished(ledger)

@@ -182,7 +182,7 @@ def _comes_again(at: Standing, look: Outlook, name: str) -> str:
         return told
     verb = "it gets {} once more" if replaced is None else "{} come twice"
     of = "the rows of" if replaced is None else "its rows of"
-    if _is_one_row(at, look):
+    if _is_one_row(at, look) and not look.read(look.sinks[name].new):
         return verb.format(f"{of} {_since(at, look.restoration)}")
     return f"{verb.format(f'{of} these')}: {shown(look.read(look.sinks[name].again))}"
 

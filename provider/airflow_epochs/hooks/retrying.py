@@ -48,7 +48,8 @@ _BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
 """How Airflow's database writes the option of a KafkaSource."""
 _BECOMES = {
     State.ABORTED: "The same offsets will be taken again.",
-    State.IN_DOUBT: "It will be rolled forward: each sink that does not show it gets the rows that all have voted for.",
+    State.IN_DOUBT: "It will be rolled forward: each sink that does not show it, and was not waived, gets the rows "
+    "that all have voted for.",
 }
 
 
