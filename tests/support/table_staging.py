@@ -47,5 +47,6 @@ def _read(read: TableRead) -> pa.Table:
     if read.feed:
         changes = DeltaTable(read.location).load_cdf(starting_version=read.start, ending_version=read.end - 1)
         return pa.table(changes.read_all())
-    none = DeltaTable(read.location).to_pyarrow_table().slice(0, 0)
-    return pa.concat_tables([none, *(pq.read_table(f"{read.location}/{file}") for file in read.files)])
+    if not read.files:
+        return DeltaTable(read.location).to_pyarrow_table().slice(0, 0)
+    return pa.concat_tables([pq.read_table(f"{read.location}/{file}") for file in read.files])
