@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-# A worker for each core: what a test waits for leaves the core to what runs beside it.
-WORKERS ?= 2
+# One more than two cores: now and then a test waits for a disk or for a process to end.
+WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 # Of all but chaos. To collect the tests of the other folders takes as long again.
@@ -53,10 +53,9 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Side by side are what needs one core and what needs the other: half of the time, brokers and chaos wait.
 test: venv check-java
 	rm -rf build/cells
-	$(MAKE) --no-print-directory --jobs=4 $(SYNC) lint test-plain test-brokers
+	$(MAKE) --no-print-directory --jobs=4 $(SYNC) lint test-plain browser jars
 	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-chaos
 	$(BIN)/python scripts/fault_table.py --check
 
@@ -73,14 +72,16 @@ browser:
 	@{ command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; }
 
-test-spark test-brokers: test-%: venv check-java browser jars
+# Side by side: the Connect server of the one keeps a core and a half busy, the others mostly wait.
+test-spark test-brokers: test-%: venv check-java browser
 	$(BIN)/python -m pytest -m "$* and not long" $(JVM)
 
 test-long: venv check-java jars
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long and not jvm and not e2e"
 	$(BIN)/python -m pytest -m "long and (jvm or e2e)" $(JVM)
 
-test-chaos: venv check-java jars
+# After the brokers, beside Spark: so two cores are never left to one of them.
+test-chaos: test-brokers
 	$(BIN)/python -m pytest -s -m chaos tests/chaos
 
 test-fast: venv
