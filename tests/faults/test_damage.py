@@ -77,7 +77,6 @@ def assert_refused_until_restored(world: DiskWorld, path: Path, damage: Damage, 
     assert world.run(number) is None
 
 
-@pytest.mark.few(9)
 @pytest.mark.parametrize("damage", [truncate, empty, flip])
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_damaged_record_of_an_epoch_in_doubt_is_named_and_nothing_happens_until_it_is_restored(
