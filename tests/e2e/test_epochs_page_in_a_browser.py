@@ -216,6 +216,16 @@ def test_a_savepoint_is_made_gone_back_to_and_disposed_of(running: RunningStack,
     page.wait("!document.querySelector('#savepoints')")
 
 
+OF_NOBODY = {
+    "Error 401",
+    "Not authenticated",
+    "Pipelines",
+    "Pipelines / acted",  # the name is in the address
+    "Back to pipeline acted, as it is now",
+}
+"""What is shown to a browser without a login."""
+
+
 @pytest.mark.usefixtures("done")
 def test_actions_fit_a_narrow_window_and_a_browser_without_a_login_is_shown_nothing(
     running: RunningStack, page: Browser
@@ -233,5 +243,4 @@ def test_actions_fit_a_narrow_window_and_a_browser_without_a_login_is_shown_noth
         for path in (ACTED, f"{ACTED}/actions/pause"):
             nobody.open(path)
             assert nobody.has_text("401")
-            shown = nobody.find("main").text.replace("acted", "")  # the name is in the address
-            assert shown == "Pipelines /\nError 401\nNot authenticated\nBack to pipeline , as it is now"
+            assert {*nobody.find("main").text.splitlines()} <= OF_NOBODY
