@@ -100,6 +100,20 @@ def remove_of(add: JsonDict, now: int) -> JsonDict:
     return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
 
 
+def operation_of(actions: list[JsonDict]) -> tuple[str, JsonDict]:
+    """An entry's operation and its parameters, as ``DESCRIBE HISTORY`` names them; empty if it does not tell."""
+    info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return str(info.get("operation", "")), info.get("operationParameters") or {}
+
+
+def number_in(text: object) -> int | None:
+    """A whole number among an operation's parameters, which writers spell in different ways; None if it is none."""
+    try:
+        return int(str(text))
+    except ValueError:
+        return None
+
+
 def user_metadata_of(action: JsonDict) -> JsonDict | None:
     """Our part of the ``userMetadata`` of a ``commitInfo`` action; None in any other action, or if it has none."""
     try:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
+from airflow_epochs.delta.log import actions_of, log_entry, number_in, operation_of, user_metadata_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.other_pipelines import (
     OF_ANOTHER_LEDGER,
     of_another_ledger,
-    operation_of,
     pipeline_of,
     replaces_all,
 )
@@ -75,7 +74,7 @@ def _after(
 ) -> list[ForeignChange]:
     operation, how = operation_of(actions)
     if operation == "RESTORE":
-        back_to = _number(how.get("version"))
+        back_to = number_in(how.get("version"))
         if back_to is not None and back_to >= own:
             return [change for change in found if change.version <= back_to]
         return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}", back_to=back_to)]
@@ -91,10 +90,10 @@ def _after(
 
 def _target_of(how: JsonDict) -> str:
     """Where a RESTORE leads: a version, or a time, which Spark and deltalake name in different ways."""
-    version = _number(how.get("version"))
+    version = number_in(how.get("version"))
     if version is not None:
         return f"version {version}"
-    return str(how.get("timestamp") or _time(_number(how.get("datetime"))) or "an earlier version")
+    return str(how.get("timestamp") or _time(number_in(how.get("datetime"))) or "an earlier version")
 
 
 def _time(milliseconds: int | None) -> str | None:
@@ -106,10 +105,3 @@ def _time(milliseconds: int | None) -> str | None:
     except (ValueError, OverflowError, OSError):
         return None
     return f"{at:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03} UTC"
-
-
-def _number(text: object) -> int | None:
-    try:
-        return int(str(text))
-    except ValueError:
-        return None

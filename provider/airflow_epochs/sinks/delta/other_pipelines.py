@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from airflow_epochs import codes
-from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
+from airflow_epochs.delta.log import actions_of, log_entry, operation_of, user_metadata_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import Refused
@@ -160,12 +160,6 @@ class _Later:
         else:
             self.gone |= removed - self.added
         self.added |= added
-
-
-def operation_of(actions: list[JsonDict]) -> tuple[str, JsonDict]:
-    """An entry's operation and its parameters, as ``DESCRIBE HISTORY`` names them; empty if it does not tell."""
-    info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return str(info.get("operation", "")), info.get("operationParameters") or {}
 
 
 def replaces_all(actions: list[JsonDict]) -> bool:

@@ -59,8 +59,8 @@ def _flaw_in_entry(table: str, number: int, version: Version | None, feed_is_on:
     if feed_is_on is not None:
         return None if feed_is_on else unreadable.feed_off(table, number)
     if version.removes or any(add.get("deletionVector") for add in version.adds):
-        if version.leads_back:
-            return unreadable.leads_back(table, number, version.leads_to)
+        if version.back:
+            return unreadable.leads_back(table, number, version.back.to)
         return unreadable.changes_rows(table, number, version.operation)
     return None
 

@@ -175,7 +175,7 @@ class DeltaReader:
         if self.config.feed or (versions and versions[-1].number == now.newest):
             return False
         added = {path for version in versions for path in version.files_read(feed=False)}
-        return flaw is not None or (bool(added) and not added <= {*whole(now.at(now.newest)).files})
+        return flaw is not None or (bool(added) and not _newest_has(now, added))
 
     def _end_of_all(self, now: TableNow, remedy: str | None) -> int:
         """For an epoch that reads the whole table. Raises Refused if that is more than the user allows."""
@@ -194,7 +194,7 @@ class DeltaReader:
         if self.config.bounds != NO_BOUNDS:
             end = self._fitting(0, self._sizes_of_beginning(now, end))
         found = self._require_whole(now, end - 1, _READ_ALL)
-        if end <= now.newest and not {*found.files} <= {*whole(now.at(now.newest)).files}:
+        if end <= now.newest and not _newest_has(now, found.files):
             kept = not_taken_back(now.location.files, 0, min(now.newest + 1, end + LOOKED_AT_MAX))
             end = max((number for number in kept if number < end), default=end - 1) + 1
         return end
@@ -421,6 +421,10 @@ class DeltaReader:
         files = {unquote(add["path"]): _partition_of(now, add, read.partition_by) for add in adds}
         _require_distinct(now, files)
         return replace(read, records=records, files=files)
+
+
+def _newest_has(now: TableNow, files: Iterable[str]) -> bool:
+    return {*files} <= {*whole(now.at(now.newest)).files}
 
 
 def _partition_of(now: TableNow, add: JsonDict, columns: Sequence[str]) -> tuple[str | None, ...]:

@@ -7,10 +7,10 @@ entry says of itself is not enough: the files that the versions add and remove a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from airflow_epochs.delta.log import actions_of, entries, log_entry, user_metadata_of
+from airflow_epochs.delta.log import actions_of, entries, log_entry, number_in, operation_of, user_metadata_of
 from airflow_epochs.delta.replay import FileKey, key_of
 from airflow_epochs.delta.table import RESTORED
 from airflow_epochs.model import JsonDict
@@ -22,45 +22,39 @@ LOOKED_AT_MAX = 2_000
 _WORTH_A_LOOK = (RESTORE.encode(), RESTORED.encode())
 
 
+class Back(NamedTuple):
+    """A version leads the table back. ``to``: the version that it names; None if it names none."""
+
+    to: int | None
+
+
 def not_taken_back(files: Files, start: int, until: int) -> list[int]:
     """The versions of ``[start, until)`` that bring rows to a reader of all versions before ``start``, ascending."""
     versions = range(start, until)
-    targets = {
-        at: target_of(actions_of(entry))
+    found = {
+        at: back
         for at, entry in zip(versions, entries(files, versions), strict=True)
-        if entry and any(word in entry for word in _WORTH_A_LOOK) and leads_back(actions_of(entry))
+        if entry and any(word in entry for word in _WORTH_A_LOOK) and (back := led_back(list(actions_of(entry))))
     }
-    oldest = _oldest_with_its_rows(files, start - 1) if targets else start - 1
+    oldest = _oldest_with_its_rows(files, start - 1) if found else start - 1
     kept: list[int] = []
     number = until - 1
     while number >= start:
-        to = _same_files(files, max(oldest, targets[number] or oldest), number) if number in targets else None
+        back = found.get(number)
+        to = _same_files(files, max(oldest, back.to or oldest), number) if back else None
         if to is None:
             kept.append(number)
         number = number - 1 if to is None else to
     return kept[::-1]
 
 
-def leads_back(actions: Iterable[JsonDict]) -> bool:
-    """Whether a log entry says that it leads the table back to an earlier version."""
-    return _how_back(actions) is not None
-
-
-def target_of(actions: Iterable[JsonDict]) -> int | None:
-    """The version to which a log entry says that it leads the table back; None if it names none."""
-    try:
-        return int(str(_how_back(actions)))
-    except ValueError:
-        return None
-
-
-def _how_back(actions: Iterable[JsonDict]) -> object:
-    """What a log entry says of the version to which it leads back; None if it does not say that it does so."""
-    info: JsonDict = next((action for action in actions if "commitInfo" in action), {"commitInfo": {}})
-    ours, of = user_metadata_of(info) or {}, info["commitInfo"]
+def led_back(actions: list[JsonDict]) -> Back | None:
+    """How a log entry says that it leads the table back; None if it does not say so."""
+    ours = next((told for action in actions if (told := user_metadata_of(action))), {})
     if RESTORED in ours:
-        return ours[RESTORED]
-    return (of.get("operationParameters") or {}).get("version", "") if of.get("operation") == RESTORE else None
+        return Back(number_in(ours[RESTORED]))
+    operation, how = operation_of(actions)
+    return Back(number_in(how.get("version"))) if operation == RESTORE else None
 
 
 def _oldest_with_its_rows(files: Files, version: int) -> int:

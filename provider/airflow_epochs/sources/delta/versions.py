@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from airflow_epochs.delta.log import actions_of, entries, log_entry
+from airflow_epochs.delta.log import actions_of, entries, log_entry, operation_of
 from airflow_epochs.delta.shape import renamed
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.delta.bounds import Size
 from airflow_epochs.sources.delta.columns import Columns
-from airflow_epochs.sources.delta.taken_back import leads_back, target_of
+from airflow_epochs.sources.delta.taken_back import Back, led_back
 from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.storage.files import Files
 
@@ -26,8 +26,8 @@ class Version:
 
     ``keeps_feed``: whether the change data feed is on from this version on; None if the version does not say.
     ``columns``: the table's from this version on; None if the version does not say. ``renamed``: those that files call
-    by another name. ``leads_back``: whether it says that it leads the table back;
-    ``leads_to``: to which version; None if it names none.
+    by another name. ``back``: how it leads the table back;
+    None if it does not.
     """
 
     number: int
@@ -39,8 +39,7 @@ class Version:
     renamed: tuple[str, ...] | None
     operation: str
     timestamp_ms: int
-    leads_back: bool
-    leads_to: int | None
+    back: Back | None
 
     def size(self, *, feed: bool) -> Size:
         """Of the files that are read for this version."""
@@ -79,10 +78,9 @@ def _version_in(entry: bytes, number: int) -> Version:
         keeps_feed=None if metadata is None else records_changes(metadata.get("configuration") or {}),
         columns=None if metadata is None else _columns_of(metadata),
         renamed=None if metadata is None else _renamed_of(metadata),
-        operation=str(info.get("operation", "")),
+        operation=operation_of(actions)[0],
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
-        leads_back=leads_back(actions),
-        leads_to=target_of(actions),
+        back=led_back(actions),
     )
 
 
