@@ -21,7 +21,9 @@ LONG = ["59 min ago", f"1{SPACE}234{SPACE}567{SPACE}890", f"123{SPACE}456", "12 
 FILL = f"for (const r of document.querySelector('tbody').rows) {LONG}.forEach((t, n) => r.cells[4 + n].textContent = t)"
 WIDTHS = "[document.documentElement, document.querySelector('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
 LINES_OF_LEDGERS = """Math.max(...[...document.querySelectorAll('tbody tr')].map(row => {
-    const text = document.createRange(); text.selectNodeContents(row.lastElementChild); return text.getClientRects().length
+    const text = document.createRange();
+    text.selectNodeContents(row.lastElementChild);
+    return text.getClientRects().length;
 }))"""
 
 

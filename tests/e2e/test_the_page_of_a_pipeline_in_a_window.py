@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,5 +56,5 @@ def test_buttons_do_not_touch_and_charts_keep_within_their_frames_in_the_window_
         page.picture(f"buttons-{NARROW}")
         rows = sorted({tuple(button) for button in page.script(BUTTONS)})
         assert len(rows) > 2
-        assert all(below - above >= 4 for (_, above), (below, _) in zip(rows, rows[1:], strict=False)), rows
+        assert all(below - above >= 4 for (_, above), (below, _) in pairwise(rows)), rows
         assert page.script(FRAMED)
