@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from airflow_epochs.page.app import STATIC
 from tests.support.browser import browser
+from tests.support.page_files import alone
 from tests.support.page_lab import Browser, connected
 
 pytestmark = [
@@ -21,18 +20,17 @@ SPACE = "\N{NARROW NO-BREAK SPACE}"
 LONG = ["59 min ago", f"1{SPACE}234{SPACE}567{SPACE}890", f"123{SPACE}456", "12 min 30 s", "1,234,567 records, 12 min"]
 FILL = f"for (const r of document.querySelector('tbody').rows) {LONG}.forEach((t, n) => r.cells[4 + n].textContent = t)"
 WIDTHS = "[document.documentElement, document.querySelector('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
-
-
-def alone(html: str, theme: str) -> str:
-    """The page with its style within, and without scripts: a browser shows it from a file."""
-    style = (STATIC / "epochs.css").read_text()
-    html = re.sub(r"<script.*?</script>|<link.*?>", "", html, flags=re.DOTALL)
-    return html.replace("</head>", f"<style>{style}</style></head>").replace("<html", f'<html class="{theme}"')
+LINES_OF_LEDGERS = """Math.max(...[...document.querySelectorAll('tbody tr')].map(row => {
+    const text = document.createRange();
+    text.selectNodeContents(row.lastElementChild);
+    return text.getClientRects().length;
+}))"""
 
 
 def test_no_column_of_the_list_of_pipelines_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledgers = connected(tmp_path / "ledger", monkeypatch)
     ledgers.epoch("orders_of_the_whole_company")
+    ledgers.epoch("n" * 63)
     ledgers.epoch("users", against="column amount is a STRING, and the table has a DECIMAL(12,2), as it always had")
     ledgers.unfinished(decided=True, pipeline="payments_of_all_countries")
     reader, file = Browser("VIEWER"), tmp_path / "pipelines.html"
@@ -46,4 +44,5 @@ def test_no_column_of_the_list_of_pipelines_is_cut_off(tmp_path: Path, monkeypat
                 page.driver.execute_script(FILL)
                 page.picture(f"pipelines-{theme}-{width}")
                 assert page.script(WIDTHS) == [0, 0], (theme, width)
+                assert page.script(LINES_OF_LEDGERS) == 1, (theme, width)
                 assert len({cell.location["y"] for cell in page.driver.find_elements("css selector", "th")}) == 1

@@ -373,6 +373,25 @@ def test_a_wiped_metadata_database_loses_nothing(lab: Lab) -> None:
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+def test_an_older_metadata_database_brings_runs_back_that_take_no_new_data_and_red_ones_that_a_clear_makes_green(
+    lab: Lab,
+) -> None:
+    """What docs/operations.md says of it."""
+    lab.produce("a")
+    lab.run("r1")
+    lab.harness.forget()
+    lab.produce("b")
+    assert lab.run("r1").state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+    lab.run("r2")
+    lab.harness.put_back("r2", {"open": "success", "stage": "failed", "abort": "skipped"}, others="upstream_failed")
+    assert lab.clear("r2").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    lab.produce("c")
+    lab.run("r3")
+    assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
+
+
 def test_a_continuous_dag_without_a_start_date_goes_on_after_its_first_run(lab: Lab) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
 

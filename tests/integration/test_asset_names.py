@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,29 @@ from airflow.sdk import DAG, Asset
 from airflow_epochs import KafkaSource, records_waiting
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.hooks.retrying import Retry
+from airflow_epochs.operators.single import EpochsOperator
+from airflow_epochs.testing import MemorySink
 from tests.support.airflow_harness import Harness
 from tests.support.layout_lab import Lab
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+
+
+def reader(dag_id: str, asset: Asset) -> Callable[[], int]:
+    """A DAG that waits for the asset; returns a count of its assets that had an event since its last run."""
+    with DAG(dag_id, schedule=[asset], is_paused_upon_creation=False) as dag:
+        EmptyOperator(task_id="read")
+    Harness(dag)
+
+    def waiting() -> int:
+        from airflow.models.asset import AssetDagRunQueue
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            return session.query(AssetDagRunQueue).filter_by(target_dag_id=dag_id).count()
+
+    return waiting
 
 
 class Named(Lab):
@@ -30,10 +49,7 @@ class Named(Lab):
     def renamed(self, **layout: Any) -> None:
         self.uri = f"memory://{self.world.name}/orders"
         named: dict[str, Any] = {key: text.format(uri=self.uri) for key, text in self.reader.items()}
-        asset = Asset(**named)
-        with DAG(f"reader_{self.world.name}", schedule=[asset], is_paused_upon_creation=False) as dag:
-            EmptyOperator(task_id="read")
-        self.consumer = Harness(dag)
+        self.waiting = reader(f"reader_{self.world.name}", Asset(**named))
         super().renamed(**layout)
 
     def dag(self, dag_id: str, **layout: Any) -> DAG:
@@ -43,14 +59,6 @@ class Named(Lab):
             task.outlets = [*self.mine, *task.outlets]
         dag.get_task(f"orders.{self.behind}").inlets = [Asset(f"input of {self.uri}")]
         return dag
-
-    def waiting(self) -> int:
-        """How many of the reader's assets have had an event since its last run."""
-        from airflow.models.asset import AssetDagRunQueue
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            return session.query(AssetDagRunQueue).filter_by(target_dag_id=self.consumer.dag.dag_id).count()
 
 
 OTHER_NAMES = {
@@ -109,6 +117,46 @@ def test_an_asset_of_the_users_own_stops_a_task_until_it_is_named_as_the_other_d
     Retry.of(lab.ledger, "orders").do(lab.ledger, Account(who="ana", why="the asset has its name"))
     assert lab.harness.drive("r2").state == "success"
     assert lab.shown() == [[1, 2], [1, 2]]
+
+
+class Mapped:
+    """One mapped task with a pipeline, whose asset no DAG names until another one waits for it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.uri = f"memory://{lab.world.name}/mapped"
+        row = {
+            "pipeline": "mapped",
+            "source": lab.source,
+            "sinks": [MemorySink(name="mapped", world=lab.world.name)],
+        }
+        shared: dict[str, Any] = {"transform": lab.transform, "spark": lab.spark, "retries": 0}
+        with DAG(f"{lab.harness.dag.dag_id}_mapped", schedule=None, max_active_runs=1) as dag:
+            EpochsOperator.partial(task_id="epochs", **shared).expand_kwargs([row])
+        self.harness = Harness(dag)
+
+    def run(self, run_id: str) -> None:
+        self.lab.produce(run_id)
+        assert self.harness.run(run_id).state == "success"
+
+
+def test_a_mapped_pipeline_is_told_to_a_dag_that_waits_for_it_and_blames_no_dag_before_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lab = Lab(tmp_path, monkeypatch)
+    mapped = Mapped(lab)
+    mapped.run("r1")
+    told = [each for each in caplog.records if "asset with the URI" in each.getMessage()]
+    assert [(each.levelname, each.getMessage().split(",")[0]) for each in told] == [
+        ("INFO", f"no DAG waits for the asset with the URI {mapped.uri!r}")
+    ]
+    waiting = reader(f"after_{mapped.harness.dag.dag_id}", Asset(mapped.uri))
+    assert waiting() == 0
+    mapped.run("r2")
+    assert waiting() == 1
+    assert [event["epoch"] for event in mapped.harness.asset_events("r2")] == [2]
+    assert lab.world.table("mapped").values() == ["r1", "r2"]
 
 
 def waiting_for(pipeline: str, region: str, ledger_conn_id: str) -> Asset:

@@ -323,7 +323,7 @@ def test_a_vote_against_the_second_epoch_says_to_clear_the_one_task_and_that_hel
         assert lab.run("r1", ONE_BY_ONE).state == "failed"
     assert lab.shown() == [["a"], ["a"]]
     assert "Sink audit voted against it: column x is a STRING" in failures[0]
-    assert "Then clear the task, or let the next run take the same offsets." in failures[0]
+    assert "Then clear the task with its downstream tasks, or let the next run take the same offsets." in failures[0]
     lab.world.refusals.clear()
     assert lab.clear("r1", only_failed=True).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]]
@@ -347,7 +347,7 @@ def test_a_missing_transform_says_to_clear_the_one_task_and_that_helps(lab: Lab,
     app = Path(lab.transform.partition(":")[0])
     app.rename(app.with_suffix(".away"))
     assert lab.run("r1").state == "failed"
-    assert failures[0].endswith("Then clear the task.")
+    assert failures[0].endswith("Then clear the task with its downstream tasks.")
     app.with_suffix(".away").rename(app)
     assert lab.clear("r1").state == "success"
     assert lab.shown() == [["a"], ["a"]]

@@ -1,4 +1,4 @@
-"""What remedies say where the pipeline is one task."""
+"""What remedies say where tasks stand behind, where the pipeline is one task, and where no task has failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_epochs import DeltaSink, codes
 from airflow_epochs.errors import Code, EpochError, NotApplied, Refused, filled
 from airflow_epochs.ledger.overview import overview
 from airflow_epochs.model import Vote, VoteKind
-from airflow_epochs.operators.wording import in_one_task, of_command, without_task
+from airflow_epochs.operators.wording import in_one_task, of_command, with_downstream, without_task
 from airflow_epochs.page.render import error_page
 from airflow_epochs.protocol import State
 from tests.support.faults_world import DiskWorld
@@ -52,6 +52,32 @@ def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lack
     changed = {text: in_one_task(text) for text in told}
     wrong = {text: says for text, says in changed.items() if OTHERS.search(says)}
     assert wrong == {}
+
+
+def test_every_text_that_says_to_clear_a_task_says_to_clear_what_is_behind_it_too() -> None:
+    told = {match[0] for text in texts() for match in re.finditer(r"\bclear the [^.:;,]*", text, re.IGNORECASE)}
+    of_tasks = {text: with_downstream(text) for text in told if CLEARS.search(text)}
+    assert len(of_tasks) > 10
+    wrong = {text: says for text, says in of_tasks.items() if not re.search("with (its|their|all) .*tasks", says)}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (
+            "Correct it. Then clear the failed task.",
+            "Correct it. Then clear the failed task with its downstream tasks.",
+        ),
+        ("Clear the task: it goes on.", "Clear the task with its downstream tasks: it goes on."),
+        ("Clear the task `open`, or wait.", "Clear the task `open` with its downstream tasks, or wait."),
+        ("Clear the open task with its downstream tasks.", "Clear the open task with its downstream tasks."),
+        (codes.RECEIPT_MISSING.remedy, codes.RECEIPT_MISSING.remedy.replace(", with", " with")),
+        ("Clear the air, and the tasks.", "Clear the air, and the tasks."),
+    ],
+)
+def test_a_remedy_says_to_clear_what_is_behind_the_task(said: str, says: str) -> None:
+    assert with_downstream(said) == says == with_downstream(says)
 
 
 def test_no_line_that_a_run_of_one_task_logs_of_an_abort_names_a_task_that_it_lacks(

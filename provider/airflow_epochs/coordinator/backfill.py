@@ -40,7 +40,7 @@ REPLAYED_MAX = 100
 
 _WITHOUT_BACKFILL = (
     "If only rows of earlier epochs are the cause, you may let `backfill` name a later epoch, or remove the sink from "
-    "it: the sink then begins with this epoch, and lacks the rows of those before. Then clear the failed tasks."
+    "it: the sink then begins with this epoch, and lacks the rows of those before. Then clear the failed task."
 )
 
 

@@ -62,7 +62,7 @@ def _active(asset: Asset, context: Context) -> Asset:
     try:
         found = context["outlet_events"][Asset.ref(uri=asset.uri)].key
     except Exception as error:  # the epoch is complete, whatever comes of its announcement
-        _warn_of_none(asset, error)
+        _tell_of_none(asset, error, mapped=context["ti"].map_index not in (None, -1))
         return asset
     if found.name == asset.name:
         return asset
@@ -78,14 +78,21 @@ def _active(asset: Asset, context: Context) -> Asset:
     return Asset(name=found.name, uri=asset.uri)
 
 
-def _warn_of_none(asset: Asset, error: Exception) -> None:
+def _tell_of_none(asset: Asset, error: Exception, *, mapped: bool) -> None:
     if not isinstance(error, AirflowRuntimeError) or error.error.error is not ErrorType.ASSET_NOT_FOUND:
         log.warning("Airflow did not say by which name it knows the asset with the URI %r: %s", asset.uri, error)
-        return
-    log.warning(
-        "Airflow has no active asset with the URI %r. Its event of this epoch starts no DAG. Probably another DAG "
-        "gives the name %r to an asset with another URI. A warning on this DAG's page in Airflow says which URI. Give "
-        "that asset another name there.",
-        asset.uri,
-        asset.name,
-    )
+    elif mapped:  # Airflow reads a DAG before it knows the outlets of the instances
+        log.info(
+            "no DAG waits for the asset with the URI %r, so this epoch has no event of it. Airflow learns of a mapped "
+            "task's assets only from other DAGs: as soon as one has it in its `schedule`, there are events. If one has "
+            "it there already, a warning on the page of that DAG in Airflow says which other asset has its name.",
+            asset.uri,
+        )
+    else:
+        log.warning(
+            "Airflow has no active asset with the URI %r. Its event of this epoch starts no DAG. Probably another DAG "
+            "gives the name %r to an asset with another URI. A warning on this DAG's page in Airflow says which URI. "
+            "Give that asset another name there.",
+            asset.uri,
+            asset.name,
+        )

@@ -39,6 +39,7 @@ from airflow_epochs.operators.deferral import GRACE_S, REST_S, TRIGGER_FAILED
 from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
 from airflow_epochs.operators.mapped import Partial, names_in, of_pipelines
 from airflow_epochs.operators.rendered import require_texts
+from airflow_epochs.operators.wording import with_downstream
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -313,6 +314,8 @@ class EpochOperator(BaseOperator):
     def _locate(self, error: EpochError) -> None:
         error.pipeline = error.pipeline or self.pipeline
         self.epoch = error.epoch or self.epoch
+        if self.downstream_task_ids:
+            error.remedy = with_downstream(error.remedy)
 
     def _noting(self, context: Context) -> AbstractContextManager[None]:
         """What else happens to an error. The steps before the decision tell ``abort`` of it."""

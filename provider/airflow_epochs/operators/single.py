@@ -89,8 +89,8 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         super().on_kill()
 
     def _locate(self, error: EpochError) -> None:
-        super()._locate(error)
         error.remedy = in_one_task(error.remedy)
+        super()._locate(error)
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
         """The run of all its epochs: ``work`` looks for the newest one itself."""

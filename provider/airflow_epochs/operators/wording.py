@@ -1,4 +1,4 @@
-"""What remedies say in a DAG whose pipeline is one task, and where no task has failed: at a command, and on the page.
+"""What remedies say where tasks stand behind, where a pipeline is one task, and where no task has failed.
 
 A remedy may stand in the ledger, as a part of a vote's reason, and be shown by the other layout. So it is written for
 the layout with a task per step, and is put into other words where it is shown.
@@ -12,14 +12,24 @@ from airflow_epochs import codes
 from airflow_epochs.errors import EpochError
 
 _STEP = r"(?:failed|open|stage|vote|commit|complete)"
-_CLEARED = re.compile(
-    rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`)"
-    r"(?: of (?:the|its) run| of each sink that the message names)?(?:,? with its downstream tasks)?"
+_OF = r"(?: of (?:the|its) run| of each sink that the message names)?"
+_DOWNSTREAM = " with its downstream tasks"
+_CLEARED = re.compile(rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`){_OF}(?:,?{_DOWNSTREAM})?")
+_ALONE = re.compile(
+    rf"\b([Cc]lear the (?:(?:{_STEP} )?task\b(?! `)|task `{_STEP}`|failed `{_STEP}`){_OF})(?:,?{_DOWNSTREAM})?"
 )
 _RETRIED = r"\btype `airflow epochs retry \S+ --why …`"
 _AIRFLOW_RETRIES = r"\blet Airflow retry(?: the task)?"
 _OR_NEXT = r"(?:, or (?:let|wait for) the next run\b[^.]*)?"
 """Whatever the next run would do: take the same offsets before the decision, finish the epoch after it."""
+
+
+def with_downstream(remedy: str) -> str:
+    """``remedy`` for a task with tasks behind it. Cleared alone, it leaves them ``upstream_failed``, and the run red.
+
+    Airflow's UI clears them too unless told otherwise. Its API and its command line do so only if asked.
+    """
+    return _ALONE.sub(rf"\1{_DOWNSTREAM}", remedy)
 
 
 def in_one_task(remedy: str) -> str:

@@ -33,7 +33,7 @@ function drawCharts(root) {
   for (const figure of root.querySelectorAll("figure[data-chart]")) {
     const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
     const options = {
-      width: figure.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
+      width: figure.clientWidth - 16, height: 150, legend: { show: false }, cursor: { y: false }, // 16: its padding
       scales: { x: { time: true, range: around }, y: { range: (chart, low, high) => [0, Math.max(high, 1) * 1.1] } },
       axes: [{ ...axis, space: 80 }, { ...axis, size: 58, values: (chart, ticks) => ticks.map((tick) => shortNumber(tick)) }],
       series: [{}, {
@@ -46,9 +46,10 @@ function drawCharts(root) {
   }
 }
 
-// One epoch alone has an hour around it; uPlot would take years.
+// One moment alone has an hour around it: uPlot would show the thousand days that follow one epoch.
 function around(chart, first, last) {
-  return first === last ? [first - 1800, last + 1800] : [first, last];
+  const moments = chart.data[0], moment = moments[0];
+  return moment === moments[moments.length - 1] ? [moment - 1800, moment + 1800] : [first, last];
 }
 
 function shortNumber(value) {
