@@ -60,7 +60,8 @@ def remember(rows: DataFrame, how: How, place: str, user_metadata: str) -> None:
         writer = writer.option("userMetadata", user_metadata)
         if needs_mapping(_columns(how)):
             writer = writer.option("delta.columnMapping.mode", "name")
-        writer.save(for_spark(place))
+        with session.compacting(rows.sparkSession):
+            writer.save(for_spark(place))
     _flush(place)  # always, since an earlier try may have died before it came to this
 
 
