@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt, waive_command
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
-from airflow_epochs.errors import Corrupt, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.event_time import packed
 from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
-from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit, state_anew
+from airflow_epochs.sinks.delta import damaged_files, flush, lost_files, publish, spark_commit, state_anew
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.plans import Change, ForgetPlan
@@ -138,7 +138,12 @@ class Commit:
     def _inserted(self, target: Target) -> FoundCommit:
         """The commit that Spark has made. ``target``: the look that did not find it."""
         self._require_notes_left(target)
-        report = spark_commit.insert(self._insertion(target), self.at.env)
+        try:
+            report = spark_commit.insert(self._insertion(target), self.at.env)
+        except OutcomeUnknown as unknown:
+            if damage := damaged_files.damage_told(self.location, target.app, unknown.what):
+                raise damaged_files.damaged(self.location, damage, self.attempt.txn, self.at.sink) from unknown
+            raise
         after = self._look()
         # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
         found = after.commit_of(self.attempt.txn) if after.problem is None else None
