@@ -51,6 +51,10 @@ FEW_RECORDS = 50_000
 """Of one task: to shuffle so many takes a moment, and without it their file would be small."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
+_NOT_STORED = (
+    "Delta, in which rows wait for their commit, does not know the types of these columns. Let the transform return "
+    'others, for example by `.cast("string")`:'
+)
 MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
@@ -78,6 +82,9 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
+    if unknown := list(delta_schema.not_stored(json.loads(df.schema.json()))):
+        columns = ", ".join(f"{name!r} ({kind})" for name, kind in unknown)
+        return Claim(place=plan.place, problem=f"{plan.target} cannot get these rows. {_NOT_STORED} {columns}.")
     try:
         df, observation = row_digest.observing(types.plain(df), typed=not job.variants_by_json)
         # Behind the observation, below which Spark moves no check: it would judge rows that a join drops.
