@@ -18,7 +18,7 @@ from stack.connect import ConnectServer
 from tests.support.delta_world import log_of
 from tests.support.table_lab import TableLab
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.amount = t.amount + s.amount WHEN NOT MATCHED THEN INSERT *"
 
@@ -87,6 +87,7 @@ def damaged(lab: Counting, session: Any) -> Corrupt:
     return error
 
 
+@pytest.mark.long
 def test_epochs_that_are_lost_with_a_damaged_file_are_read_again_and_counted_once(session: Any, lab: Counting) -> None:
     lab.options = {"max_versions": 1}
     error = damaged(lab, session)

@@ -92,7 +92,7 @@ def _added(files: Files, app: App, path: str) -> _Addition:
 
 
 def _below(location: TableLocation, url: str) -> str | None:
-    return unquote(url.partition(f"{location.url.removeprefix('file://')}/")[2]) or None
+    return unquote(url).partition(f"{location.url.removeprefix('file://')}/")[2] or None
 
 
 def _log_backwards(files: Files) -> Iterator[tuple[int, list[JsonDict]]]:
