@@ -1934,6 +1934,14 @@ DELTA_FILES_LOST = DELTA.code(
     "Restore the files from a backup, or from the store's own versions of them. Then clear the commit task. If there "
     "is no backup, do what the message says.",
 )
+DELTA_FILE_DAMAGED = DELTA.code(
+    "EPOCHS-DELTA-FILE-DAMAGED",
+    Corrupt,
+    "Spark cannot read a file of the table any more, so it cannot commit to it. A power cut leaves such a file if it "
+    "was not flushed to the disk, a fault of the disk does, and whoever deletes it.",
+    "Restore the file from a backup, or from the store's own versions of it. Then clear the commit task. If there is "
+    "no backup, do what the message says.",
+)
 DELTA_COMMIT_UNKNOWN = DELTA.code(
     "EPOCHS-DELTA-COMMIT-UNKNOWN",
     OutcomeUnknown,

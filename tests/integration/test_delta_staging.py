@@ -187,6 +187,27 @@ def test_a_column_of_no_type_is_a_vote_abort_before_it_makes_a_table_that_duckdb
     assert seen_by_duckdb(table) == [1]
 
 
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("INTERVAL '1' DAY", "'n' (interval day)"),
+        pytest.param("make_interval(1, 2)", "'n' (interval)", marks=pytest.mark.long),
+        pytest.param("TIME'10:00:00'", "'n' (time(6))", marks=pytest.mark.long),
+        pytest.param("array(named_struct('at', TIME'10:00:00'))", "'n.element.at' (time(6))", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_a_column_that_delta_cannot_store_is_a_vote_abort_that_names_it_and_what_to_do(
+    session: Any, world: Environment, table: str, value: str, named: str, options: dict[str, Any]
+) -> None:
+    sink, rows = DeltaSink("bronze", table, **options), session.sql(f"SELECT 1L id, {value} n")
+    problem = stage_with_spark(sink, attempt_of(transaction(1)), rows, world).problem or ""
+    assert named in problem and table in problem
+    assert '`.cast("string")`' in problem
+    spark_epoch(sink, transaction(1), None, rows.withColumn("n", F.lit("one day").cast("string")), world)
+    assert seen_by_duckdb(table) == [1]
+
+
 # -- the digest of the rows -----------------------------------------------------------------------------------------
 
 ROWS = """

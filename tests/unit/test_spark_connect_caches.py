@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -33,6 +35,13 @@ class Server:
         return AnalyzePlanResponse(
             session_id=request.session_id, **{kind: getattr(AnalyzePlanResponse, kind.title())()}
         )
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port where somebody listens meanwhile, and nobody afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
 
 
 @pytest.fixture
@@ -97,8 +106,25 @@ def test_a_cache_that_cannot_be_emptied_is_a_warning_with_its_remedy(
     caches.watch(spark)
     spark.range(3).cache()
     server.lost = {"unpersist"}
-    connect._empty(caches, spark, 5.0)
+    with listening() as port:
+        spark.client._builder._port = port
+        connect._empty(caches, spark, 5.0)
     assert "spark.catalog.clearCache()" in caplog.text
+
+
+def test_a_server_that_is_gone_has_no_cache_to_warn_of(
+    spark: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caches = Caches()
+    caches.watch(spark)
+    spark.range(3).cache()
+    server.lost = {"unpersist"}
+    with listening() as port:
+        spark.client._builder._port = port
+    with caplog.at_level("INFO"):
+        connect._empty(caches, spark, 5.0)
+    assert "is gone" in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_a_plan_that_cannot_be_let_go_keeps_no_other_one_on_the_server(spark: Any, server: Server) -> None:

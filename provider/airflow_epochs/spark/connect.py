@@ -234,12 +234,27 @@ def _empty(caches: Caches, spark: SparkSession, seconds: float) -> None:
     try:
         _bounded(lambda: caches.let_go(spark), seconds, "Emptying Spark's cache")
     except Exception as error:
+        if _is_gone(spark):
+            log.info("The Spark Connect server is gone, and with it what the job has cached there: %s", error)
+            return
         log.warning(
             "What the job has cached may stay on the Spark Connect server: %s\n"
             "Later jobs there that read the same tables or files then get the old rows.\n"
             "Call spark.catalog.clearCache() in a session of that server, or restart it.",
             error,
         )
+
+
+def _is_gone(spark: SparkSession) -> bool:
+    """Whether nobody listens any more where the server was. A server that is there and does not answer is not gone."""
+    address = urlparse(f"//{spark.client._builder.endpoint}")
+    try:
+        socket.create_connection((address.hostname or "", address.port or DEFAULT_PORT), TCP_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _let_go(spark: SparkSession) -> None:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt, waive_command
-from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation, newest_entry
-from airflow_epochs.errors import Corrupt, Refused, RowsGone
+from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.event_time import packed
 from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
-from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit, state_anew
+from airflow_epochs.sinks.delta import damaged_files, flush, lost_files, publish, spark_commit, state_anew
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.plans import Change, ForgetPlan
 from airflow_epochs.staged.promised import require_promised, staging_left
 from airflow_epochs.staged.staging import Staging
-from airflow_epochs.storage.files import is_local
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -103,17 +102,16 @@ class Commit:
             noted = self._noted_by_others()
             found = self._inserted(target)
         lost_files.require_there(self.location, found, target.app, self.attempt.txn)
-        forgot = self._forget_deleted(noted)
-        if found.version is not None and is_local(self.location.url):
-            newest = newest_entry(self.location.files) if forgot else found.version
-            for version in range(found.version, newest + 1):
-                flush.flush_commit(self.location.files, version)
+        self._forget_deleted(noted)
+        if found.version is not None:
+            previous = self.attempt.previous
+            flush.flush_after(self.location, target.app, previous.epoch if previous else None, found.version)
         return found
 
     def _noted_by_others(self) -> dict[str, int]:
         return self.at.notes_of_others(self.location, self.attempt) if self.at.sink.how.reads_notes else {}
 
-    def _forget_deleted(self, noted: dict[str, int]) -> int:
+    def _forget_deleted(self, noted: dict[str, int]) -> None:
         """Remove the rows of this commit that are older than deletions which others have noted since ``noted``.
 
         Others note a deletion before they make it. A sink that notes one later finds the rows, and deletes them itself.
@@ -121,14 +119,13 @@ class Commit:
         now = self._noted_by_others()
         places = tuple(place for place, version in now.items() if noted.get(place) != version)
         if not places or self.staging is None:
-            return 0
+            return
         sink = self.at.sink
         plan = ForgetPlan(
             target=sink.target, place=self.staged.place, how=sink.how.plan(), notes=places, layout=sink.layout
         )
         rows = spark_commit.forget(plan, self.attempt.txn, sink.name, self.at.env).rows_deleted
         log.info("%s: removed %s rows whose keys other sinks had deleted meanwhile", self.attempt.txn, rows)
-        return rows
 
     def _event_time(self) -> JsonDict:
         """What a later epoch must know of the watermark, if the ledger is lost. Empty without event time."""
@@ -141,7 +138,12 @@ class Commit:
     def _inserted(self, target: Target) -> FoundCommit:
         """The commit that Spark has made. ``target``: the look that did not find it."""
         self._require_notes_left(target)
-        report = spark_commit.insert(self._insertion(target), self.at.env)
+        try:
+            report = spark_commit.insert(self._insertion(target), self.at.env)
+        except OutcomeUnknown as unknown:
+            if damage := damaged_files.damage_told(self.location, target.app, unknown.what):
+                raise damaged_files.damaged(self.location, damage, self.attempt.txn, self.at.sink) from unknown
+            raise
         after = self._look()
         # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
         found = after.commit_of(self.attempt.txn) if after.problem is None else None

@@ -26,7 +26,7 @@ from airflow_epochs.delta.snapshot import alters
 from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta.flush import paths_of
+from airflow_epochs.sinks.delta.flush import files_of, paths_of
 from airflow_epochs.sinks.delta.publish import now_ms
 from airflow_epochs.sinks.delta.rewrite import Rewritten, Small, rewritten
 from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
@@ -219,6 +219,7 @@ def _swapped(swap: _Swap, version: int, files: Files, touched: set[str]) -> int 
         other = files.read(path)
         if other is None or _forbids(other, swap):  # a missing entry might forbid it
             break
+        files.sync([*files_of(other), path])  # as the entry that follows makes its name durable
         touched |= _touched(actions_of(other))
     for add in swap.done.new:
         files.delete(add["path"])

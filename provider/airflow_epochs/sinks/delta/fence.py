@@ -21,7 +21,6 @@ from airflow_epochs.sinks.delta import flush, publish, spark_commit
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.fence import told_on
 from airflow_epochs.spark.driver.delta.jobs import compact_json
-from airflow_epochs.storage.files import is_local
 
 
 def fence(at: Whereabouts, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
@@ -47,6 +46,7 @@ def _by_log(at: Whereabouts, pipeline: str, over: Collection[TransactionId | Non
             return agree(seen.marker, by)
         at.env.reached("delta.fence.before")
         before = commit_of(seen, app, location.files).user_metadata or {}
+        flush.flush_after(location, app, seen.marker.epoch if seen.marker else None, seen.version)
         location.files.write_new(log_entry(seen.version + 1), entry_of(_actions(app, seen, by, before)))
     raise OutcomeUnknown(
         f"The fence of {by} in {location.name} did not finish: other writers were always faster.",
@@ -84,6 +84,7 @@ def _through_spark(at: Whereabouts, pipeline: str, over: Collection[TransactionI
     app = at.app(pipeline)
     seen = spark_commit.fence(at.sink.target, app, over, by, _note(app, by, SPARK, {}), at.env)
     location = at.location()
-    if seen.marker.version is not None and is_local(location.url):
-        flush.flush_commit(location.files, seen.marker.version)
+    if seen.marker.version is not None:
+        first = min((txn.epoch for txn in over if txn), default=None)
+        flush.flush_after(location, app, first, seen.marker.version)
     return seen.marker.txn == str(by)

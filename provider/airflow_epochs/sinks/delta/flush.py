@@ -1,7 +1,8 @@
-"""Make what Spark has committed on a local disk survive a power cut: Spark flushes nothing, neither rows nor log.
+"""Make what others have written to a table on a local disk survive a power cut. Spark and deltalake flush nothing.
 
-A receipt says that the rows are there. They are if the commit's own files are, and all of the log that a reader needs
-to come to that commit: the newest checkpoint and each entry since, no matter who wrote them.
+A receipt says that the rows are there. They are if all files of the table are, and all of the log that a reader needs
+to come to that commit: the newest checkpoint and each entry since, no matter who wrote them. A log entry that survives
+without the files that it adds makes the table unreadable, so no entry is flushed before its files.
 """
 
 from __future__ import annotations
@@ -11,24 +12,56 @@ import re
 import uuid
 from urllib.parse import unquote
 
-from airflow_epochs.delta.log import actions_of, log_entry
-from airflow_epochs.delta.table import newest_checkpoint
+from airflow_epochs.delta.log import actions_of, entries
+from airflow_epochs.delta.table import App, TableLocation, find_commit, newest_after_checkpoint, newest_checkpoint
 from airflow_epochs.model import JsonDict
-from airflow_epochs.storage.files import Files
+from airflow_epochs.storage.files import Files, is_local
 
 _LOG = "_delta_log"
+_SIDECARS = f"{_LOG}/_sidecars"
 _VERSIONED = re.compile(r"(\d{20})\..*(json|parquet|crc)")
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _AS_B85 = str.maketrans(_Z85, _B85)
 _UUID_LENGTH = 20
 """Of a UUID in Z85."""
+_V2 = re.compile(r"/\d{20}\.checkpoint\.[0-9a-f]{8}-[0-9a-f-]{27}\.(json|parquet)$")
+_RECENT = 100
+"""So many entries are flushed whatever is known of them: without a checkpoint, a reader needs all, maybe very many."""
 
 
-def flush_commit(files: Files, version: int) -> None:
-    """Flush what the log entry ``version`` names, then the log up to it. Files that are gone by now need nothing."""
-    files.sync(files_of(files.read(log_entry(version)) or b""))
-    files.sync(_log_since_checkpoint(files))
+def flush_after(location: TableLocation, app: App, epoch: int | None, newest: int | None = None) -> None:
+    """Flush what was written to the table behind the commit of ``epoch``, whose receipt says that the rest is flushed.
+
+    ``newest``: the newest version, if it is known. Nothing is done if it is that commit's, so that a commit takes as
+    long at version 10,000 as at version 10. Nor in an object store, which acknowledges only durable writes.
+    """
+    if not is_local(location.url):
+        return
+    files = location.files
+    newest = newest_after_checkpoint(files) if newest is None else newest
+    found = find_commit(files, app, epoch, newest) if epoch is not None else None
+    flushed = found.version if found else None
+    if flushed is None or newest > flushed or newest_checkpoint(files) >= flushed:
+        flush_log(files, flushed)
+
+
+def flush_log(files: Files, flushed: int | None) -> None:
+    """Flush the files of each log entry after version ``flushed``, then the part of the log that a reader needs.
+
+    None: it is not known what is flushed. Then the newest entries count: nobody has waited for the older ones. Files
+    that are gone by now need nothing. An entry that lands meanwhile is left to the next flush.
+    """
+    checkpoint = newest_checkpoint(files)
+    names = {name: int(found[1]) for name in files.names(_LOG) if (found := _VERSIONED.fullmatch(name))}
+    newest = max(names.values(), default=-1)
+    recent = max(0, checkpoint, newest - _RECENT)
+    first = recent if flushed is None else flushed + 1
+    added = entries(files, range(first, newest + 1))
+    files.sync([path for entry in added for path in files_of(entry or b"")])
+    needed = [name for name, version in names.items() if version == checkpoint or version >= min(first, recent)]
+    log = [f"{_LOG}/{name}" for name in (*needed, "_last_checkpoint")]
+    files.sync([*_sidecars(files, log), *log])
 
 
 def files_of(entry: bytes) -> list[str]:
@@ -51,8 +84,18 @@ def _file_of(vector: JsonDict) -> str | None:
     return f"{prefix}/deletion_vector_{uuid.UUID(bytes=base64.b85decode(name.translate(_AS_B85)))}.bin".lstrip("/")
 
 
-def _log_since_checkpoint(files: Files) -> list[str]:
-    checkpoint = newest_checkpoint(files)
-    versions = {name: found[1] for name in files.names(_LOG) if (found := _VERSIONED.fullmatch(name))}
-    needed = [f"{_LOG}/{name}" for name, version in versions.items() if int(version) >= checkpoint]
-    return [*needed, f"{_LOG}/_last_checkpoint"]
+def _sidecars(files: Files, of_log: list[str]) -> list[str]:
+    """The files below the table's folder to which checkpoints of the newer kind (V2) refer."""
+    return [f"{_SIDECARS}/{name}" for path in of_log if _V2.search(path) for name in _named_in(files, path)]
+
+
+def _named_in(files: Files, checkpoint: str) -> list[str]:
+    """The sidecars that one checkpoint names. A name with a folder is none of this table's."""
+    if checkpoint.endswith(".json"):
+        actions = list(actions_of(files.read(checkpoint) or b""))
+    else:
+        import pyarrow.parquet as pq
+
+        with files.open(checkpoint) as opened:
+            actions = pq.read_table(opened, columns=["sidecar"]).to_pylist()
+    return [unquote(action["sidecar"]["path"]) for action in actions if action.get("sidecar")]

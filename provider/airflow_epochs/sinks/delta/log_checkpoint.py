@@ -24,6 +24,8 @@ def write_if_due(table: DeltaTable, files: Files, every: int) -> JsonDict:
     if version - max(newest_checkpoint(files), 0) < every:
         return {}
     table.create_checkpoint()
+    # A checkpoint that does not survive would take the entries with it that are removed for its sake.
+    files.sync([f"_delta_log/{version:020}.checkpoint.parquet", "_delta_log/_last_checkpoint"])
     if _is_cleaned(table):
         table.cleanup_metadata()
     return {"checkpoint": version}

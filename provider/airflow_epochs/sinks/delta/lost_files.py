@@ -28,6 +28,8 @@ from airflow_epochs.storage.files import Files
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+_GO_TOO = "rows that others have written since go, too"
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -133,14 +135,17 @@ def _undo(location: TableLocation, found: FoundCommit) -> str:
     """
     version = (found.user_metadata or {}).get(PUTS_BACK, found.version)
     if not version:
-        return (
-            "empty the table, which this commit created (rows that others have written since go, too): DELETE FROM "
-            f'{identifier(location.name)} in Spark, or DeltaTable("{location.url}").delete() of deltalake'
-        )
-    return (
-        f"undo this commit and everything that others have written since: RESTORE TABLE {identifier(location.name)} TO "
-        f'VERSION AS OF {version - 1} in Spark, or DeltaTable("{location.url}").restore({version - 1}) of deltalake'
-    )
+        return f"empty the table, which this commit created ({_GO_TOO}): {going_back(location, 0)}"
+    return f"undo this commit and everything that others have written since: {going_back(location, version)}"
+
+
+def going_back(location: TableLocation, version: int) -> str:
+    """The statement that takes a version of the table, and all later ones, back."""
+    table, opened = identifier(location.name), f'DeltaTable("{location.url}")'
+    if version == 0:
+        return f"DELETE FROM {table} in Spark, or {opened}.delete() of deltalake"
+    before = version - 1
+    return f"RESTORE TABLE {table} TO VERSION AS OF {before} in Spark, or {opened}.restore({before}) of deltalake"
 
 
 def replacement(loss: Loss, adds: list[JsonDict], info: JsonDict, table: DeltaTable) -> list[JsonDict]:

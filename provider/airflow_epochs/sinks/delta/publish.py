@@ -48,6 +48,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.sinks.delta import lost_files, restore, state_log
 from airflow_epochs.sinks.delta.diagnosis import Suspect
+from airflow_epochs.sinks.delta.flush import flush_log
 from airflow_epochs.sinks.delta.lost_files import Loss
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.sinks.delta.target import Target
@@ -55,7 +56,7 @@ from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.promised import require_promised, require_still_there
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.answers import remedy_of, told
-from airflow_epochs.storage.files import Files
+from airflow_epochs.storage.files import Files, is_local
 
 log = secrecy.logger(__name__)
 
@@ -219,6 +220,7 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
         _require_same_table(this, seen.shape)
     if this.restore is not None:
         _require_still_restorable(this, this.restore, env)
+    _flush_others(this, seen.version)
     version = seen.version + 1
     entry = _entry(this, version)
     env.reached("delta.commit.before")
@@ -226,6 +228,17 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
     env.reached("delta.commit.after")
     landed = _landed(this, version, entry, files)
     return landed and _kept(this, landed, env)
+
+
+def _flush_others(this: TableCommit, newest: int) -> None:
+    """Flush what others have written: the entry that follows makes the names of theirs durable.
+
+    Before the vote, the same was done with all that the table had by then.
+    """
+    known = LogPosition.from_json(this.staging.user_metadata.get("anchor"))
+    flushed = known.version if known else None
+    if is_local(this.location.url) and newest > (-1 if flushed is None else flushed):
+        flush_log(this.location.files, flushed)
 
 
 def _promised(this: TableCommit) -> TableCommit:

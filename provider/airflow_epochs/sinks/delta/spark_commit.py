@@ -48,6 +48,8 @@ from airflow_epochs.transforms.conditions import quoted
 R = TypeVar("R", bound=Dataclass)
 _CHECK = re.compile(r"CHECK constraint (\S+) \(")
 """How Delta names a constraint that a row breaks."""
+_NOT_READ = "[FAILED_READ_FILE"
+"""How Spark says that it cannot read a file. Whether one of the table is gone or cut off, the caller finds out."""
 _NO_FOLDER = "Mkdirs failed to create"
 """How Hadoop says that a disk has not made a folder; it does not know why."""
 
@@ -125,9 +127,10 @@ def insert(this: Insertion, env: Environment) -> Seen:
             sink=this.app.sink,
         ) from error
     except NotApplied as error:
+        lost = "" if _NOT_READ in error.what else "Nothing is lost. "
         raise OutcomeUnknown(
-            f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
-            f"error: {error.what}",
+            f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. {lost}Spark's error: "
+            f"{error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
             remedy=_remedy_of_unconfirmed(this, error),
             **attempt_fields(this.txn),
@@ -161,6 +164,12 @@ def _remedy_of_unconfirmed(this: Insertion, error: NotApplied) -> str:
             "Spark: no folder is then named after a value. If it is shorter, let Spark's user make folders there. Then "
             "clear the commit task. If there is no table yet whose property could be set, complete the epoch without "
             f"this sink's rows: `{waive_command(this.txn, this.app.sink)}`."
+        )
+    if _NOT_READ in error.what:
+        return (
+            "Clear the commit task: it looks at the table before it writes, and a store may fail for a moment. If the "
+            "same error comes again, the file that it names is damaged inside: do what docs/delta.md, 'Power cuts, and "
+            "damaged files', says of it."
         )
     return (
         "Clear the commit task: it looks at the table before it writes. If the message names a column, the table was "

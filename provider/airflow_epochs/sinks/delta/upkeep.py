@@ -10,6 +10,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt
 from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, spark_commit
 from airflow_epochs.sinks.delta.due import is_due
+from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.other_pipelines import ledger_of
 from airflow_epochs.sinks.delta.state_table import StateTable
@@ -27,14 +28,15 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
     sink, every = at.sink, at.sink.compact_every
     after_epoch = every > 0 and epoch % every == 0
     if sink.in_catalog or sink.commit_by == SPARK:
-        return _optimized(at, after_epoch)
+        return _optimized(at, pipeline, epoch) if after_epoch else {}
     target = at.look(at.location(), pipeline)
     shape, files = target.opened_shape, target.location.files
     is_state = isinstance(sink, StateTable)
     if target.problem or (shape and (shape.refused_to_states if is_state else shape.refused_features)):
-        return _optimized(at, after_epoch)
+        return _optimized(at, pipeline, epoch) if after_epoch else {}
     if target.table is None or shape is None:
         return {}
+    flush_after(target.location, target.app, epoch, target.version)
     layout = sink.layout.of(shape.properties)
     due = is_due(files, target.version, target.app, epoch, every, layout)
     if due and not compaction.rewritable(shape):  # and Spark must not commit where deltalake does
@@ -52,10 +54,9 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
     return done | checkpoint
 
 
-def _optimized(at: Whereabouts, due: bool) -> JsonDict:
-    if not due:
-        return {}
+def _optimized(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
     done = as_json(spark_commit.optimize(at.sink.target, at.sink.layout, at.env))
+    flush_after(at.location(), at.app(pipeline), epoch)
     notes = _notes_left(at) if at.sink.how.notes_deletions else []
     return done | (as_json(spark_commit.thin_notes(notes, at.env)) if notes else {})
 

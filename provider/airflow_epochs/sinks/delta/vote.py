@@ -6,6 +6,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import Shown, Staged, StagedClaim, compare
 from airflow_epochs.sinks.delta import checks, deleted_keys, other_pipelines, restore, state_vote
+from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
@@ -41,6 +42,8 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
         state_vote.require_state(at.sink, attempt, target, staging)
     checks.require_store(files, at.folder(attempt))
     files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
+    if staging.user_metadata["committer"] != SPARK:  # whose commits flush what came before
+        flush_after(location, app, attempt.previous.epoch if attempt.previous else None, target.version)
     return staged_of(claim, staging)
 
 

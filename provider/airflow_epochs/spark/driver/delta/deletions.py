@@ -60,8 +60,14 @@ def remember(rows: DataFrame, how: How, place: str, user_metadata: str) -> None:
         writer = writer.option("userMetadata", user_metadata)
         if needs_mapping(_columns(how)):
             writer = writer.option("delta.columnMapping.mode", "name")
-        writer.save(for_spark(place))
-    if place.startswith("/"):  # on a disk; always, since an earlier try may have died before it came to this
+        with session.compacting(rows.sparkSession):
+            writer.save(for_spark(place))
+    _flush(place)  # always, since an earlier try may have died before it came to this
+
+
+def _flush(place: str) -> None:
+    """Make notes on a disk survive a power cut."""
+    if place.startswith("/"):
         fsync.flush(fsync.files_below(Path(place)))
 
 
@@ -181,6 +187,7 @@ def _thinned(spark: SparkSession, place: str) -> int:
     removed = spark.sql(_one_per_key(notes, names[:-1], names[-1])).collect()[0]
     for upkeep in ("OPTIMIZE", "VACUUM"):
         spark.sql(f"{upkeep} {notes}").collect()
+    _flush(place)
     return int(removed["num_deleted_rows"]) - int(removed["num_inserted_rows"])
 
 

@@ -38,7 +38,7 @@ from airflow_epochs.spark.driver.plans import Claim
 from airflow_epochs.spark.driver.wire import JsonDict
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
 P = TypeVar("P", bound=DeltaStaging)
 
@@ -51,6 +51,10 @@ FEW_RECORDS = 50_000
 """Of one task: to shuffle so many takes a moment, and without it their file would be small."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
+_NOT_STORED = (
+    "Delta, in which rows wait for their commit, does not know the types of these columns. Let the transform return "
+    'others, for example by `.cast("string")`:'
+)
 MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
@@ -78,6 +82,9 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
+    if unknown := list(delta_schema.not_stored(json.loads(df.schema.json()))):
+        columns = ", ".join(f"{name!r} ({kind})" for name, kind in unknown)
+        return Claim(place=plan.place, problem=f"{plan.target} cannot get these rows. {_NOT_STORED} {columns}.")
     try:
         df, observation = row_digest.observing(types.plain(df), typed=not job.variants_by_json)
         # Behind the observation, below which Spark moves no check: it would judge rows that a join drops.
@@ -228,12 +235,20 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> Found
     from pyspark.sql import functions as F
 
     history = spark.sql(f"DESCRIBE HISTORY {identifier(target)} LIMIT {depth}")
-    ours = history.where(F.col("userMetadata").contains(f'"app":"{app}"'))
+    ours = history.where(F.col("userMetadata").contains(f'"app":"{app}"') & _commits(F.col("operation")))
     found = ours.select("version", F.unix_millis("timestamp").alias("timestamp_ms"), "userMetadata").collect()
     if not found:
         return None
     newest = max(found, key=lambda commit: int(commit["version"]))  # here, since Spark would start a job to sort them
     return _noted(newest["userMetadata"], newest["version"], newest["timestamp_ms"])
+
+
+def _commits(operation: Column) -> Column:
+    """Whether an operation can be an epoch's commit.
+
+    Earlier versions let a table compact itself right behind a MERGE. Delta gave its OPTIMIZE the note of the epoch.
+    """
+    return ~operation.eqNullSafe("OPTIMIZE")
 
 
 def _noted(user_metadata: str, version: int, timestamp_ms: int) -> FoundMarker:
@@ -263,8 +278,10 @@ def _in_log(spark: SparkSession, location: str, app: str) -> FoundMarker:
     epoch = F.max(F.when(F.col("txn.appId") == app, F.col("txn.version")))
     name, note = F.col("_metadata.file_name"), F.col("commitInfo.userMetadata")
     time = F.unix_millis("_metadata.file_modification_time")
-    newest = F.max(F.when(note.contains(f'"app":"{app}"'), F.struct(name, time, note)))
-    log = spark.read.schema(f"{signed}, commitInfo struct<userMetadata: string>").json(entries(location, "*.json"))
+    is_ours = note.contains(f'"app":"{app}"') & _commits(F.col("commitInfo.operation"))
+    newest = F.max(F.when(is_ours, F.struct(name, time, note)))
+    info = "commitInfo struct<operation: string, userMetadata: string>"
+    log = spark.read.schema(f"{signed}, {info}").json(entries(location, "*.json"))
     found, noted = log.agg(epoch, newest).collect()[0]
     if exists(spark, checkpoints := entries(location, "*.checkpoint*.parquet")):
         in_checkpoints = spark.read.schema(signed).parquet(checkpoints).agg(epoch).collect()[0][0]

@@ -24,6 +24,7 @@ COLUMN_MAPPING = "delta.columnMapping.mode"
 _NESTED = ("elementType", "keyType", "valueType")
 _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")
 """What no name may have in a table that does not map its columns."""
+_NOT_STORED = re.compile(r"interval|time\(")
 
 
 def maps_columns(properties: Mapping[str, str]) -> bool:
@@ -47,6 +48,18 @@ def places_to_map(kind: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str,
         yield from places_to_map(field["type"], at)
     for key in _NESTED:
         yield from places_to_map(kind.get(key), (*place, key.removesuffix("Type")))
+
+
+def not_stored(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Columns, and parts of columns, of types that Delta cannot store, each with its type: intervals and times."""
+    if not isinstance(kind, dict):
+        if _NOT_STORED.match(str(kind)):
+            yield path, str(kind)
+        return
+    parts = [(field["name"], field["type"]) for field in kind.get("fields", [])]
+    parts += [(key.removesuffix("Type"), kind[key]) for key in _NESTED if key in kind]
+    for name, part in parts:
+        yield from not_stored(part, f"{path}.{name}" if path else name)
 
 
 def without_mapping(name: str) -> str:

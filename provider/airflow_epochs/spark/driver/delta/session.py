@@ -6,6 +6,8 @@ sinks are staged side by side.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,10 +52,11 @@ OF_FILES = {
     "parquet.compression.codec.zstd.level": "1",
 }
 """Of every session that writes rows. When it staged, version 0.1 wrote them as the server said."""
+AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 OF_STAGING = {
     **OF_FILES,
     # It would rewrite the staged files in a commit of its own.
-    "spark.databricks.delta.autoCompact.enabled": "false",
+    AUTO_COMPACT: "false",
     # Nobody reads the checksum of a private table's version, and to compute it takes a tenth of the staging.
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     # A checksum would have the list of all files, for which Spark would run a job.
@@ -132,8 +135,12 @@ def size_files(spark: SparkSession, shuffled_mib: int) -> None:
 
 
 def prepare_commit(spark: SparkSession, layout: Layout) -> None:
-    """Let this session write rows for every reader in such files, and create tables that keep the epochs' markers."""
+    """Let this session write rows for every reader in such files, and create tables that keep the epochs' markers.
+
+    A table that is to compact itself does not: right behind the commit, Delta would sign its compaction with the epoch.
+    """
     _write_so(spark, layout)
+    spark.conf.set(AUTO_COMPACT, "false")
     for name in _defaults(spark):
         if name == MARKERS_EXPIRE:
             spark.conf.unset(DEFAULTS + name)
@@ -144,6 +151,16 @@ def prepare_compaction(spark: SparkSession, layout: Layout) -> None:
     _write_so(spark, layout)
     for which in ("minFileSize", "maxFileSize"):
         spark.conf.set(f"spark.databricks.delta.optimize.{which}", str(layout.file_bytes))
+
+
+@contextmanager
+def compacting(spark: SparkSession) -> Iterator[None]:
+    """Let a table that is to compact itself do so meanwhile, and none afterwards."""
+    spark.conf.set(AUTO_COMPACT, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(AUTO_COMPACT, "false")
 
 
 def _write_so(spark: SparkSession, layout: Layout) -> None:

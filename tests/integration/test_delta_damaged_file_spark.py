@@ -1,0 +1,156 @@
+"""A file of the table is damaged, so that Spark can commit no MERGE: the error names it, and its ways out lead out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs import DeltaSink, codes
+from airflow_epochs.contracts import Sink
+from airflow_epochs.errors import Corrupt, OutcomeUnknown
+from orders_demo.duck import duck
+from stack.connect import ConnectServer
+from tests.support.delta_world import log_of
+from tests.support.table_lab import TableLab
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+COUNT = "WHEN MATCHED THEN UPDATE SET t.amount = t.amount + s.amount WHEN NOT MATCHED THEN INSERT *"
+
+
+@dataclass
+class Counting(TableLab):
+    """Its sink adds up the amounts of each id, unless it has another mode."""
+
+    sink: str = "rows"
+    mode: dict[str, Any] = field(default_factory=lambda: {"mode": "merge", "keys": ["id"], "merge": COUNT})
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        return (DeltaSink(self.sink, self.target, **self.mode),)
+
+    @property
+    def target(self) -> str:
+        return str(self.folder / "sums")
+
+    def epoch(self, *ids: int) -> None:
+        self.write(*ids)
+        self.run()
+
+    def sums(self) -> dict[int, float]:
+        """As DuckDB reads them."""
+        with duck() as database:
+            return dict(database.execute("SELECT id, amount FROM delta_scan(?)", [self.target]).fetchall())
+
+    def added(self, version: int) -> list[Path]:
+        """The files that a version of the target added."""
+        return [Path(self.target, action["add"]["path"]) for action in log_of(self.target)[version] if "add" in action]
+
+    def stopped(self) -> Corrupt:
+        with pytest.raises(Corrupt) as caught:
+            self.run()
+        assert caught.value.code is codes.DELTA_FILE_DAMAGED
+        assert "Nothing is lost" not in str(caught.value)
+        return caught.value
+
+
+@pytest.fixture
+def lab(tmp_path: Path, connect: ConnectServer) -> Counting:
+    return Counting(tmp_path, connect.where)
+
+
+def restored(session: Any, error: Corrupt) -> None:
+    """Do what the error says of the table."""
+    statement = re.search(r"RESTORE TABLE \S+ TO VERSION AS OF \d+", error.remedy)
+    assert statement
+    session.sql(statement[0]).collect()
+
+
+def damaged(lab: Counting, session: Any) -> Corrupt:
+    """A file of epoch 2 is lost, and the commit of epoch 4 stops. All is done that the error says before it reads."""
+    for ids in ((1, 2), (3, 4), (5, 6)):
+        lab.epoch(*ids)
+    (file,) = lab.added(2)  # version 0 created the table
+    file.write_bytes(b"")
+    lab.write(1, 3, 7)
+    error = lab.stopped()
+    assert file.name in error.what and "since version 2, has 0 bytes" in error.what
+    lab.typed(error, "pause")
+    restored(session, error)
+    lab.typed(error, "waive")
+    lab.run()
+    return error
+
+
+@pytest.mark.long
+def test_epochs_that_are_lost_with_a_damaged_file_are_read_again_and_counted_once(session: Any, lab: Counting) -> None:
+    lab.options = {"max_versions": 1}
+    error = damaged(lab, session)
+    lab.typed(error, "rewind")
+    lab.typed(error, "unpause")
+    for _ in range(3):
+        lab.run()
+    lab.epoch(8)
+    assert lab.sums() == {1: 0.5, 2: 0.5, 3: 1.5, 4: 1.0, 5: 1.25, 6: 1.5, 7: 1.75, 8: 2.0}
+
+
+@pytest.mark.long
+def test_an_upsert_gets_the_epochs_that_are_lost_with_a_damaged_file_under_another_name(
+    session: Any, lab: Counting
+) -> None:
+    lab.mode = {"mode": "upsert", "keys": ["id"]}
+    error = damaged(lab, session)
+    again = re.search(r"backfill=\{\"<the new name>\": (\d+)\}", error.remedy)
+    assert again
+    lab.sink, lab.backfill = "rows_2", {"rows_2": int(again[1])}
+    lab.typed(error, "unpause")
+    lab.epoch(8)
+    assert lab.sums() == {number: number / 4 for number in range(1, 9)}
+
+
+def test_a_damaged_file_of_a_compaction_is_named_and_without_it_the_commit_goes_on(session: Any, lab: Counting) -> None:
+    for ids in ((1, 2), (3, 4)):
+        lab.epoch(*ids)
+    session.sql(f"OPTIMIZE delta.`file://{lab.target}`").collect()
+    (file,) = lab.added(DeltaTable(lab.target).version())
+    file.write_bytes(file.read_bytes()[:-100])
+    lab.write(1, 5)
+    error = lab.stopped()
+    assert file.name in error.what and "bytes, of the" in error.what
+    assert "airflow epochs waive" not in error.remedy
+    restored(session, error)
+    lab.run()
+    assert lab.sums() == {1: 0.5, 2: 0.5, 3: 0.75, 4: 1.0, 5: 1.25}
+
+
+@pytest.mark.long
+def test_a_file_that_is_damaged_inside_is_not_said_to_be_nothing_lost(lab: Counting) -> None:
+    lab.epoch(1, 2)
+    (file,) = lab.added(DeltaTable(lab.target).version())
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + bytes(len(content) - 12) + content[-8:])
+    lab.write(1, 4)
+    with pytest.raises(OutcomeUnknown) as caught:
+        lab.run()
+    assert file.name in caught.value.what and "Nothing is lost" not in caught.value.what
+    assert "'Power cuts, and damaged files'" in caught.value.remedy
+    file.write_bytes(content)
+    lab.run()
+    assert lab.sums() == {1: 0.5, 2: 0.5, 4: 1.0}
+
+
+@pytest.mark.long
+def test_a_damaged_file_that_comes_back_from_a_backup_lets_the_commit_go_on(lab: Counting) -> None:
+    lab.epoch(1, 2)
+    (file,) = lab.added(DeltaTable(lab.target).version())
+    backup = file.rename(lab.folder / "backup")
+    lab.write(1, 4)
+    assert "is gone" in lab.stopped().what
+    backup.rename(file)
+    lab.run()
+    assert lab.sums() == {1: 0.5, 2: 0.5, 4: 1.0}

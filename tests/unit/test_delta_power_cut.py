@@ -1,0 +1,167 @@
+"""A power cut takes no row of a table on a disk: who makes a log entry's name durable has flushed what it adds.
+
+Others write with deltalake, which flushes nothing. What is left after the power cut is judged by DuckDB.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs.delta.log import log_entry
+from airflow_epochs.model import TransactionId
+from airflow_epochs.sinks.delta import compaction
+from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.storage.local import LocalFiles
+from tests.support.delta_world import log_of, rows, rows_by_duckdb, run_epoch, transaction
+from tests.support.environment import Environment
+from tests.support.power_cut import left_by_power_cut
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def sink(table: Path) -> DeltaSink:
+    return DeltaSink("bronze", str(table), checkpoint_every=0)
+
+
+def require_newest_is_left(table: Path, synced: set[str | int]) -> None:
+    left = left_by_power_cut(table, synced, table.parent / "cut")
+    assert DeltaTable(left).version() == DeltaTable(table).version()
+    assert rows_by_duckdb(left) == rows_by_duckdb(table)
+
+
+def written_by_others(table: Path, *ids: int) -> None:
+    write_deltalake(str(table), rows(*ids), mode="append")
+
+
+def begun(sink: DeltaSink, world: Environment) -> TransactionId:
+    txn = transaction(1)
+    run_epoch(sink, txn, None, rows(1), world)
+    return txn
+
+
+def test_a_commit_makes_what_others_have_written_before_it_survive_a_power_cut(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    previous = begun(sink, world)
+    written_by_others(table, 10)
+    written_by_others(table, 11)
+    run_epoch(sink, transaction(2), previous, rows(2), world)
+    require_newest_is_left(table, synced)
+
+
+def test_no_log_entry_is_flushed_before_the_files_that_it_adds(
+    sink: DeltaSink, table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    previous, order, fsync = begun(sink, world), list[int](), os.fsync
+
+    def spy(descriptor: int) -> None:
+        order.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    written_by_others(table, 10)
+    monkeypatch.setattr(os, "fsync", spy)
+    run_epoch(sink, transaction(2), previous, rows(2), world)
+    adds = [action["add"]["path"] for action in log_of(table)[1] if "add" in action]
+    entry = order.index((table / log_entry(1)).stat().st_ino)
+    assert adds and all(order.index((table / path).stat().st_ino) < entry for path in adds)
+
+
+def test_the_first_commit_to_a_table_of_others_makes_what_they_have_written_survive_a_power_cut(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    written_by_others(table, 10)
+    run_epoch(sink, transaction(1), None, rows(1), world)
+    require_newest_is_left(table, synced)
+
+
+def test_what_lands_between_the_vote_and_the_commit_survives_a_power_cut(
+    sink: DeltaSink, table: Path, synced: set[str | int]
+) -> None:
+    moment = "delta.commit.before"
+    world = Environment(at={f"{moment}#2": lambda: written_by_others(table, 10)})
+    previous = begun(sink, world)
+    run_epoch(sink, transaction(2), previous, rows(2), world)
+    assert world.phases.count(moment) == 3, "the second round finds the other's entry"
+    require_newest_is_left(table, synced)
+
+
+def test_a_fence_makes_what_others_have_written_before_it_survive_a_power_cut(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    previous = begun(sink, world)
+    written_by_others(table, 10)
+    assert sink.fence("orders", [previous], transaction(2), world)
+    require_newest_is_left(table, synced)
+
+
+def test_a_compaction_makes_what_lands_meanwhile_survive_a_power_cut(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    class Others(LocalFiles):
+        come = True
+
+        def write_new(self, path: str, value: bytes) -> bool:
+            if self.come:
+                self.come = False
+                written_by_others(table, 10)
+            return super().write_new(path, value)
+
+    previous = None
+    for number in range(1, 5):
+        txn = transaction(number)
+        run_epoch(sink, txn, previous, rows(number), world)
+        previous = txn
+    assert compaction.compact(DeltaTable(table), Others(table))["files_removed"] == 4
+    require_newest_is_left(table, synced)
+
+
+def test_upkeep_makes_what_others_have_written_behind_the_epoch_survive_a_power_cut(
+    table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    sink = DeltaSink("bronze", str(table), compact_every=1, checkpoint_every=0)
+    begun(sink, world)
+    for number in range(10, 14):
+        written_by_others(table, number)
+    assert sink.maintain("orders", 1, world)["files_removed"] == 5
+    require_newest_is_left(table, synced)
+
+
+def test_a_checkpoint_survives_a_power_cut_before_the_log_entries_go_that_it_replaces(
+    table: Path, world: Environment, synced: set[str | int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned_up: list[int] = []
+
+    def clean_up(self: DeltaTable) -> None:
+        log = table / "_delta_log"
+        entries = sorted(log.glob("*.json"))
+        for entry in entries[:-1]:
+            entry.unlink()
+        cleaned_up.append(len(entries))
+        require_newest_is_left(table, synced)
+
+    monkeypatch.setattr(DeltaTable, "cleanup_metadata", clean_up)
+    sink, previous = DeltaSink("bronze", str(table), compact_every=0, checkpoint_every=2), None
+    for number in range(1, 4):
+        txn = transaction(number)
+        run_epoch(sink, txn, previous, rows(number), world)
+        sink.maintain("orders", number, world)
+        previous = txn
+    assert cleaned_up == [3]
+
+
+def test_a_checkpoint_whose_task_died_before_it_was_flushed_survives_a_power_cut_after_the_next_commit(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    previous = begun(sink, world)
+    DeltaTable(table).create_checkpoint()
+    run_epoch(sink, transaction(2), previous, rows(2), world)
+    assert (table / "_delta_log/_last_checkpoint").stat().st_ino in synced
+    require_newest_is_left(table, synced)
