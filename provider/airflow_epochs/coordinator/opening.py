@@ -181,8 +181,10 @@ def _tick(
     event_time = task.pipeline.event_time
     if event_time is None or not event_time.tick or before is None or position is None:
         return None
-    earlier = (*before.watermarks, *[None] * event_time.depth)
-    if watermarks[: event_time.depth] == earlier[: event_time.depth]:
+    # With a depth that was lowered, an operator may have moved to the front, and have more to close.
+    places = max(event_time.depth, len(before.watermarks) - 1)
+    earlier = (*before.watermarks, *[None] * places)
+    if (watermarks + watermarks[-1:] * places)[:places] == earlier[:places]:
         return None
     return PlannedEpoch(ranges=empty_at_ends(position.ranges), state=position.state)
 

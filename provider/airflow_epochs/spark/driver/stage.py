@@ -6,7 +6,7 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -28,7 +28,7 @@ from airflow_epochs.spark.driver import (
 )
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan, StateRead
 from airflow_epochs.transforms.changes import LATE
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         Refused: The transform is wrong; nothing was staged.
     """
     plan = replace(plan, state=delta_state.understood(spark, plan.state))
-    stage_sinks = {name: stagers.stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
     epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:
         batch = source_read.batch(spark, plan, secrets).alias(BATCH)
@@ -64,6 +63,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         before = settings_changed.at_work(spark, plan.sinks)
         every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
         changed = settings_changed.warnings(before, settings_changed.at_work(spark, plan.sinks))
+        stage_sinks = _stagers(plan, delta_state.closed(plan.state, state))
         if plan.nothing:
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
@@ -108,6 +108,10 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         broken=broken,
         letters=post.counts,
     )
+
+
+def _stagers(plan: StagePlan, state: Mapping[str, StateRead]) -> dict[str, stagers.StageSink]:
+    return {name: stagers.stager(told["kind"])(told, state.get(name)) for name, told in plan.sinks.items()}
 
 
 def _post(plan: StagePlan) -> str | None:
