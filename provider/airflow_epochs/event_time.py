@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -149,13 +148,8 @@ def times_after(
                 newest = new if old is None else max(new, old.newest)
                 found.setdefault(topic, {})[partition] = PartitionTime(newest=newest, seen=now)
             elif old is not None:
-                found.setdefault(topic, {})[partition] = replace(old, seen=_earlier(old.seen, now))
+                found.setdefault(topic, {})[partition] = old
     return found
-
-
-def _earlier(one: str, other: str) -> str:
-    """Of two times. After a clock that was ahead, a partition would not be idle until the clock is there again."""
-    return min(one, other, key=datetime.fromisoformat)
 
 
 def packed(watermarks: Watermarks, event_times: EventTimes) -> JsonDict:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from clicks import clicks
 from pyspark.sql import functions as F
 
-from airflow_epochs.transforms import Result, dedupe, windowed
+from airflow_epochs.transforms import DELETED, Result, dedupe, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,6 +26,14 @@ def second(batch: DataFrame, epoch: Any, state: Frames) -> Frames:
 
 def third(batch: DataFrame, epoch: Any, state: Frames) -> Frames:
     return _alone(clicks(batch, epoch), epoch.chained(2), state)
+
+
+def first_unless_empty(batch: DataFrame, epoch: Any, state: Frames) -> Frames:
+    rows = clicks(batch, epoch)
+    if batch.isEmpty():
+        none = state["open"].limit(0)
+        return {"hourly": none, "late": none.select("page"), "open": none.withColumn(DELETED, F.lit(False))}
+    return _alone(rows, epoch, state)
 
 
 def second_twice_shown(batch: DataFrame, epoch: Any, state: Frames) -> Frames:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from airflow_epochs import EventTime, StateTable
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.spark.driver.delta import state as driver_state
 from tests.support.spark_world import APPS
@@ -144,3 +145,53 @@ def test_epochs_of_an_earlier_version_are_not_replayed_with_a_larger_depth(lab: 
     lab.run_all(lambda: pipeline(lab, "second_twice_shown", 2))
     assert shown(lab) == wanted(lab)
     assert shown(lab, "again") == {key: clicks for key, clicks in shown(lab).items() if key not in shown_before}
+
+
+@pytest.mark.long
+def test_rows_that_an_operator_at_another_place_has_staged_again_are_not_the_promised_ones(lab: Lab) -> None:
+    run(lab, "first", 2, 0, 1)
+    produce(lab, 2)
+    struck, task = Run("dag", "struck"), pipeline(lab, "first", 2)
+    task.open(struck)
+    task.vote(struck, task.stage(struck).stage)
+    task.commit(struck, "hourly")
+    task.commit(struck, "late")
+    (place,) = (found.places["open"] for found in task.task.ledger.tries(3))
+    for file in Path(place).rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Corrupt, match="its operator stands at another place, and so it has closed another part"):
+        pipeline(lab, "second_twice_shown", 2).commit(struck, "open")
+    task = pipeline(lab, "first", 2)
+    task.commit(struck, "open")
+    task.complete(struck)
+    run(lab, "second_twice_shown", 2, 3)
+    lab.run_all(lambda: pipeline(lab, "second_twice_shown", 2))
+    assert shown(lab) == wanted(lab)
+
+
+@pytest.mark.long
+def test_an_operator_that_an_epoch_does_not_call_goes_on_in_the_next_one(lab: Lab) -> None:
+    run(lab, "first_unless_empty", 1, 0, 1, 2)
+    empty = pipeline(lab, "first_unless_empty", 1)
+    empty.open(Run("dag", "empty"))
+    told = empty.stage(Run("dag", "empty")).stage
+    assert told and any(
+        "got the state 'open' in this epoch. It stays closed up to 2026" in text for text in told.warnings
+    )
+    empty.abort(Run("dag", "empty"), "only to look at it")
+    lab.run_all(lambda: pipeline(lab, "first_unless_empty", 1))
+    run(lab, "first_unless_empty", 1, 3, 4)
+    assert shown(lab) == wanted(lab)
+
+
+@pytest.mark.long
+def test_empty_epochs_close_all_though_the_operator_in_front_is_taken_away_among_them(lab: Lab) -> None:
+    run(lab, "chain_behind_another", 3, 0, 1, 2, 3)
+    lab.run(pipeline(lab, "chain_behind_another", 3))
+    lab.run_all(lambda: pipeline(lab, "chain", 2))
+    assert shown(lab) == wanted(lab)
+    produce(lab, 8)
+    lab.run_all(lambda: pipeline(lab, "chain", 2))
+    assert shown(lab) == wanted(lab)
+    assert shown(lab, "daily") == wanted(lab, 400)
+    assert lab.rows("late", "page") == lab.rows("late_again", "page") == []

@@ -160,23 +160,6 @@ def test_without_new_data_empty_epochs_close_what_is_open_and_then_there_is_noth
         coordinator(scenario, event_time).open(run(9))
 
 
-def test_with_a_depth_that_was_lowered_an_empty_epoch_lets_an_operator_close_what_its_old_place_left() -> None:
-    scenario = Scenario()
-    for number, newest in enumerate((50, 150), start=1):
-        scenario.produce(2)
-        task = coordinator(scenario, EventTime("0 s", depth=2))
-        task.open(run(number))
-        finish(task, run(number), newest, newest)
-    task = coordinator(scenario, EventTime("0 s", depth=2))
-    assert opened(task, run(3)).watermarks == (at(150) - 1, at(50) - 1, None)
-    finish(task, run(3))
-    task = coordinator(scenario, EventTime("0 s", depth=1))
-    assert opened(task, run(4)).watermarks == (at(150) - 1,) * 2
-    finish(task, run(4))
-    with pytest.raises(NoNewData):
-        coordinator(scenario, EventTime("0 s", depth=1)).open(run(5))
-
-
 @pytest.mark.parametrize("event_time", [None, EventTime("0 s", tick=False)])
 def test_there_are_no_empty_epochs_where_nobody_asked_for_them(event_time: EventTime | None) -> None:
     scenario = Scenario()

@@ -110,15 +110,6 @@ def test_what_an_epoch_has_seen_is_added_to_what_was_seen_before() -> None:
     }
 
 
-def test_a_clock_that_was_ahead_does_not_keep_a_partition_from_being_idle() -> None:
-    ahead = complete({"clicks": {**times(50, seen=9)["clicks"], "1": PartitionTime(newest=at(5), seen=now(5_000))}})
-    event_time = EventTime("0 s", idle_after="60 s")
-    right_again = complete(times_after(ahead, {"clicks": {"0": at(60)}}, RANGES, now(10)))
-    assert next_watermarks(event_time, right_again, now(69)) == (at(5) - 1, None)
-    later = complete(times_after(right_again, {"clicks": {"0": at(70)}}, RANGES, now(71)))
-    assert next_watermarks(event_time, later, now(71)) == (at(70) - 1, None)
-
-
 def test_a_new_partition_counts_from_its_first_row_and_one_that_is_read_no_more_does_not_count() -> None:
     before = complete({"clicks": times(50)["clicks"], "gone": times(1)["clicks"]})
     after = times_after(before, {"clicks": {"1": at(7)}}, RANGES, now(9))

@@ -215,7 +215,7 @@ def _require_marks(task: TaskTry, sink: str, earlier: Sequence[OpenRecord], epoc
 
 def _lacks_marks(task: TaskTry, opened: OpenRecord) -> bool:
     told = state_tables.closed_in(task.ledger.complete_record(opened.txn.epoch))
-    return 0 < len(opened.watermarks) <= _depth(task) and not opened.state.keys() <= told.keys()
+    return 0 < len(opened.watermarks) <= _depth(task) and bool(opened.state) and not told
 
 
 def _depth(task: TaskTry) -> int:

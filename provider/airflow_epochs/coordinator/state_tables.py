@@ -86,9 +86,10 @@ def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> di
 
 def closed_in(complete: CompleteRecord | None) -> dict[str, Watermarks]:
     """State table -> up to where its operator had closed it after an epoch, as far as receipts tell."""
-    receipts = complete.receipts if complete else {}
-    told = {name: receipt.detail.get("state", {}).get("closed", ()) for name, receipt in receipts.items()}
-    return {name: tuple(closed) for name, closed in told.items() if closed}
+    told = {name: receipt.detail.get("state") for name, receipt in (complete.receipts if complete else {}).items()}
+    # A sink of a user's own may have anything there.
+    closed = {name: facts.get("closed") for name, facts in told.items() if isinstance(facts, dict)}
+    return {name: tuple(marks) for name, marks in closed.items() if isinstance(marks, list)}
 
 
 def _read(task: TaskTry, opened: OpenRecord, described: OpenRecord, name: str) -> StateRead:

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -41,16 +44,32 @@ class Closing:
     """How far a state is closed.
 
     Attributes:
+        name: Of the state.
         operators: Those of the epoch.
         before: By the epoch before.
         then: By this epoch, if it is replayed.
         now: By this epoch, once the operator was called.
+        place: That of the operator, once it was called.
     """
 
+    name: str
     operators: Operators
     before: Marks = ()
     then: Marks = ()
     now: Marks = ()
+    place: int | None = None
+
+    def close(self, to: Mark, place: int) -> None:
+        """Note what an operator closes. Raises Refused if an operator at another place has the state, too."""
+        if self.place not in (None, place):
+            raise Refused(
+                f"The state {self.name!r} was given to two operators, one behind {self.place} others and one behind "
+                f"{place}: each would close it up to another time. Nothing was written.",
+                code=codes.OPERATOR_ARGUMENT,
+                remedy="Give each operator a state table of its own. Then clear the failed task.",
+            )
+        self.place = place
+        self.now = (max([to, *self.before], key=_order),)
 
 
 def told(state: DataFrame, closing: Closing) -> DataFrame:
@@ -73,6 +92,9 @@ def settled(watermark: Mark, previous: Mark, place: int, states: Sequence[DataFr
         previous: P of its place. It holds if no state tells anything else, as a new one.
         place: How many operators stand in front of it.
         states: Its states.
+
+    Raises:
+        Refused: An operator at another place has one of the states, too.
     """
     known = [closing for state in states if (closing := of(state))]
     if not known:
@@ -82,9 +104,9 @@ def settled(watermark: Mark, previous: Mark, place: int, states: Sequence[DataFr
     then = [mark for closing in known for mark in closing.then]
     now = min(then or [watermark, *operators.in_front_of(place)], key=_order)
     now = max(now, before, key=_order)
-    operators.called.append((place, before))
     for closing in known:
-        closing.now = (min([now, *closing.now], key=_order),)
+        closing.close(now, place)
+    operators.called.append((place, before))
     return now, before
 
 

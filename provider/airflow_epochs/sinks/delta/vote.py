@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
-from airflow_epochs.model import Shown, Staged, StagedClaim, compare
+from airflow_epochs.model import CLOSED, Shown, Staged, StagedClaim, compare
 from airflow_epochs.sinks.delta import checks, deleted_keys, other_pipelines, restore, state_vote
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
@@ -41,7 +43,13 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
         state_vote.require_state(at.sink, attempt, target, staging)
     checks.require_store(files, at.folder(attempt))
     files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
-    return staged_of(claim, staging)
+    return _with_closed(staged_of(claim, staging), staging)
+
+
+def _with_closed(staged: Staged, staging: Staging) -> Staged:
+    """The same rows of a state, of which the operator has closed another part, are not the same promise."""
+    closed = staging.user_metadata.get("state", {}).get("closed")
+    return replace(staged, detail={**staged.detail, CLOSED: closed}) if closed else staged
 
 
 def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:

@@ -6,7 +6,7 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -28,7 +28,7 @@ from airflow_epochs.spark.driver import (
 )
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan, StateRead
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan
 from airflow_epochs.transforms.changes import LATE
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         before = settings_changed.at_work(spark, plan.sinks)
         every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
         changed = settings_changed.warnings(before, settings_changed.at_work(spark, plan.sinks))
-        stage_sinks = _stagers(plan, delta_state.closed(plan.state, state))
+        closed = delta_state.closed(plan.state, state)
+        stage_sinks = {name: stagers.stager(told["kind"])(told, closed.get(name)) for name, told in plan.sinks.items()}
         if plan.nothing:
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
@@ -98,7 +99,13 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
     doubts = (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
-    warnings = (*_warnings(analysed, own, users, uses), *changed, *_of_event_times(epoch.clock, seen), *doubts)
+    warnings = (
+        *_warnings(analysed, own, users, uses),
+        *changed,
+        *_of_event_times(epoch.clock, seen),
+        *delta_state.warnings(closed),
+        *doubts,
+    )
     broken = {sink: audit.counts for sink, audit in audits.items() if audit.counts}
     return StageOutcome(
         sinks=staged,
@@ -108,10 +115,6 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         broken=broken,
         letters=post.counts,
     )
-
-
-def _stagers(plan: StagePlan, state: Mapping[str, StateRead]) -> dict[str, stagers.StageSink]:
-    return {name: stagers.stager(told["kind"])(told, state.get(name)) for name, told in plan.sinks.items()}
 
 
 def _post(plan: StagePlan) -> str | None:
