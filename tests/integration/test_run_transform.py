@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -174,3 +175,49 @@ def f(batch, epoch):
     rows = run_transform(path, records=records, schemas=schemas, spark=session)
     assert (rows["avro"], rows["protobuf"]) == ([{"id": 3}], [{"id": 5}])
     assert [row["error"] for row in rows["neither"]] == ["schema 8 is of kind PROTOBUF, not AVRO"]
+
+
+CHAINED = """
+from datetime import timedelta
+
+from pyspark.sql import functions as F
+
+from airflow_epochs.transforms import windowed
+
+
+def ended(batch, epoch, state):
+    found = windowed(
+        batch.select("timestamp", F.lit("k").alias("key")),
+        state["open"],
+        epoch.chained(),
+        time="timestamp",
+        size=timedelta(minutes=1),
+        keys=["key"],
+        agg=[F.count("*").alias("n")],
+        merge=[F.sum("n").alias("n")],
+    )
+    return {"ended": found.out, "open": found.changes}
+"""
+
+
+def test_an_operator_behind_others_gets_the_watermarks_that_the_test_gives_for_its_place(
+    session: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "chained.py").write_text(CHAINED)
+    minutes = [NOON + timedelta(minutes=n) for n in range(4)]
+    columns = "key string, window_start timestamp, window_end timestamp, n long"
+    rows = [{"key": "k", "window_start": a, "window_end": b, "n": 1} for a, b in itertools.pairwise(minutes)]
+
+    def told(*previous: datetime) -> Any:
+        return run_transform(
+            f"{tmp_path}/chained.py:ended",
+            state={"open": (columns, rows)},
+            watermark=minutes[3],
+            previous_watermark=previous,
+            event_time=EventTime("0 s", depth=2),
+            spark=session,
+        )
+
+    assert [row["window_start"] for row in told(minutes[2], minutes[1])["ended"]] == [minutes[1].replace(tzinfo=None)]
+    with pytest.raises(ValueError, match="depth=2, and `previous_watermark` has 1 of 2 watermarks"):
+        told(minutes[2])

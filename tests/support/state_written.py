@@ -84,12 +84,18 @@ class WrittenState:
     def ledger(self) -> Ledger:
         return Ledger(LocalStore(Path(self.root)), "p", self.keys)
 
-    def epoch(self, *changes: Change, watermarks: tuple[float | None, ...] = (), fold: bool = False) -> int:
+    def epoch(
+        self,
+        *changes: Change,
+        watermarks: tuple[float | None, ...] = (),
+        fold: bool = False,
+        closed: float | None = None,
+    ) -> int:
         """One more complete epoch with these changes; a fold takes the place of all rows. Its number."""
         self.epochs += 1
         mode: Literal["overwrite", "append"] = "overwrite" if fold else "append"
         write_deltalake(self.place, self._rows(changes), mode=mode, storage_options=self.options)
-        self._record(len(changes), tuple(map(mark, watermarks)), fold)
+        self._record(len(changes), tuple(map(mark, watermarks)), fold, mark(closed))
         return self.epochs
 
     def drop_file_of(self, version: int) -> None:
@@ -115,10 +121,12 @@ class WrittenState:
         ]
         return pa.Table.from_pylist([dict(zip(LOG.names, row, strict=True)) for row in rows], schema=LOG)
 
-    def _record(self, rows: int, watermarks: Watermarks, fold: bool) -> None:
+    def _record(self, rows: int, watermarks: Watermarks, fold: bool, closed: int | None) -> None:
         table = self.delta()
         self.ledger.put(self._opened(StatePin(version=table.version() - 1, fold=fold), watermarks))
-        detail = {"table": self.place, "table_id": str(table.metadata().id)}
+        detail: JsonDict = {"table": self.place, "table_id": str(table.metadata().id)}
+        if closed is not None:
+            detail["state"] = {"closed": [closed]}
         shown = replace(receipt(self.epochs), sink=self.name, rows=rows, version=table.version(), detail=detail)
         self.ledger.put(
             replace(

@@ -78,6 +78,14 @@ def test_rows_up_to_the_watermark_that_the_next_epoch_hides_by_are_no_longer_sta
 
 
 @READERS
+def test_rows_that_an_operator_has_not_closed_are_state_wherever_it_stands(
+    written: WrittenState, rows: Callable[[ReadableState], Rows]
+) -> None:
+    written.epoch(("a", 10, 1), ("b", 20, 1), ("c", 30, 1), watermarks=(25, 25), closed=15)
+    assert rows(read(written)) == expected(("b", 20, 1), ("c", 30, 1))
+
+
+@READERS
 def test_every_epoch_can_be_read_after_newer_ones_and_after_a_fold(
     written: WrittenState, rows: Callable[[ReadableState], Rows]
 ) -> None:

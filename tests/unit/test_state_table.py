@@ -31,7 +31,7 @@ from airflow_epochs.testing import memory_ledger
 from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import attempt_of, stage, transaction
 from tests.support.environment import Environment
-from tests.support.records import complete, open_record
+from tests.support.records import complete, open_record, receipt
 from tests.support.state_schemas import SCHEMAS
 
 WINDOWS: dict[str, Any] = {
@@ -430,3 +430,15 @@ def test_a_state_gets_no_column_whose_type_needs_a_feature_that_its_table_lacks(
     DeltaTable.create(table, schema=pa.schema([("page", pa.string())]))
     state = StateTable("open", table, schema="page string, at timestamp_ntz", keys=["page"])
     assert "'delta.feature.timestampNtz' = 'supported'" in (state.vote(attempt, claim, Environment()).reason or "")
+
+
+def test_what_a_state_is_closed_to_is_not_looked_for_in_receipts_of_other_sinks() -> None:
+    told: dict[str, JsonDict] = {
+        "mine": {"state": "stored"},
+        "yours": {},
+        "own": {"state": {"base": 1}},
+        "open": {"state": {"closed": [5]}},
+    }
+    receipts = {name: replace(receipt(1), sink=name, detail=detail) for name, detail in told.items()}
+    assert state_tables.closed_in(replace(complete(1), receipts=receipts)) == {"open": (5,)}
+    assert state_tables.closed_in(None) == {}

@@ -186,7 +186,40 @@ def _replayable(task: TaskTry, sink: str, first: int, epoch: int) -> list[OpenRe
         if missing := [name for name in states if name not in opened.state]:
             raise _gone(task, opened.txn.epoch, f"read no state {missing[0]!r}, which the pipeline has today")
         state_tables.reads(task, opened)
+    _require_marks(task, sink, earlier, epoch)
     return earlier
+
+
+def _require_marks(task: TaskTry, sink: str, earlier: Sequence[OpenRecord], epoch: int) -> None:
+    """Raise Refused if nobody knows what an operator closed in an epoch that was opened with a smaller ``depth``.
+
+    It may stand further behind today, and the record has no watermark for that place.
+    """
+    unknown = [opened for opened in earlier if _lacks_marks(task, opened)]
+    if not unknown:
+        return
+    first = unknown[-1].txn.epoch + 1
+    later = f"Let `backfill` name epoch {first} or a later one, or remove" if first < epoch else "Remove"
+    raise Refused(
+        f"`backfill` lets sink {sink!r} begin with epoch {earlier[0].txn.epoch}. EventTime of the pipeline has "
+        f"depth={_depth(task)}, and epoch {unknown[-1].txn.epoch} was opened with depth="
+        f"{len(unknown[-1].watermarks) - 1}: nobody knows what each operator would have closed in it. Nothing was "
+        "opened.",
+        code=codes.BACKFILL_WITH_STATE,
+        remedy=f"{later} the sink from `backfill`: it then begins with epoch {epoch}. Then clear the failed task.",
+        pipeline=task.pipeline.name,
+        epoch=epoch,
+        sink=sink,
+    )
+
+
+def _lacks_marks(task: TaskTry, opened: OpenRecord) -> bool:
+    told = state_tables.closed_in(task.ledger.complete_record(opened.txn.epoch))
+    return 0 < len(opened.watermarks) <= _depth(task) and bool(opened.state) and not told
+
+
+def _depth(task: TaskTry) -> int:
+    return task.pipeline.event_time.depth if task.pipeline.event_time else 0
 
 
 def _replaced(task: TaskTry, sink: str, first: int, epoch: int, planned: PlannedEpoch) -> list[OpenRecord]:

@@ -17,6 +17,7 @@ from airflow_epochs.contracts import (
     Preparing,
     Renewing,
     Sink,
+    Stateful,
     Watching,
 )
 from airflow_epochs.coordinator import (
@@ -47,6 +48,7 @@ from airflow_epochs.model import (
     seed_of,
 )
 from airflow_epochs.spark.driver.event_times import instant
+from airflow_epochs.transforms import closing
 
 log = secrecy.logger(__name__)
 
@@ -182,9 +184,28 @@ def _tick(
     if event_time is None or not event_time.tick or before is None or position is None:
         return None
     earlier = (*before.watermarks, *[None] * event_time.depth)
-    if watermarks[: event_time.depth] == earlier[: event_time.depth]:
+    moves = watermarks[: event_time.depth] != earlier[: event_time.depth]
+    if not moves and not _closes_on(task, before, event_time.depth):
         return None
     return PlannedEpoch(ranges=empty_at_ends(position.ranges), state=position.state)
+
+
+def _closes_on(task: TaskTry, before: CompleteRecord, depth: int) -> bool:
+    """Whether an operator that has moved, or waits for one that has, may close more without new data.
+
+    If the last epoch closed nothing, another one will not either, unless the places have changed since.
+    """
+    newest, closed = before.watermarks[:1], _closed(task, before)
+    if not newest or all(closing.least(*newest, *marks) == newest[0] for marks in closed.values()):
+        return False
+    changed = closed != _closed(task, task.ledger.complete_record(before.txn.epoch - 1))
+    return changed or len(before.watermarks) - 1 != depth
+
+
+def _closed(task: TaskTry, complete: CompleteRecord | None) -> dict[str, Watermarks]:
+    """State table of today's DAG -> up to where it was closed after an epoch."""
+    names = {sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful)}
+    return {name: closed for name, closed in state_tables.closed_in(complete).items() if name in names}
 
 
 def _no_new_data(task: TaskTry) -> NoNewData:

@@ -33,6 +33,7 @@ from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
+    CLOSED,
     STORED,
     EventTimes,
     OpenRecord,
@@ -360,6 +361,8 @@ def _difference(promised: Staged, vote: Vote) -> str | None:
         return cause_and_remedy(vote.reason or "")[0].rstrip(".")
     if lacking := sorted({*promised.detail.get(STORED, ())} - {*vote.staged.detail.get(STORED, ())}):
         return f"the table lacks {', '.join(lacking)}"
+    if CLOSED in promised.detail and vote.staged.detail.get(CLOSED) != promised.detail[CLOSED]:
+        return "its operator stands at another place, and so it has closed another part of the state"
     if vote.staged.has_rows_of(promised):
         return None
     if vote.staged.rows != promised.rows:

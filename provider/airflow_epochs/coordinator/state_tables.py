@@ -15,7 +15,7 @@ from airflow_epochs.contracts import Stateful
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import CompleteRecord, JsonDict, OpenRecord, StatePin, TransactionId
+from airflow_epochs.model import CompleteRecord, JsonDict, OpenRecord, StatePin, TransactionId, Watermarks
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.spark.driver.wire import from_json
@@ -79,7 +79,17 @@ def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> di
     if by:
         began = [name for name in found if opened.state[name].version is None]
         found |= {name: replace(found[name], initial=_read(task, opened, opened, name).initial) for name in began}
+        then = closed_in(task.ledger.complete_record(opened.txn.epoch))
+        found = {name: replace(read, closed_then=then.get(name, ())) for name, read in found.items()}
     return found
+
+
+def closed_in(complete: CompleteRecord | None) -> dict[str, Watermarks]:
+    """State table -> up to where its operator had closed it after an epoch, as far as receipts tell."""
+    told = {name: receipt.detail.get("state") for name, receipt in (complete.receipts if complete else {}).items()}
+    # A sink of a user's own may have anything there.
+    closed = {name: facts.get("closed") for name, facts in told.items() if isinstance(facts, dict)}
+    return {name: tuple(marks) for name, marks in closed.items() if isinstance(marks, list)}
 
 
 def _read(task: TaskTry, opened: OpenRecord, described: OpenRecord, name: str) -> StateRead:

@@ -74,6 +74,7 @@ from airflow_epochs.model.savepoint import DisposedRecord, SavepointRecord
 from airflow_epochs.model.schema import SchemaRecord
 from airflow_epochs.model.transaction import AttemptFields, TransactionId, attempt_fields, seed_of
 from airflow_epochs.model.vote import (
+    CLOSED,
     STORED,
     DecisionKind,
     Staged,
@@ -86,6 +87,7 @@ from airflow_epochs.model.vote import (
 
 __all__ = [
     "ACKNOWLEDGE_CODE",
+    "CLOSED",
     "FORMAT",
     "FORMAT_UNSIGNED",
     "RAN_AS",

@@ -56,6 +56,8 @@ class StatePin:
         changes: Bytes of the changes since.
         epochs: How many epochs have changed the state since.
         folded_in: The epoch of that fold, or the first one; None if unknown.
+        closed: Up to where the transform's operator had closed the state by the epoch before: one instant, or None, if
+            there was no watermark. Empty if nobody knows.
     """
 
     version: int | None
@@ -65,6 +67,7 @@ class StatePin:
     changes: int = 0
     epochs: int = 0
     folded_in: int | None = None
+    closed: Watermarks = ()
 
 
 @dataclass(frozen=True, kw_only=True)

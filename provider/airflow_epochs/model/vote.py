@@ -23,6 +23,8 @@ class DecisionKind(str, Enum):
     GLOBAL_ABORT = "GLOBAL_ABORT"
 
 
+CLOSED = "closed"
+"""In a state's ``Staged.detail``: up to where its operator has closed it."""
 STORED = "stored"
 """In ``detail`` of ``Staged`` and of ``Receipt``: the columns of the rows that the sink stores, as its vote found."""
 

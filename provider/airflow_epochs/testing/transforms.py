@@ -80,7 +80,7 @@ def run_transform(
     epoch: int = 1,
     now: datetime = NOW,
     watermark: datetime | None = None,
-    previous_watermark: datetime | None = None,
+    previous_watermark: datetime | Sequence[datetime | None] | None = None,
     event_time: EventTime | None = None,
     schemas: Mapping[int, str | bytes] | None = None,
     registry_conn_id: str = "schema_registry_default",
@@ -103,7 +103,8 @@ def run_transform(
         epoch: The number that the transform sees.
         now: The epoch's ``now``, with its zone.
         watermark: The epoch's watermark, with its zone; None: it has none yet.
-        previous_watermark: That of the epoch before.
+        previous_watermark: That of the epoch before. With a ``depth`` of several operators, a list: those of as many
+            epochs before, newest first.
         event_time: As in the pipeline. A transform that calls ``epoch.event_time`` needs it.
         schemas: What the schema registry has, by its ids: Avro schemas as text; of Protobuf, FileDescriptorSets.
         registry_conn_id: The registry's connection, as the transform names it.
@@ -114,11 +115,14 @@ def run_transform(
 
     Raises:
         Refused: The transform raises, or does not return what the pipeline needs.
+        ValueError: ``previous_watermark`` has too few watermarks for the ``depth``.
         ImportError: Spark is not installed.
     """
     session = spark or _local_spark()
     made = [_record(each) for each in records]
-    plan = _plan(path, made, state or {}, sinks, epoch, now, (watermark, previous_watermark), event_time)
+    marks = (watermark, *_earlier_watermarks(previous_watermark))
+    _require_marks(marks, event_time)
+    plan = _plan(path, made, state or {}, sinks, epoch, now, marks, event_time)
     if schemas is not None:
         plan = replace(plan, registry=_registry(registry_conn_id, schemas))
     with transform.loaded(plan.transform) as users:
@@ -130,6 +134,20 @@ def run_transform(
         _warn(session, users, frames)
         rows = {name: _rows(letters.plain(frame)) for name, frame in frames.items()}
     return rows if isinstance(returned, dict) else next(iter(rows.values()))
+
+
+def _earlier_watermarks(previous: datetime | Sequence[datetime | None] | None) -> Sequence[datetime | None]:
+    return (previous,) if previous is None or isinstance(previous, datetime) else previous
+
+
+def _require_marks(watermarks: Sequence[datetime | None], event_time: EventTime | None) -> None:
+    """Without the watermark of its place, an operator behind others would close nothing, and a test would pass."""
+    depth = event_time.depth if event_time else 1
+    if watermarks[0] is not None and len(watermarks) <= depth:
+        raise ValueError(
+            f"EventTime has depth={depth}, and `previous_watermark` has {len(watermarks) - 1} of {depth} watermarks.\n"
+            f"Give it a list with those of the {depth} epochs before, newest first."
+        )
 
 
 def _local_spark() -> SparkSession:

@@ -58,7 +58,7 @@ def dedupe(
         ``out`` has the rows that passed, with their columns; ``late`` has also those of which nobody knows whether they
         are duplicates. Duplicates are nowhere.
     """
-    marks, keys = Watermarks.of(epoch), _CHECKS.names("keys", keys)
+    marks, keys = Watermarks.of(epoch, state), _CHECKS.names("keys", keys)
     order, length = _CHECKS.names("order", order, some=False), _CHECKS.duration("within", within)
     _check(rows, state, time, keys, order)
     counting, late = split(rows, [time, *keys], marks.passed(time), [time, later(time, length)])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_epochs.transforms import closing
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
@@ -41,9 +42,10 @@ class Watermarks:
     before: int | None
 
     @classmethod
-    def of(cls, epoch: EpochWatermarks) -> Watermarks:
-        """The watermarks of a transform's epoch."""
-        return cls(_since_1970(epoch.watermark), _since_1970(epoch.previous_watermark))
+    def of(cls, epoch: EpochWatermarks, *states: DataFrame) -> Watermarks:
+        """The watermarks of an operator: those of a transform's epoch, as far as its states allow (``closing``)."""
+        marks = _since_1970(epoch.watermark), _since_1970(epoch.previous_watermark)
+        return cls(*closing.settled(*marks, getattr(epoch, "place", 0), states))
 
     def passed(self, time: str | Column, lateness: int = 0) -> Column:
         """Whether ``time`` and the lateness after it are over by W."""

@@ -56,7 +56,8 @@ def interval_join(
         ``out`` has the columns of ``left``, and those of ``right`` but ``on``.
     """
     keys, (before, after) = _CHECKS.names("on", on), _bounds(within)
-    marks, apart = Watermarks.of(epoch), _Apart(tuple(keys), left_time, right_time, before, after)
+    marks = Watermarks.of(epoch, left_state, right_state)
+    apart = _Apart(tuple(keys), left_time, right_time, before, after)
     _check(left, right, apart)
     lefts = _Side("left", left, left_state, marks, keys, left_time, after)
     rights = _Side("right", right, right_state, marks, keys, right_time, before)

@@ -75,7 +75,7 @@ def stateful(
     from pyspark.sql import functions as F
 
     keys, order = _CHECKS.names("keys", keys), _CHECKS.names("order", order, some=False)
-    times, marks = [time] if time else [], Watermarks.of(epoch)
+    times, marks = [time] if time else [], Watermarks.of(epoch, state)
     _check(rows, state, keys, times, order)
     counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False), times)
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))

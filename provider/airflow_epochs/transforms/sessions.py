@@ -52,7 +52,7 @@ def sessionize(
     """
     from pyspark.sql import functions as F
 
-    marks, keys, pause = Watermarks.of(epoch), _CHECKS.names("keys", keys), _CHECKS.duration("gap", gap)
+    marks, keys, pause = Watermarks.of(epoch, state), _CHECKS.names("keys", keys), _CHECKS.duration("gap", gap)
     _check(rows, state, time, keys)
     counting, nulls = split(rows, [time, *keys], F.lit(False), [time, later(time, pause)])
     of_keys, of_sessions = [*map(quoted, keys)], [*map(quoted, keys), START]

@@ -63,7 +63,7 @@ def windowed(
         has a window again whenever it changed: a sink upserts by the keys and ``window_start``.
     """
     hop = _Hop.of(size, slide, lateness)
-    marks, names = Watermarks.of(epoch), [*_CHECKS.names("keys", keys, some=False), START]
+    marks, names = Watermarks.of(epoch, state), [*_CHECKS.names("keys", keys, some=False), START]
     _check(rows, state, time, names, hop)
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness), hop.times(time))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))

@@ -6,7 +6,7 @@ change would get into later results, so it stops the pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -38,6 +38,7 @@ class StateFacts:
         expired_to: Rows that have expired by then will not be read again.
         keys: The columns that identify a row.
         base, changes, epochs: As in ``StatePin``.
+        closed: The same of this epoch.
     """
 
     of: int | None
@@ -48,6 +49,7 @@ class StateFacts:
     base: int
     changes: int
     epochs: int
+    closed: Sequence[int | None] = ()
 
     def after(self, staged_bytes: int) -> JsonDict:
         """What the next epoch must know: what identifies a row, and what a fold would save."""
@@ -58,6 +60,7 @@ class StateFacts:
             "base": staged_bytes if whole else self.base,
             "changes": 0 if whole else self.changes + staged_bytes,
             "epochs": 0 if whole else self.epochs + 1,
+            **({"closed": list(self.closed)} if self.closed else {}),
         }
 
 

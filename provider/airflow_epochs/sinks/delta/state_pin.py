@@ -25,9 +25,10 @@ from airflow_epochs.spark.driver.delta.schema import (
 )
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms.changes import DELETED
+from airflow_epochs.transforms.closing import least
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_epochs.contracts import SinkAttempt
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
@@ -64,7 +65,8 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
         return StatePin(version=target.version, fold=True)
     facts = {name: int(known[name]) for name in ("base", "changes", "epochs")}
     folded_in = TransactionId.parse(receipt.txn_id).epoch - facts["epochs"]
-    return StatePin(version=target.version, fold=_is_due(state, **facts), folded_in=folded_in, **facts)
+    closed = tuple(known.get("closed", ()))
+    return StatePin(version=target.version, fold=_is_due(state, **facts), folded_in=folded_in, closed=closed, **facts)
 
 
 def _require_plain_files(state: StateTable, target: Target) -> None:
@@ -210,7 +212,8 @@ def readable(at: Whereabouts, state: StateTable, pin: StatePin, watermarks: Wate
         schema=state.schema,
         keys=tuple(state.keys),
         expires=state.expires,
-        hidden_to=watermarks[-1] if watermarks else None,
+        hidden_to=least(watermarks[-1], *pin.closed) if watermarks else None,
+        closed=pin.closed,
         folded_in=pin.folded_in,
         initial=normalised(state.initial.strip()) if state.initial and pin.initial is not None else None,
         initial_version=pin.initial,
@@ -254,6 +257,6 @@ def facts(state: StateTable, attempt: SinkAttempt) -> JsonDict:
     )
 
 
-def expired_to(watermarks: Watermarks) -> int | None:
-    """What the next epoch will hide: it has the same watermarks, moved by one."""
-    return watermarks[-2] if len(watermarks) > 1 else None
+def expired_to(watermarks: Watermarks, closed: Iterable[int | None] = ()) -> int | None:
+    """What the next epoch will hide: it has the same watermarks, moved by one. ``closed``: as in ``StateFacts``."""
+    return least(watermarks[-2], *closed) if len(watermarks) > 1 else None

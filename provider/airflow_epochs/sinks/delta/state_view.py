@@ -143,7 +143,7 @@ def readable(name: str, shown: CompleteRecord, spec: JsonDict, options: dict[str
         columns=tuple(column for column in columns_of(spec["schema"]) if column in has),
         keys=tuple(spec["keys"]),
         expires=spec["expires"],
-        hidden_to=expired_to(shown.watermarks),
+        hidden_to=expired_to(shown.watermarks, receipt.detail.get("state", {}).get("closed", ())),
         files=len(files),
         bytes=sum(file["size_bytes"] for file in files),
         options=options,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
-from airflow_epochs.model import Shown, Staged, StagedClaim, compare
+from airflow_epochs.model import CLOSED, Shown, Staged, StagedClaim, compare
 from airflow_epochs.sinks.delta import checks, deleted_keys, other_pipelines, restore, state_vote
 from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
@@ -44,7 +46,13 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
     if staging.user_metadata["committer"] != SPARK:  # whose commits flush what came before
         flush_after(location, app, attempt.previous.epoch if attempt.previous else None, target.version)
-    return staged_of(claim, staging)
+    return _with_closed(staged_of(claim, staging), staging)
+
+
+def _with_closed(staged: Staged, staging: Staging) -> Staged:
+    """The same rows of a state, of which the operator has closed another part, are not the same promise."""
+    closed = staging.user_metadata.get("state", {}).get("closed")
+    return replace(staged, detail={**staged.detail, CLOSED: closed}) if closed else staged
 
 
 def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:

@@ -86,6 +86,10 @@ class StateRead:
         folded_in: The epoch whose rows have each key once, and before which there are no rows; None if there is none.
         initial: Where the table is that the state begins as; None if the state does not begin so in this epoch.
         initial_version: The version of that table.
+        closed: Up to where the operator had closed the state in the epoch before: an instant in microseconds since 1970
+            (UTC), or None, if there was no watermark yet. Empty: nobody knows.
+        closed_then: The same of this epoch, if it is replayed.
+        closed_now: The same of this epoch, once the transform has run.
     """
 
     location: str
@@ -99,6 +103,9 @@ class StateRead:
     initial: str | None = None
     initial_version: int | None = None
     declared: JsonDict | None = None
+    closed: tuple[int | None, ...] = ()
+    closed_then: tuple[int | None, ...] = ()
+    closed_now: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,6 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         Refused: The transform is wrong; nothing was staged.
     """
     plan = replace(plan, state=delta_state.understood(spark, plan.state))
-    stage_sinks = {name: stagers.stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
     epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:
         batch = source_read.batch(spark, plan, secrets).alias(BATCH)
@@ -64,6 +63,8 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         before = settings_changed.at_work(spark, plan.sinks)
         every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
         changed = settings_changed.warnings(before, settings_changed.at_work(spark, plan.sinks))
+        closed = delta_state.closed(plan.state, state)
+        stage_sinks = {name: stagers.stager(told["kind"])(told, closed.get(name)) for name, told in plan.sinks.items()}
         if plan.nothing:
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
@@ -98,7 +99,13 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
     doubts = (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
-    warnings = (*_warnings(analysed, own, users, uses), *changed, *_of_event_times(epoch.clock, seen), *doubts)
+    warnings = (
+        *_warnings(analysed, own, users, uses),
+        *changed,
+        *_of_event_times(epoch.clock, seen),
+        *delta_state.warnings(closed),
+        *doubts,
+    )
     broken = {sink: audit.counts for sink, audit in audits.items() if audit.counts}
     return StageOutcome(
         sinks=staged,

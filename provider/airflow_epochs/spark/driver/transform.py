@@ -51,6 +51,7 @@ class EpochContext:
         txn_id: The attempt's transaction id.
         watermark: W: a row with this event time, or an earlier one, is late. None: nothing is.
         previous_watermark: P: what the watermark was in the epoch before.
+        place: How many stateful operators stand in front of the one that gets this context.
         clock: For the stage job.
         table: The table that the epoch reads; None if it reads topics.
         registry: For the parsers: the schemas that records of the epoch were written with.
@@ -64,6 +65,7 @@ class EpochContext:
     txn_id: str
     watermark: datetime | None = None
     previous_watermark: datetime | None = None
+    place: int = field(default=0, repr=False)
     _watermarks: tuple[datetime | None, ...] = field(default=(), repr=False)
     clock: event_times.Clock | None = field(default=None, repr=False)
     table: str | None = field(default=None, repr=False)
@@ -118,6 +120,7 @@ class EpochContext:
             self,
             watermark=marks[0] if marks else None,
             previous_watermark=marks[1] if len(marks) > 1 else None,
+            place=self.place + behind,
             _watermarks=marks,
         )
 

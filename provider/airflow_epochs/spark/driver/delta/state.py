@@ -27,7 +27,9 @@ from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, collected, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.schema import retyped
 from airflow_epochs.spark.driver.delta.spelling import for_spark
+from airflow_epochs.spark.driver.event_times import instant
 from airflow_epochs.spark.driver.plans import Claim, StateRead
+from airflow_epochs.transforms import closing
 from airflow_epochs.transforms.changes import DELETED, expiring
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
 
@@ -62,7 +64,30 @@ def _understood(spark: SparkSession, read: StateRead) -> StateRead:
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
     """State table -> the state as a transform gets it: one row per key."""
-    return {name: expiring(_state(spark, read), read.expires) for name, read in reads.items()}
+    operators = closing.Operators()
+    return {name: _frame(spark, name, read, operators) for name, read in reads.items()}
+
+
+def _frame(spark: SparkSession, name: str, read: StateRead, operators: closing.Operators) -> DataFrame:
+    state = expiring(_state(spark, read), read.expires)
+    return closing.told(state, closing.Closing(name, operators, before=read.closed, then=read.closed_then))
+
+
+def closed(reads: Mapping[str, StateRead], states: Mapping[str, DataFrame]) -> dict[str, StateRead]:
+    """``reads`` with what the transform, which got ``states``, has closed."""
+    known = {name: told.now for name, state in states.items() if (told := closing.of(state))}
+    return {name: replace(read, closed_now=known.get(name, ())) for name, read in reads.items()}
+
+
+def warnings(reads: Mapping[str, StateRead]) -> Iterator[str]:
+    """What is told of states that no operator has got in this epoch, but one before. ``reads``: as of ``closed``."""
+    for name, read in reads.items():
+        if any(read.closed) and not read.closed_now:
+            yield (
+                f"No operator of airflow_epochs.transforms got the state {name!r} in this epoch. It stays closed up to "
+                f"{instant(*filter(None, read.closed)).isoformat()}, and later rows do not expire until an operator "
+                "gets it again. If code of your own reads it from now on, give it a state of another name."
+            )
 
 
 def _state(spark: SparkSession, read: StateRead) -> DataFrame:
@@ -127,7 +152,7 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
     The claim has a problem if the changes do not have the state's columns, if a key is NULL, or if ``expires`` of a key
     falls. Of a fold, also if a key changes twice; of changes, the vote looks at that.
     """
-    declared = _schema(spark, read)
+    plan, declared = _noted(plan, read.closed_now or read.closed), _schema(spark, read)
     if problem := _misfit(declared, df, plan):
         return Claim(place=plan.place, problem=problem)
     changed = _changed(df, declared, plan, read.keys)
@@ -139,6 +164,16 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
     if claim.problem or plan.fold:
         return claim
     return replace(claim, problem=_fallen(spark, before, plan.place, read))
+
+
+def _noted(plan: StateStaging, closed: closing.Marks) -> StateStaging:
+    """The plan with a note of what the operator has closed. What it has not closed does not expire."""
+    if not closed:
+        return plan
+    expired_to, note = closing.least(plan.expired_to, *closed), json.loads(plan.user_metadata)
+    (ours,) = note.values()
+    ours["state"] |= {"closed": list(closed), "expired_to": expired_to}
+    return replace(plan, expired_to=expired_to, user_metadata=json.dumps(note, separators=(",", ":")))
 
 
 def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tuple[str, ...]) -> DataFrame:
