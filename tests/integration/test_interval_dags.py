@@ -221,6 +221,7 @@ def test_hours_without_records_have_their_place_in_history_that_is_read_again(la
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("command", [pytest.param("--to-timestamp", marks=pytest.mark.long), "--to-epoch"])
+@pytest.mark.long
 def test_after_a_rewind_to_a_later_hour_a_run_without_records_before_it_passes_its_epoch_on(
     lab: Lab, command: str
 ) -> None:

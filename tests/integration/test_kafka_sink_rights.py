@@ -179,6 +179,7 @@ def test_a_right_that_is_revoked_while_an_epoch_is_sent_is_what_the_error_tells_
     assert values(seen_by_confluent(guarded.broker.bootstrap, topic)) == sent
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_said_to_be_one_and_not_told(guarded: Guarded, feed: Feed) -> None:
     feed.world = guarded.world(password="wr0ng", timeout_ms=2000)
     said = reason(feed)

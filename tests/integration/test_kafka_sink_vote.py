@@ -227,6 +227,7 @@ def test_more_insync_replicas_than_there_are_is_no_reason_to_abort_where_brokers
     assert visible(cluster.pair.bootstrap, feed.sink.topic) == ["a", "b"]
 
 
+@pytest.mark.long
 def test_for_brokers_that_take_nothing_then_it_is_a_vote_to_abort_until_the_topic_asks_for_fewer(
     cluster: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +329,7 @@ def test_a_users_producer_that_has_the_names_of_pipeline_and_sink_is_not_fenced_
     assert visible(cluster.pair.bootstrap, theirs) == ["in a transaction"]
 
 
+@pytest.mark.long
 def test_a_sink_that_version_0_1_ran_first_fences_a_process_of_that_version(
     cluster: Playground,
 ) -> None:

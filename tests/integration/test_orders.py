@@ -343,6 +343,7 @@ def test_a_rewind_behind_another_topic_or_to_no_epoch_is_refused(world: TopicWor
         typing(world, "rewind", "--to-timestamp", "earliest")
 
 
+@pytest.mark.long
 def test_before_an_epoch_in_another_topic_a_rewind_to_an_epoch_is_refused_and_one_to_a_time_is_not(
     world: TopicWorld,
 ) -> None:
@@ -461,6 +462,7 @@ def test_two_commands_before_one_epoch_are_both_obeyed_and_stay_on_record_when_i
 # -- sinks as they are ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_table_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: TopicWorld) -> None:
     shutil.copytree(world.folder / "lake", world.folder / "copy")
     for number, payloads in ((2, "ef"), (3, "gh")):
@@ -484,6 +486,7 @@ def test_a_table_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: T
     assert versions == {3: None, 4: 1, 5: 2}, "the old table's version 2 was another one"
 
 
+@pytest.mark.long
 def test_a_waived_table_that_is_gone_does_not_stop_the_next_run(world: TopicWorld) -> None:
     world.produce("ef")
     with pytest.raises(Crash):

@@ -50,6 +50,7 @@ def require_once(world: TopicWorld, expected: str) -> None:
 
 
 @pytest.mark.parametrize("sink", ["lake", "rows", "out"])
+@pytest.mark.few(1)
 def test_a_renamed_pipeline_goes_on_at_the_offsets_in_the_error(world: TopicWorld, sink: str) -> None:
     alone = world.but(name="orders_new", in_dag=NEW, sinks=(sink,))
     error = alone.run(2)
@@ -84,6 +85,7 @@ def two_topics(world: TopicWorld) -> TopicWorld:
     return world
 
 
+@pytest.mark.long
 def test_a_topic_that_was_created_again_begins_at_its_oldest_record_beside_one_that_goes_on(
     two_topics: TopicWorld,
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_topic_that_left_the_dag_before_the_pipeline_was_renamed_is_not_named(
 # -- what nobody would read -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_renamed_pipeline_that_begins_at_the_latest_record_leaves_none_out_without_a_word(world: TopicWorld) -> None:
     error = refused(renamed(world, starting="latest"))
     assert "No pipeline would read the offsets in between, 2 in all." in error.what
@@ -138,6 +141,7 @@ def test_a_param_of_the_run_that_begins_at_the_latest_record_leaves_none_out_wit
     assert error.value.code is codes.PIPELINE_RENAMED
 
 
+@pytest.mark.long
 def test_a_renamed_pipeline_is_told_what_retention_has_deleted_and_begins_at_the_oldest_record_that_is_left(
     world: TopicWorld,
 ) -> None:
@@ -199,6 +203,7 @@ def test_intervals_that_a_renamed_pipeline_would_leave_out_are_read_by_the_remed
     require_once(hourly, "ABCDabcd")
 
 
+@pytest.mark.long
 def test_a_pipeline_of_data_intervals_that_was_none_before_is_told_the_offsets_to_look_at(world: TopicWorld) -> None:
     today = renamed(world, options={"bounds": "data_interval"}, interval=Interval(at(0), at(1)))
     world.produce("g", at=at(0.5))
@@ -209,6 +214,7 @@ def test_a_pipeline_of_data_intervals_that_was_none_before_is_told_the_offsets_t
 # -- as ever ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_pipeline_whose_topic_was_created_again_may_begin_under_another_name(world: TopicWorld) -> None:
     world.delete_topic()
     world.create_topic()
@@ -218,6 +224,7 @@ def test_a_pipeline_whose_topic_was_created_again_may_begin_under_another_name(w
 
 
 @pytest.mark.parametrize("sink", ["lake", "rows", "out"])
+@pytest.mark.few(1)
 def test_a_renamed_sink_gets_no_row_a_second_time(world: TopicWorld, sink: str) -> None:
     again = f"{sink}_2" if sink != "out" else "sent"
     others = tuple(name for name in world.sinks if name != sink)
@@ -264,6 +271,7 @@ def own_markers(world: TopicWorld, **changes: Any) -> MarkersOfItsOwn:
     return MarkersOfItsOwn(**{**fields, "tables": {"sent": "out"}, "sinks": ("sent",), **changes})
 
 
+@pytest.mark.long
 def test_a_topic_gets_no_record_again_from_a_renamed_sink_with_markers_of_its_own(world: TopicWorld) -> None:
     today = own_markers(world, backfill={"sent": 1})
     error = today.run(2)
@@ -272,6 +280,7 @@ def test_a_topic_gets_no_record_again_from_a_renamed_sink_with_markers_of_its_ow
     assert today.shown("sent") == "abcdef"
 
 
+@pytest.mark.long
 def test_a_topic_gets_no_waived_epoch_again_that_landed(world: TopicWorld) -> None:
     world = world.but(sinks=("out",))
     with pytest.raises(Crash):
@@ -331,6 +340,7 @@ def test_brokers_are_asked_once_for_all_epochs_that_a_topic_had_before_it_was_cr
     assert today.shown("sent") == "abcdefgh"
 
 
+@pytest.mark.long
 def test_a_topic_that_was_created_again_is_filled_under_another_name(world: TopicWorld) -> None:
     world.delete_topic("out")
     world.create_topic("out")

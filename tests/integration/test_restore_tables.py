@@ -81,6 +81,7 @@ def test_the_tables_go_back_in_an_epoch_of_their_own_and_then_get_every_record_o
     assert read and read.sinks["lake_a"].version == 3
 
 
+@pytest.mark.long
 def test_every_version_of_the_table_can_still_be_read(world: TopicWorld) -> None:
     """Nothing was deleted: time travel sees what the epochs showed."""
     rewind(world, "--to-epoch", "2", "--restore-tables")
@@ -227,6 +228,7 @@ def test_files_that_a_vacuum_deletes_during_the_commit_are_told_and_nothing_take
     assert (world.shown("lake_a"), world.shown("lake_b")) == ("ab", "abcdef")
 
 
+@pytest.mark.long
 def test_a_sink_that_came_later_stays_as_it_is_and_the_command_says_so(world: TopicWorld) -> None:
     wider = world.but(sinks=(*world.sinks, "lake_c"))
     epoch(wider, 4, "gh")
@@ -236,6 +238,7 @@ def test_a_sink_that_came_later_stays_as_it_is_and_the_command_says_so(world: To
     assert [wider.shown(sink) for sink in (*LAKES, "lake_c")] == ["abcdefgh", "abcdefgh", "gghh"]
 
 
+@pytest.mark.long
 def test_a_sink_that_is_new_in_the_dag_begins_after_the_tables_went_back(world: TopicWorld) -> None:
     rewind(world, "--to-epoch", "1", "--restore-tables")
     wider = world.but(sinks=(*world.sinks, "lake_c"))
@@ -243,6 +246,7 @@ def test_a_sink_that_is_new_in_the_dag_begins_after_the_tables_went_back(world: 
     assert wider.shown("lake_c") == "cdef"
 
 
+@pytest.mark.long
 def test_a_backfill_does_not_reach_back_beyond_the_epoch_that_brought_tables_back(world: TopicWorld) -> None:
     """Not even where the input did not move: that epoch has none of its own."""
     rewind(world, "--to-epoch", "3", "--restore-tables")
@@ -280,6 +284,7 @@ def test_tables_can_go_back_twice_and_forward_again(world: TopicWorld) -> None:
     assert shown(world)[:2] == ["abcdefgh", "abcdefgh"]
 
 
+@pytest.mark.long
 def test_rows_that_somebody_deleted_or_added_by_hand_since_go_with_the_other_changes(world: TopicWorld) -> None:
     table = DeltaTable(f"{world.folder}/lake_a")
     table.delete("payload = 'a'")
@@ -307,6 +312,7 @@ def test_another_command_in_the_same_epoch_keeps_what_was_ordered(world: TopicWo
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("aborted", [False, True])
+@pytest.mark.long
 def test_a_run_whose_dag_lacks_one_of_the_tables_brings_none_back(world: TopicWorld, aborted: bool) -> None:
     """Else that table keeps its rows, and gets them a second time when its sink is back in the DAG."""
     rewind(world, "--to-epoch", "1", "--restore-tables")
@@ -322,6 +328,7 @@ def test_a_run_whose_dag_lacks_one_of_the_tables_brings_none_back(world: TopicWo
 
 
 @pytest.mark.parametrize("gone", [("lake_b",), LAKES])
+@pytest.mark.few(1)
 def test_tables_go_back_without_those_that_are_gone_together_with_their_sinks(
     world: TopicWorld, gone: tuple[str, ...]
 ) -> None:
@@ -339,6 +346,7 @@ def test_tables_go_back_without_those_that_are_gone_together_with_their_sinks(
     assert less.shown("rows") == "abccddeeff"
 
 
+@pytest.mark.long
 def test_the_last_rewind_counts(world: TopicWorld) -> None:
     rewind(world, "--to-epoch", "1", "--restore-tables")
     rewind(world, "--to-epoch", "2")
@@ -347,11 +355,13 @@ def test_the_last_rewind_counts(world: TopicWorld) -> None:
 
 
 @pytest.mark.parametrize("words", [("--to-timestamp", "2026-01-01T00:00Z"), ("--offsets", "offsets.json")])
+@pytest.mark.long
 def test_without_an_epoch_there_are_no_versions_to_go_back_to(world: TopicWorld, words: tuple[str, str]) -> None:
     with pytest.raises(SystemExit, match="EPOCHS-COMMAND-OPTIONS"):
         rewind(world, *words, "--restore-tables")
 
 
+@pytest.mark.long
 def test_without_a_delta_table_the_command_says_so(world: TopicWorld) -> None:
     other = world.but(name="others", sinks=("rows",))
     assert other.run(1) is None

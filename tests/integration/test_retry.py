@@ -472,6 +472,7 @@ def test_a_retry_says_so_if_no_other_run_may_finish_an_epoch_whose_run_airflow_h
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+@pytest.mark.long
 def test_of_two_pipelines_with_one_name_in_a_dag_the_one_of_the_ledger_tells_what_a_retry_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,7 @@ def test_a_new_run_is_started_in_place_of_one_of_a_cancelled_backfill_if_it_may_
     assert lab.shown() == [["a", "b"]] * 2
 
 
+@pytest.mark.long
 def test_no_backfill_is_named_that_would_only_make_another_run_which_may_not_have_the_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +351,7 @@ def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_n
     assert lab.has_read() == [9, 10]
 
 
+@pytest.mark.long
 def test_the_page_looks_for_the_next_interval_only_where_it_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +428,7 @@ def restored(lab: Intervals, epoch: int) -> None:
     assert lab.run(f"back_to_{epoch}").state == "success"
 
 
+@pytest.mark.long
 def test_after_tables_came_back_the_backfill_of_the_first_interval_that_they_lack_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restorable: None
 ) -> None:
@@ -440,6 +443,7 @@ def test_after_tables_came_back_the_backfill_of_the_first_interval_that_they_lac
     assert lab.has_read() == [9, 10, 10]
 
 
+@pytest.mark.long
 def test_the_first_of_two_hours_that_clocks_show_alike_is_read_by_the_backfill_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -510,6 +510,7 @@ def test_a_server_without_the_delta_jar_is_refused_by_the_jars_name(bare: Enviro
     assert "io.delta:delta-spark" in refused.value.remedy
 
 
+@pytest.mark.long
 def test_a_server_without_the_avro_jar_is_refused_by_the_jars_name(bare_server: BareServer) -> None:
     session = bare_server.session()
     schema = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}'

@@ -162,6 +162,7 @@ def test_a_standalone_cluster_has_two_workers(standalone: StandaloneCluster) -> 
     assert standalone._alive() == 2
 
 
+@pytest.mark.long
 def test_a_stopped_server_leaves_no_process_behind(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path) as cluster:
         family = [psutil.Process(process.pid) for process in cluster.processes]
