@@ -1938,7 +1938,7 @@ DELTA_FILE_DAMAGED = DELTA.code(
     "EPOCHS-DELTA-FILE-DAMAGED",
     Corrupt,
     "Spark cannot read a file of the table any more, so it cannot commit to it. A power cut leaves such a file if it "
-    "was not flushed to the disk, a fault of the disk does, and whoever deletes it.",
+    "was not flushed to the disk; so does a fault of the disk, or a program that deletes files.",
     "Restore the file from a backup, or from the store's own versions of it. Then clear the commit task. If there is "
     "no backup, do what the message says.",
 )

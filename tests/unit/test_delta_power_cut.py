@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.delta.log import log_entry
-from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks.delta import compaction
+from airflow_epochs.errors import RowsLost
+from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.sinks.delta import compaction, upkeep
+from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.storage import fsync as durable
 from airflow_epochs.storage.local import LocalFiles
-from tests.support.delta_world import log_of, rows, rows_by_duckdb, run_epoch, transaction
-from tests.support.environment import Environment
+from tests.support.delta_world import attempt_of, log_of, promised, rows, rows_by_duckdb, run_epoch, stage, transaction
+from tests.support.environment import Environment, once
 from tests.support.power_cut import left_by_power_cut
 
 
@@ -165,3 +169,75 @@ def test_a_checkpoint_whose_task_died_before_it_was_flushed_survives_a_power_cut
     run_epoch(sink, transaction(2), previous, rows(2), world)
     assert (table / "_delta_log/_last_checkpoint").stat().st_ino in synced
     require_newest_is_left(table, synced)
+
+
+def test_the_first_commit_to_a_table_with_a_checkpoint_makes_what_came_before_it_survive_a_power_cut(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    written_by_others(table, 10)
+    written_by_others(table, 11)
+    DeltaTable(str(table)).create_checkpoint()
+    run_epoch(sink, transaction(1), None, rows(1), world)
+    require_newest_is_left(table, synced)
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_a_checkpoint_names_no_file_that_a_power_cut_takes_though_others_write_during_the_upkeep(
+    table: Path, world: Environment, synced: set[str | int], monkeypatch: pytest.MonkeyPatch, compacts: bool
+) -> None:
+    sink = DeltaSink("bronze", str(table), compact_every=1 if compacts else 0, checkpoint_every=2)
+    previous = None
+    for number in range(1, 6):
+        txn = transaction(number)
+        run_epoch(sink, txn, previous, rows(number), world)
+        previous = txn
+
+    def due_then(*given: Any) -> bool:
+        written_by_others(table, 10)
+        return is_due(*given)
+
+    monkeypatch.setattr(upkeep, "is_due", due_then)
+    sink.maintain("orders", 5, world)
+    require_newest_is_left(table, synced)
+
+
+def test_rows_that_are_put_back_behind_the_entry_of_another_writer_survive_a_power_cut(
+    sink: DeltaSink, table: Path, world: Environment, synced: set[str | int]
+) -> None:
+    attempt = attempt_of(transaction(2), begun(sink, world))
+
+    def promised_again() -> Staged:
+        return promised(sink.vote(attempt, stage(sink, attempt, rows(1, 2), world), world))
+
+    lost = promised_again()
+
+    def take() -> None:
+        for file in Path(lost.place).rglob("*.parquet"):
+            file.unlink()
+
+    once(world, "delta.commit.before", take)
+    with pytest.raises(RowsLost):
+        sink.commit(attempt, lost, world)
+    again = promised_again()
+    written_by_others(table, 7)
+    sink.commit(attempt, again, world)
+    require_newest_is_left(table, synced)
+
+
+def test_a_file_of_another_program_that_may_not_be_opened_stops_no_epoch(
+    sink: DeltaSink, table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    previous = begun(sink, world)
+    written_by_others(table, 10)
+    (foreign,) = (action["add"]["path"] for action in log_of(table)[1] if "add" in action)
+    fsync = durable.fsync
+
+    def forbidding(path: Path) -> None:
+        if path.name == foreign:
+            raise PermissionError(13, "Permission denied", str(path))
+        fsync(path)
+
+    monkeypatch.setattr(durable, "fsync", forbidding)
+    run_epoch(sink, transaction(2), previous, rows(2), world)
+    assert rows_by_duckdb(str(table)) == rows_by_duckdb(table)
+    assert "another program has added to the table may not survive a power cut" in caplog.text

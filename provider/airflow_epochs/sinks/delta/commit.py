@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt, waive_command
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.event_time import packed
 from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
 from airflow_epochs.sinks.delta import damaged_files, flush, lost_files, publish, spark_commit, state_anew
@@ -141,13 +141,22 @@ class Commit:
         try:
             report = spark_commit.insert(self._insertion(target), self.at.env)
         except OutcomeUnknown as unknown:
-            if damage := damaged_files.damage_told(self.location, target.app, unknown.what):
-                raise damaged_files.damaged(self.location, damage, self.attempt.txn, self.at.sink) from unknown
-            raise
+            damage = self._damage(unknown)
+            if damage is None:
+                raise
+            raise damaged_files.damaged(self.location, damage, self.attempt.txn, self.at.sink) from unknown
         after = self._look()
         # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
         found = after.commit_of(self.attempt.txn) if after.problem is None else None
         return found or spark_commit.found_in(report)
+
+    def _damage(self, unknown: OutcomeUnknown) -> damaged_files.Damage | None:
+        """The damaged file behind Spark's error; None if there is none, or if nobody can look."""
+        try:
+            return damaged_files.damage_told(self.location, unknown.what)
+        except (NotApplied, Refused) as error:
+            log.warning("the provider could not look at the file that Spark names: %s", error)
+            return None
 
     def _insertion(self, target: Target) -> spark_commit.Insertion:
         return spark_commit.Insertion(

@@ -26,7 +26,7 @@ from airflow_epochs.delta.snapshot import alters
 from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta.flush import files_of, paths_of
+from airflow_epochs.sinks.delta.flush import flush_files_of, paths_of, update
 from airflow_epochs.sinks.delta.publish import now_ms
 from airflow_epochs.sinks.delta.rewrite import Rewritten, Small, rewritten
 from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
@@ -110,7 +110,7 @@ def compact(table: DeltaTable, files: Files, layout: Layout = DEFAULT) -> JsonDi
     Returns how many files were removed and added, and the bytes rewritten. If the task is killed, or another writer
     wins, files remain that no log entry names; VACUUM deletes them.
     """
-    table.update_incremental()
+    update(table, files)
     shape, version, metadata = TableShape.of_table(table), table.version(), metadata_of(table)
     totals, swaps = {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}, 0
     touched: set[str] = set()  # by other writers, since the small files were listed
@@ -219,7 +219,8 @@ def _swapped(swap: _Swap, version: int, files: Files, touched: set[str]) -> int 
         other = files.read(path)
         if other is None or _forbids(other, swap):  # a missing entry might forbid it
             break
-        files.sync([*files_of(other), path])  # as the entry that follows makes its name durable
+        flush_files_of(files, other)
+        files.sync([path])  # as the entry that follows makes its name durable
         touched |= _touched(actions_of(other))
     for add in swap.done.new:
         files.delete(add["path"])

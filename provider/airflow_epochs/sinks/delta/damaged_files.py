@@ -1,7 +1,8 @@
 """A file of the table that Spark cannot read any more, so that no MERGE can be committed: which, and what helps.
 
-Spark flushes nothing. Where another program has not flushed what it wrote, a power cut can leave such a file. The log
-tells since which version the table has it. The version before is whole, as long as a VACUUM has not deleted its files.
+Spark flushes nothing. Where another program has not flushed what it wrote, a power cut can leave such a file. If the
+table was only compacted since it has the file, the version before has all rows. Else rows are lost with the file, and
+no record tells whose: other sinks and pipelines may have written since.
 """
 
 from __future__ import annotations
@@ -16,17 +17,11 @@ from urllib.parse import unquote
 from airflow_epochs import codes
 from airflow_epochs.contracts import backfill_from, waive_command
 from airflow_epochs.delta.log import actions_of, entries
-from airflow_epochs.delta.table import (
-    COMMITS_SEARCHED_MAX,
-    STAGING_FOLDER,
-    App,
-    TableLocation,
-    newest_after_checkpoint,
-)
+from airflow_epochs.delta.table import COMMITS_SEARCHED_MAX, STAGING_FOLDER, TableLocation, newest_after_checkpoint
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId, attempt_fields
+from airflow_epochs.names import normalised
 from airflow_epochs.sinks.delta.lost_files import going_back
-from airflow_epochs.sinks.delta.modes import UPSERT
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
@@ -45,54 +40,46 @@ class Damage:
     Attributes:
         path: Below the table's folder.
         is_now: What is wrong with it.
-        version: Since when the table has it; None if the log does not tell any more.
-        first_epoch: The first of the sink's epochs that was committed in that version or later; None: none was.
+        compacted_in: The version that made the file of others, if rows and table are as before it; else None.
     """
 
     path: str
     is_now: str
-    version: int | None
-    first_epoch: int | None
+    compacted_in: int | None
 
 
-@dataclass(frozen=True)
-class _Addition:
-    """How the log's oldest entry that has a file adds it; all None if none has it any more.
-
-    ``version``, ``first_epoch``: as in ``Damage``.
-    """
-
-    size: int | None = None
-    version: int | None = None
-    first_epoch: int | None = None
-
-
-def damage_told(location: TableLocation, app: App, what: str) -> Damage | None:
+def damage_told(location: TableLocation, what: str) -> Damage | None:
     """The damaged file that Spark's error names; None if it names none of the table's, or one that looks whole."""
     named = _NAMED.search(what)
     path = _below(location, named[1]) if named else None
     if path is None:
         return None
-    added = _added(location.files, app, path)
-    if added.size is None and path.startswith(f"{STAGING_FOLDER}/"):
+    size, compacted_in = _added(location.files, path)
+    if size is None and path.startswith(f"{STAGING_FOLDER}/"):
         return None  # staged rows, which are no file of the table
-    is_now = _fault(location.files, path, added.size)
-    return Damage(path, is_now, added.version, added.first_epoch) if is_now else None
+    is_now = _fault(location.files, path, size)
+    return Damage(path, is_now, compacted_in) if is_now else None
 
 
-def _added(files: Files, app: App, path: str) -> _Addition:
-    epochs: set[int] = set()
-    found = _Addition()
+def _added(files: Files, path: str) -> tuple[int | None, int | None]:
+    """The size of a file, and ``Damage.compacted_in``, by the oldest entry of the log that has the file."""
+    size, compacted_in, is_changed = None, None, False
     for version, actions in _log_backwards(files):
-        epochs |= {a["txn"]["version"] for a in actions if a.get("txn", {}).get("appId") == app.epoch}
+        is_changed = is_changed or any(map(_changes, actions))
         if add := next((a["add"] for a in actions if "add" in a and unquote(a["add"]["path"]) == path), None):
-            is_older = bool(add.get("deletionVector"))  # an entry that is gone added it without one
-            found = _Addition(add["size"], None if is_older else version, min(epochs, default=None))
-    return found
+            size, compacted_in = add["size"], None if is_changed else version
+    return size, compacted_in
+
+
+def _changes(action: JsonDict) -> bool:
+    """Whether rows or the table itself are others than before the action."""
+    if "metaData" in action or "protocol" in action:
+        return True
+    return any(action[kind].get("dataChange", True) for kind in ("add", "remove", "cdc") if kind in action)
 
 
 def _below(location: TableLocation, url: str) -> str | None:
-    return unquote(url).partition(f"{location.url.removeprefix('file://')}/")[2] or None
+    return normalised(unquote(url)).partition(f"{location.url.removeprefix('file://')}/")[2] or None
 
 
 def _log_backwards(files: Files) -> Iterator[tuple[int, list[JsonDict]]]:
@@ -119,10 +106,9 @@ def _fault(files: Files, path: str, size: int | None) -> str | None:
 
 def damaged(location: TableLocation, damage: Damage, txn: TransactionId, sink: DeltaSink) -> Corrupt:
     """The error for a commit that needs a file which is damaged."""
-    since = f", which the table has since version {damage.version}," if damage.version is not None else ""
     return Corrupt(
         f"Spark cannot commit the rows of {txn} into {location.name}, because it cannot read a file of the table: "
-        f"{damage.path}{since} {damage.is_now}. Nothing was written now.",
+        f"{damage.path} {damage.is_now}. Nothing was written now.",
         code=codes.DELTA_FILE_DAMAGED,
         remedy="Restore the file from a backup, or from the store's own versions of it. Then clear the commit task. If "
         f"there is no backup, {_way_out(location, damage, txn, sink)}",
@@ -132,31 +118,15 @@ def damaged(location: TableLocation, damage: Damage, txn: TransactionId, sink: D
 
 
 def _way_out(location: TableLocation, damage: Damage, txn: TransactionId, sink: DeltaSink) -> str:
-    """What helps without the file. The epochs that are taken back with it are read again."""
-    waive = f"complete the epoch without this sink's rows (`{waive_command(txn, sink.name)}`), clear the commit task"
-    if damage.version is None:
-        first = backfill_from("<the first epoch of the table>")
-        return f"{waive}, and give the sink another name and another table, with {first}."
-    back = going_back(location, damage.version)
-    if damage.first_epoch is None:
-        return f"take the table back, with all that others have written since: {back}. Then clear the commit task."
-    return (
-        f"let no new epoch begin (`airflow epochs pause {txn.pipeline} --why …`), and take the table back, with all "
-        f"that was written since epoch {damage.first_epoch}, also by others: {back}. Then {waive}, and "
-        f"{_reading_again(damage.first_epoch, txn, sink)} At last type `airflow epochs unpause {txn.pipeline} --why …`."
-    )
-
-
-def _reading_again(first_epoch: int, txn: TransactionId, sink: DeltaSink) -> str:
-    """How the sink gets the input from an epoch on again. Only an upsert may be filled where the table has markers."""
-    if sink.how.mode == UPSERT:
+    if damage.compacted_in is not None:
         return (
-            f"give the sink another name, with {backfill_from(first_epoch)}: the next run reads these epochs from the "
-            "source again, for this sink alone."
+            f"take the table back to what it was before version {damage.compacted_in}: "
+            f"{going_back(location, damage.compacted_in)}. No row is lost by that, since the table was only compacted "
+            "since then. Then clear the commit task."
         )
-    start = f"--to-epoch {first_epoch - 1}" if first_epoch > 1 else "--offsets FILE"
     return (
-        f"let the pipeline read these epochs again (`airflow epochs rewind {txn.pipeline} {start} --why …`). Its other "
-        "sinks get their rows once more, and two changes of a key may meet in one epoch: see docs/operations.md, "
-        "'Reading again'."
+        f"rows are lost. Complete the epoch without this sink's rows (`{waive_command(txn, sink.name)}`), clear "
+        "the commit task, and let the source be read again into a new table: give the sink another name and another "
+        f"table, with {backfill_from('<the first epoch of the table>')}. If the source no longer has all of it, see "
+        "docs/delta.md, 'Power cuts, and damaged files'."
     )

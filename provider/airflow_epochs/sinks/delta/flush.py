@@ -10,12 +10,21 @@ from __future__ import annotations
 import base64
 import re
 import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_epochs import secrecy
 from airflow_epochs.delta.log import actions_of, entries
 from airflow_epochs.delta.table import App, TableLocation, find_commit, newest_after_checkpoint, newest_checkpoint
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files, is_local
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+log = secrecy.logger(__name__)
 
 _LOG = "_delta_log"
 _SIDECARS = f"{_LOG}/_sidecars"
@@ -43,25 +52,49 @@ def flush_after(location: TableLocation, app: App, epoch: int | None, newest: in
     found = find_commit(files, app, epoch, newest) if epoch is not None else None
     flushed = found.version if found else None
     if flushed is None or newest > flushed or newest_checkpoint(files) >= flushed:
-        flush_log(files, flushed)
+        flush_log(files, flushed, app)
 
 
-def flush_log(files: Files, flushed: int | None) -> None:
+def flush_log(files: Files, flushed: int | None, app: App | None = None) -> None:
     """Flush the files of each log entry after version ``flushed``, then the part of the log that a reader needs.
 
     None: it is not known what is flushed. Then the newest entries count: nobody has waited for the older ones. Files
-    that are gone by now need nothing. An entry that lands meanwhile is left to the next flush.
+    that are gone by now need nothing. An entry that lands meanwhile is left to the next flush. ``app``: the sink whose
+    own files must be flushed. Those of others may belong to a user whose files this one may not open: a warning.
     """
     checkpoint = newest_checkpoint(files)
     names = {name: int(found[1]) for name in files.names(_LOG) if (found := _VERSIONED.fullmatch(name))}
     newest = max(names.values(), default=-1)
     recent = max(0, checkpoint, newest - _RECENT)
-    first = recent if flushed is None else flushed + 1
+    first = max(0, newest - _RECENT) if flushed is None else flushed + 1
     added = entries(files, range(first, newest + 1))
-    files.sync([path for entry in added for path in files_of(entry or b"")])
+    for entry in filter(None, added):
+        flush_files_of(files, entry, is_own=app is not None and _is_of(app, entry))
     needed = [name for name, version in names.items() if version == checkpoint or version >= min(first, recent)]
-    log = [f"{_LOG}/{name}" for name in (*needed, "_last_checkpoint")]
-    files.sync([*_sidecars(files, log), *log])
+    of_log = [f"{_LOG}/{name}" for name in (*needed, "_last_checkpoint")]
+    files.sync([*_sidecars(files, of_log), *of_log])
+
+
+def update(table: DeltaTable, files: Files) -> None:
+    """Bring a table up to date, and flush what has come: a checkpoint or an entry that follows makes it durable."""
+    seen = table.version()
+    table.update_incremental()
+    if table.version() > seen and is_local(table.table_uri):
+        flush_log(files, seen)
+
+
+def flush_files_of(files: Files, entry: bytes, *, is_own: bool = False) -> None:
+    """Flush the files that a log entry adds. Those of others may not be there for this user to open: a warning."""
+    try:
+        files.sync(files_of(entry))
+    except Refused as refused:
+        if is_own:
+            raise
+        log.warning("files that another program has added to the table may not survive a power cut: %s", refused.what)
+
+
+def _is_of(app: App, entry: bytes) -> bool:
+    return any(action.get("txn", {}).get("appId") == app.epoch for action in actions_of(entry))
 
 
 def files_of(entry: bytes) -> list[str]:
@@ -90,12 +123,23 @@ def _sidecars(files: Files, of_log: list[str]) -> list[str]:
 
 
 def _named_in(files: Files, checkpoint: str) -> list[str]:
-    """The sidecars that one checkpoint names. A name with a folder is none of this table's."""
-    if checkpoint.endswith(".json"):
-        actions = list(actions_of(files.read(checkpoint) or b""))
-    else:
-        import pyarrow.parquet as pq
+    """The sidecars that one checkpoint names. A name with a folder is none of this table's.
 
-        with files.open(checkpoint) as opened:
-            actions = pq.read_table(opened, columns=["sidecar"]).to_pylist()
+    Readers pass over a checkpoint that nobody can read, and take the log instead.
+    """
+    try:
+        actions = list(_actions_in(files, checkpoint))
+    except (ValueError, OSError) as error:
+        log.warning("the checkpoint %s cannot be read: %s", checkpoint, error)
+        return []
     return [unquote(action["sidecar"]["path"]) for action in actions if action.get("sidecar")]
+
+
+def _actions_in(files: Files, checkpoint: str) -> Iterable[JsonDict]:
+    if checkpoint.endswith(".json"):
+        return actions_of(files.read(checkpoint) or b"")
+    import pyarrow.parquet as pq
+
+    with files.open(checkpoint) as opened:
+        found: list[JsonDict] = pq.read_table(opened, columns=["sidecar"]).to_pylist()
+        return found

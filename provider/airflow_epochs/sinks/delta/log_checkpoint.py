@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta.flush import update
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def write_if_due(table: DeltaTable, files: Files, every: int) -> JsonDict:
     """
     if not every:
         return {}
-    table.update_incremental()
+    update(table, files)
     version = table.version()
     if version - max(newest_checkpoint(files), 0) < every:
         return {}

@@ -284,6 +284,8 @@ def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environmen
     info = _commit_info(this, loss.version + 1, now_ms(), table_id, **{PUTS_BACK: found.version})
     adds = [this.add_action(file) for file in this.staging.files]
     env.reached("delta.put_back.before")
+    if is_local(this.location.url):
+        flush_log(this.location.files, found.version)
     entry = entry_of(lost_files.replacement(loss, adds, info, table))
     this.location.files.write_new(log_entry(loss.version + 1), entry)
     env.reached("delta.put_back.after")
