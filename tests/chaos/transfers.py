@@ -193,6 +193,9 @@ def committed(bootstrap: str) -> dict[Origin, bytes]:
     return found
 
 
+_NOT_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION)
+
+
 def ends(bootstrap: str) -> dict[int, int]:
     """The last stable offsets. Raises KafkaException if the brokers do not say in time."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "isolation.level": "read_committed"})
@@ -201,12 +204,12 @@ def ends(bootstrap: str) -> dict[int, int]:
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
-    """Asked again of a broker that has just started, and does not lead its partitions yet."""
+    """Asked again of a broker that has just started, and does not know or lead its partitions yet."""
     deadline = time.monotonic() + LEADER_S
     while True:
         try:
             return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+            if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
                 raise
         time.sleep(PAUSE_S)
