@@ -99,13 +99,18 @@ def test_another_client_of_the_session_lets_go_what_the_job_has_cached(spark: An
     assert server.cached == []
 
 
-def test_a_cache_that_cannot_be_emptied_is_a_warning_with_its_remedy(
-    spark: Any, server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def that_cannot_be_emptied(spark: Any, server: Server) -> Caches:
     caches = Caches()
     caches.watch(spark)
     spark.range(3).cache()
     server.lost = {"unpersist"}
+    return caches
+
+
+def test_a_cache_that_cannot_be_emptied_is_a_warning_with_its_remedy(
+    spark: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caches = that_cannot_be_emptied(spark, server)
     with listening() as port:
         spark.client._builder._port = port
         connect._empty(caches, spark, 5.0)
@@ -115,10 +120,7 @@ def test_a_cache_that_cannot_be_emptied_is_a_warning_with_its_remedy(
 def test_a_server_that_is_gone_has_no_cache_to_warn_of(
     spark: Any, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caches = Caches()
-    caches.watch(spark)
-    spark.range(3).cache()
-    server.lost = {"unpersist"}
+    caches = that_cannot_be_emptied(spark, server)
     with listening() as port:
         spark.client._builder._port = port
     with caplog.at_level("INFO"):

@@ -198,8 +198,7 @@ def _set(spark: SparkSession, key: str, value: str) -> None:
 
 
 def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
-    parsed = urlparse(url)
-    address = (parsed.hostname or "", parsed.port or DEFAULT_PORT)
+    address = _address_in(url)
     try:
         socket.create_connection(address, TCP_TIMEOUT_S).close()
     except OSError as error:
@@ -207,6 +206,11 @@ def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
             f"No Spark Connect server answers at {address[0]}:{address[1]} (connection {conn_id}): {error}",
             code=codes.SPARK_UNREACHABLE,
         ) from None
+
+
+def _address_in(url: str) -> tuple[str, int]:
+    parsed = urlparse(url)
+    return parsed.hostname or "", parsed.port or DEFAULT_PORT
 
 
 def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
@@ -247,9 +251,8 @@ def _empty(caches: Caches, spark: SparkSession, seconds: float) -> None:
 
 def _is_gone(spark: SparkSession) -> bool:
     """Whether nobody listens any more where the server was. A server that is there and does not answer is not gone."""
-    address = urlparse(f"//{spark.client._builder.endpoint}")
     try:
-        socket.create_connection((address.hostname or "", address.port or DEFAULT_PORT), TCP_TIMEOUT_S).close()
+        socket.create_connection(_address_in(f"//{spark.client._builder.endpoint}"), TCP_TIMEOUT_S).close()
     except ConnectionRefusedError:
         return True
     except OSError:

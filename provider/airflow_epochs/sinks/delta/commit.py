@@ -154,7 +154,7 @@ class Commit:
         """The damaged file behind Spark's error; None if there is none, or if nobody can look."""
         try:
             return damaged_files.damage_told(self.location, unknown.what)
-        except (NotApplied, Refused) as error:
+        except NotApplied as error:
             log.warning("the provider could not look at the file that Spark names: %s", error)
             return None
 

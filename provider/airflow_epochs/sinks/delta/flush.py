@@ -55,6 +55,12 @@ def flush_after(location: TableLocation, app: App, epoch: int | None, newest: in
         flush_log(files, flushed, app)
 
 
+def flush_since(location: TableLocation, flushed: int | None) -> None:
+    """As ``flush_log``, of a table wherever it is: before an entry that makes the names of others' files durable."""
+    if is_local(location.url):
+        flush_log(location.files, flushed)
+
+
 def flush_log(files: Files, flushed: int | None, app: App | None = None) -> None:
     """Flush the files of each log entry after version ``flushed``, then the part of the log that a reader needs.
 

@@ -48,7 +48,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.sinks.delta import lost_files, restore, state_log
 from airflow_epochs.sinks.delta.diagnosis import Suspect
-from airflow_epochs.sinks.delta.flush import flush_log
+from airflow_epochs.sinks.delta.flush import flush_since
 from airflow_epochs.sinks.delta.lost_files import Loss
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.sinks.delta.target import Target
@@ -56,7 +56,7 @@ from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.promised import require_promised, require_still_there
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.answers import remedy_of, told
-from airflow_epochs.storage.files import Files, is_local
+from airflow_epochs.storage.files import Files
 
 log = secrecy.logger(__name__)
 
@@ -237,8 +237,8 @@ def _flush_others(this: TableCommit, newest: int) -> None:
     """
     known = LogPosition.from_json(this.staging.user_metadata.get("anchor"))
     flushed = known.version if known else None
-    if is_local(this.location.url) and newest > (-1 if flushed is None else flushed):
-        flush_log(this.location.files, flushed)
+    if newest > (-1 if flushed is None else flushed):
+        flush_since(this.location, flushed)
 
 
 def _promised(this: TableCommit) -> TableCommit:
@@ -284,8 +284,7 @@ def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environmen
     info = _commit_info(this, loss.version + 1, now_ms(), table_id, **{PUTS_BACK: found.version})
     adds = [this.add_action(file) for file in this.staging.files]
     env.reached("delta.put_back.before")
-    if is_local(this.location.url):
-        flush_log(this.location.files, found.version)
+    flush_since(this.location, found.version)
     entry = entry_of(lost_files.replacement(loss, adds, info, table))
     this.location.files.write_new(log_entry(loss.version + 1), entry)
     env.reached("delta.put_back.after")
