@@ -10,6 +10,7 @@ import shlex
 from argparse import Namespace
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -268,9 +269,14 @@ class Intervals(Backfilled):
     """A pipeline that reads data intervals. Its n-th record is of hour n."""
 
     def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR, layout: str = "tasks"
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        schedule: Any = EVERY_HOUR,
+        layout: str = "tasks",
+        source: Any = Hourly,
     ) -> None:
-        super().__init__(folder, monkeypatch, source=Hourly, schedule=schedule, on_failed_epoch=None, layout=layout)
+        super().__init__(folder, monkeypatch, source=source, schedule=schedule, on_failed_epoch=None, layout=layout)
         monkeypatch.setattr(retrying, "source_in", lambda spec: self.source)
         self.produce(*range(24))
 
@@ -324,6 +330,58 @@ def test_the_runs_that_a_cancelled_backfill_left_are_not_cleared_and_the_next_in
     lab.typed(error.remedy)
     lab.started()
     assert lab.has_read() == [9, 10]
+
+
+class Refusing(Intervals):
+    """It refuses intervals if earlier ones are missed, and has read hour 9."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR) -> None:
+        super().__init__(folder, monkeypatch, schedule, source=partial(Hourly, missed="refuse"))
+        self.one(9)
+
+    def one(self, hour: int, *, ends: bool = True) -> None:
+        """A backfill of one hour, which is over when its run is."""
+        self.backfilled(hour)
+        self.started(ends=ends)
+        self.harness.ended_backfills()
+
+    def hours_since(self) -> list[int]:
+        """What was read, counted from the first record."""
+        first, *others = self.has_read()
+        return [0, *(record - first for record in others)]
+
+
+@pytest.mark.few(2)
+@SCHEDULES
+def test_where_missed_intervals_are_refused_the_failed_run_of_the_next_one_is_cleared_and_not_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch, schedule)
+    lab.backfilled(10)
+    wait_until(lab.to_start, what="the run of hour 10 is queued")
+    (tenth,) = lab.to_start()
+    lab.mark_as_failed(tenth)
+    lab.harness.ended_backfills()
+    lab.one(11, ends=False)
+    for read in ([0, 1], [0, 1, 2]):
+        lab.retried()
+        lab.started()
+        assert lab.hours_since() == read
+
+
+@pytest.mark.few(2)
+@SCHEDULES
+def test_where_missed_intervals_are_refused_and_the_next_one_has_no_run_its_backfill_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch, schedule)
+    lab.one(11, ends=False)
+    lab.typed(lab.refused().remedy)
+    lab.started()
+    lab.harness.ended_backfills()
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 1, 2]
 
 
 def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_no_retry(

@@ -36,10 +36,13 @@ class ByTheHour:
 class Hourly(ByTheHour, MemorySource):
     """One partition. Plans as KafkaSource does."""
 
+    missed: str = "read"
+
     def plan_paced(self, position: Position | None, limits: Limits, past: Past, env: Environment) -> PlannedEpoch:
         at = by_interval.require_interval(past.interval)
         covered = by_interval.coverage_of(position.state) if position else None
         by_interval.require_unread(at, covered, past.epochs())
+        by_interval.plan(at, covered, {}, {}, {}, refuse_missed=self.missed == "refuse")
         start = ends_of(position.ranges)["orders", 0] if position else self.hour_of(at.start)
         ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
         return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
@@ -42,6 +43,19 @@ def newest_run(dag_id: str, *states: str, with_interval: bool = False) -> tuple[
         its = (DagRun.data_interval_start < DagRun.data_interval_end) | DagRun.partition_date.is_not(None)
         found = (rows.filter(its) if with_interval else rows).order_by(DagRun.id.desc()).first()
     return (Run(dag_id, found[0]), str(found[1])) if found else None
+
+
+def failed_run_at(dag_id: str, begin: datetime) -> Run | None:
+    """The newest failed run whose data interval, or partition of time, begins then."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import func
+
+    with create_session() as session:
+        its = func.coalesce(DagRun.partition_date, DagRun.data_interval_start)
+        rows = session.query(DagRun.run_id).filter_by(dag_id=dag_id, state=FAILED).filter(its == begin)
+        found = rows.order_by(DagRun.id.desc()).first()
+    return Run(dag_id, found[0]) if found else None
 
 
 def knows_dag(dag_id: str) -> bool:

@@ -27,7 +27,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green, operators_again
-from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, newest_run, no_dag, state_of
+from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, failed_run_at, newest_run, no_dag, state_of
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, stored_own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on, interval_of_run, may_read_again, source_by_interval
 from airflow_epochs.ledger.ledger import Ledger
@@ -45,7 +45,8 @@ _TAKE_OVER = 'Set `on_failed_epoch="take_over"` in the DAG until the next run is
 _ANOTHER_RUN = "Start another run for the same data interval, such as a backfill: it finishes the epoch."
 _ONE_BACKFILL = "Airflow takes it once no other backfill of the DAG is at work."
 _BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
-"""How Airflow's database writes the option of a KafkaSource."""
+_REFUSES_MISSED = re.compile(r"\bmissed='refuse'")
+"""How Airflow's database writes these options of a KafkaSource."""
 _BECOMES = {
     State.ABORTED: "The same offsets will be taken again.",
     State.IN_DOUBT: "It will be rolled forward: each sink that does not show it, and was not waived, gets the rows "
@@ -120,7 +121,7 @@ class Retry:
         """
         by_interval = self._by_interval(ledger)
         needs_interval = by_interval and _plans(view)
-        run = in_charge or _newest_failed(ledger, view, self.dag_id, needs_interval)
+        run = in_charge or self._failed(ledger, view, needs_interval)
         halted = backfills.halted(run) if run else None
         if run and not (halted and halted.ended):
             return run, None
@@ -149,6 +150,17 @@ class Retry:
         opened = newest_opened(ledger)
         source = source_in(opened.source) if opened else None
         return is_by_interval(source)
+
+    def _failed(self, ledger: Ledger, view: EpochView | None, needs_interval: bool) -> Run | None:
+        """The failed run that takes the next epoch if it is cleared.
+
+        With ``missed="refuse"`` that is the run of the next data interval only: a later one would fail again.
+        """
+        refuses = any(_REFUSES_MISSED.search(str(task.get("source"))) for task in self._tasks())
+        since = _reads_on_from(ledger) if needs_interval and refuses else None
+        if since and (at := backfills.next_interval(self.dag_id, since)):
+            return failed_run_at(self.dag_id, at.start)
+        return _newest_failed(ledger, view, self.dag_id, needs_interval)
 
     def _blocks(self, by_interval: bool) -> bool:
         """Whether no other run may finish an epoch."""
