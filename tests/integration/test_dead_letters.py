@@ -517,6 +517,7 @@ BAD, NUL = "cast(unhex('61FF') as string)", "concat('a', char(0))"
 LONG_AGO, FAR_AHEAD = "timestamp_micros(-62135596800000001)", "timestamp_micros(253402300800000000)"
 DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=True, record_bytes=300)
 PARTED = Fit(dates=True, partition_by=("P",))
+FOLDERS = replace(PARTED, folders=True)
 CHANGED = replace(PARTED, unless="gone", keys=("K",))
 PACKED = replace(TOPIC, packed=True)
 HUNDRED_TIMES, TIME = replace(TOPIC, record_bytes=3100), "timestamp'2026-11-29 01:02:03.000001Z'"
@@ -550,6 +551,12 @@ FLAWS: list[tuple[Fit, str, str | None]] = [
     (PARTED, "timestamp_micros(253402300799999999) AS p, date'0001-01-01' AS c", None),
     (PARTED, "'__HIVE_DEFAULT_PARTITION__' AS c, '' AS p", None),
     (PARTED, "'__HIVE_DEFAULT_PARTITION__' AS p", "column p is the text __HIVE_DEFAULT_PARTITION__, which Spark takes"),
+    (FOLDERS, "concat('ü/', repeat('x', 248)) AS p, repeat('x', 300) AS c", None),
+    (FOLDERS, "concat('ü/', repeat('x', 249)) AS p", "column p makes the name of a folder that no disk takes"),
+    (FOLDERS, "concat('ü', char(9), repeat('x', 249)) AS p", "column p makes the name of a folder that no disk takes"),
+    (FOLDERS, f"{NUL} AS p", "column p makes the name of a folder that no disk takes"),
+    (FOLDERS, "1 AS p", None),
+    (PARTED, f"concat({NUL}, repeat('x', 300)) AS p", None),
     (Fit(longest={"C": 3}), "'éàü' AS c", None),
     (Fit(longest={"C": 3}), "'éàüx' AS c", "column c has more than 3 characters"),
     (Fit(required=("C",)), "cast(NULL AS int) AS c", "column c is NULL"),

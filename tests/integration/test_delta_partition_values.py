@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -369,27 +370,94 @@ def test_a_value_that_some_reader_would_not_get_is_no_partition(
     assert told.replace("TABLE", table) in (vote.reason or "")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
-def test_a_text_that_is_too_long_for_a_folders_name_is_committed_once_the_remedy_was_followed(
-    session: Any, world: Environment, table: str, how: dict[str, Any]
+BY_SPARK = pytest.mark.parametrize(
+    "how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}, {"mode": "overwrite_partitions"}], ids=str
+)
+LONGEST = "concat('ü/', repeat('x', 248))"
+"""Of 255 bytes as the folder `p=ü%2Fxxx…`."""
+TOO_LONG = {"long": f"concat({LONGEST}, 'x')", "NUL": "concat('a', char(0))"}
+
+
+def texts(session: Any, *texts: str) -> Any:
+    return values(session, "id, p", *(f"({id_}L, {text})" for id_, text in enumerate(texts, 1)))
+
+
+def seen_by_duckdb(table: str) -> list[Any]:
+    """Each row's id, and how long its text is."""
+    with duck() as database:
+        return database.execute("SELECT id, length(p) FROM delta_scan(?) ORDER BY id", [table]).fetchall()
+
+
+def refused(sink: DeltaSink, world: Environment, attempt: SinkAttempt, rows: Any) -> str:
+    """What the vote says."""
+    vote = vote_on(sink, attempt, rows, world)
+    assert vote.vote is VoteKind.VOTE_ABORT and "column p of " in (vote.reason or "")
+    return vote.reason or ""
+
+
+def obeyed(session: Any, remedy: str) -> None:
+    """Run the statement that a remedy names in Spark."""
+    _, _, rest = remedy.partition("`ALTER ")
+    session.sql(f"ALTER {rest.partition(')`')[0]})").collect()
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("text", TOO_LONG.values(), ids=TOO_LONG)
+@BY_SPARK
+def test_a_text_that_makes_no_folders_name_is_refused_by_the_vote_until_the_table_has_random_folders(
+    session: Any, world: Environment, table: str, how: dict[str, Any], text: str
 ) -> None:
     sink = DeltaSink("bronze", table, partition_by=["p"], **how)
-    first, long = attempt_of(transaction(1)), values(session, "id, p", "(2L, repeat('x', 300))")
-    staged = promised(
-        sink.vote(first, stage_with_spark(sink, first, values(session, "id, p", "(1L, 'a')"), world), world)
+    epochs, rows = Epochs(sink, world), texts(session, "'a'", text)
+    epochs.run(texts(session, "'b'", LONGEST))
+    obeyed(session, refused(sink, world, attempt_of(transaction(2), epochs.previous), rows))
+    epochs.run(rows)
+    assert (1, 1) in seen_by_duckdb(table) and (2, 251 if "x" in text else 2) in seen_by_duckdb(table)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("text", TOO_LONG.values(), ids=TOO_LONG)
+@BY_SPARK
+def test_a_table_that_is_to_be_created_gets_random_folders_by_the_sinks_properties(
+    session: Any, world: Environment, table: str, how: dict[str, Any], text: str
+) -> None:
+    rows, random = texts(session, "'a'", text), {"delta.randomizeFilePrefixes": "true"}
+    reason = refused(DeltaSink("bronze", table, partition_by=["p"], **how), world, attempt_of(transaction(1)), rows)
+    assert f"Set `properties={random}` of the sink" in reason
+    Epochs(DeltaSink("bronze", table, partition_by=["p"], properties=random, **how), world).run(rows)
+    assert seen_by_duckdb(table) == [(1, 1), (2, 251 if "x" in text else 2)]
+
+
+@pytest.mark.long
+@BY_SPARK
+def test_a_table_with_mapped_columns_takes_texts_that_make_no_folders_name(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    create(
+        session, table, "id BIGINT, p STRING", "PARTITIONED BY (p) TBLPROPERTIES ('delta.columnMapping.mode'='name')"
     )
-    sink.commit(first, staged, world)
-    attempt = attempt_of(transaction(2), first.txn)
-    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, long, world), world))
+    Epochs(DeltaSink("bronze", table, **how), world).run(texts(session, *TOO_LONG.values()))
+    assert [(id_, len(text)) for id_, text in shown(session, table)] == [(1, 251), (2, 2)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", TOO_LONG.values(), ids=TOO_LONG)
+@BY_SPARK
+def test_a_text_that_makes_no_folders_name_and_was_promised_before_is_committed_once_the_remedy_was_followed(
+    session: Any, world: Environment, table: str, how: dict[str, Any], text: str
+) -> None:
+    """An earlier version has voted for it."""
+    sink = DeltaSink("bronze", table, partition_by=["p"], **how)
+    epochs = Epochs(sink, world)
+    epochs.run(texts(session, "'a'"))
+    attempt = attempt_of(transaction(2), epochs.previous)
+    claim = stage_with_spark(sink, attempt, values(session, "id, p", f"(2L, {text})"), world)
+    staged = promised(sink.vote(replace(attempt, promised=True), claim, world))
     with pytest.raises(OutcomeUnknown, match="Mkdirs failed to create") as unknown:
         sink.commit(attempt, staged, world)
-    _, _, statement = unknown.value.remedy.partition("`ALTER ")
-    session.sql(f"ALTER {statement.partition(')`')[0]})").collect()
+    obeyed(session, unknown.value.remedy)
     sink.commit(attempt, staged, world)
-    with duck() as database:
-        found = database.execute("SELECT id, length(p) FROM delta_scan(?) ORDER BY id", [table]).fetchall()
-    assert found == [(1, 1), (2, 300)]
+    assert (2, 251 if "x" in text else 2) in seen_by_duckdb(table)
 
 
 @pytest.mark.long

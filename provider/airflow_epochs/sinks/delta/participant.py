@@ -14,7 +14,18 @@ from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.event_time import unpacked
 from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, TransactionId, Vote
-from airflow_epochs.sinks.delta import cleanup, fence, ready, restore, spark_commit, stage, told_rows, upkeep, vote
+from airflow_epochs.sinks.delta import (
+    cleanup,
+    fence,
+    folder_names,
+    ready,
+    restore,
+    spark_commit,
+    stage,
+    told_rows,
+    upkeep,
+    vote,
+)
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
@@ -61,11 +72,12 @@ class DeltaParticipant(Whereabouts):
 
         The rows of a MERGE need not look like the table's. Those that delete a key bring no values.
         """
-        how, shape = self.sink.how, self._seen(pipeline).shape
+        seen = self._seen(pipeline)
+        how, shape, folders = self.sink.how, seen.shape, folder_names.will_be_values(self.sink, seen)
         keys = (*how.keys, *((how.sequence_by,) if how.sequence_by else ()))
         partition_by = shape.partition_by if shape else tuple(self.sink.partition_by)
         if how.mode == MERGE:
-            return Fit(dates=True, required=keys, partition_by=partition_by)
+            return Fit(dates=True, required=keys, partition_by=partition_by, folders=folders)
         rules = shape.properties if shape else self.sink.properties
         return Fit(
             dates=True,
@@ -76,6 +88,7 @@ class DeltaParticipant(Whereabouts):
                 if key.startswith(CONSTRAINTS)
             ),
             partition_by=partition_by,
+            folders=folders,
             unless=how.delete_when,
             keys=keys,
         )

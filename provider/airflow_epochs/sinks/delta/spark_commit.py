@@ -156,12 +156,13 @@ def _remedy(target: str, error: Refused) -> str:
 
 
 def _remedy_of_unconfirmed(this: Insertion, error: NotApplied) -> str:
-    """What lets the next try of the commit succeed. A disk takes no name of more than 255 bytes."""
+    """What lets the next try of the commit succeed. The vote has let through what the table computes."""
     if _NO_FOLDER in error.what:
         return (
-            "Look at the partition's folder in Spark's error. If its name is longer than 255 bytes, run "
+            "Look at the partition's folder in Spark's error. If its name is longer than 255 bytes, or has a NUL "
+            "character (which may look like a blank), run "
             f"`ALTER TABLE {identifier(this.target)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')` in "
-            "Spark: no folder is then named after a value. If it is shorter, let Spark's user make folders there. Then "
+            "Spark: no folder is then named after a value. If neither is so, let Spark's user make folders there. Then "
             "clear the commit task. If there is no table yet whose property could be set, complete the epoch without "
             f"this sink's rows: `{waive_command(this.txn, this.app.sink)}`."
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import CLOSED, Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import checks, deleted_keys, other_pipelines, restore, state_vote
+from airflow_epochs.sinks.delta import checks, deleted_keys, folder_names, other_pipelines, restore, state_vote
 from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
@@ -35,6 +35,8 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     staged_checks.require_rows(staging)
     target = at.look(location, attempt.txn.pipeline)
     _require_fitting(at, target, staging)
+    if staging.user_metadata["committer"] == SPARK and not attempt.promised:
+        folder_names.require_fit(at.sink, target, staging)
     _require_turn(at, target, attempt)
     deleted_keys.require_notes_of_keys(at, target, attempt, staging.shape.schema)
     _require_own_rows(at, target, attempt, staging)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.driver.delta import dates, partitions
+from airflow_epochs.spark.driver.delta import dates, folders, partitions
 from airflow_epochs.spark.driver.delta.schema import sql_type
 from airflow_epochs.spark.driver.plans import Fit
 from airflow_epochs.transforms import exact_json
@@ -64,7 +64,7 @@ def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
         found = _of_column(field["name"], field["type"], fit)
         yield from found if _is_in(field["name"], fit.keys) else _unless(fit.unless, found)
         if _is_in(field["name"], fit.partition_by):  # also of a row that deletes: it is staged in its partition
-            yield from _of_partition(field["name"], field["type"])
+            yield from _of_partition(field["name"], field["type"], fit)
     rules = (*fit.conditions, *((f"the expectation {rule.condition!r}", rule.condition) for rule in fit.expected))
     broken = ((f"the row breaks {what}", f"NOT coalesce(({condition}), false)") for what, condition in rules)
     yield from _unless(fit.unless, broken)
@@ -111,10 +111,12 @@ def _of_column(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
         yield f"column {name} has more than {longest} characters", f"char_length({column}) > {longest}"
 
 
-def _of_partition(name: str, kind: Any) -> Iterator[Flaw]:
+def _of_partition(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
     if flaw := partitions.flaw(quoted(name), kind):
         what, condition = flaw
         yield f"the partition column {name} {what}", condition
+    if fit.folders and (unfit := folders.condition(name, quoted(name), kind)):
+        yield f"the partition column {name} {folders.UNFIT}", unfit
 
 
 def _has_nul(value: str, kind: str) -> str | None:

@@ -136,6 +136,7 @@ class Fit:
         partitions: How many partitions a topic has; None: that is not known.
         json: Whether structs, arrays and maps become JSON, in which no two keys of a map may be equal.
         partition_by: Columns by which a Delta table is partitioned: it keeps their values as texts.
+        folders: Whether each of their values becomes the name of a folder on a disk.
         unless: Rows that meet this condition in SQL bring no values, as they delete a key: only ``keys`` are looked at.
         keys: Columns that are looked at in every row.
     """
@@ -155,6 +156,7 @@ class Fit:
     partitions: int | None = None
     json: bool = False
     partition_by: tuple[str, ...] = ()
+    folders: bool = False
     unless: str | None = None
     keys: tuple[str, ...] = ()
 
