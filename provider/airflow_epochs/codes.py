@@ -1288,10 +1288,11 @@ INTERVAL_MISSED = INTERVALS.code(
     Refused,
     'Earlier intervals have no epoch yet, and the KafkaSource has `missed="refuse"`. Nothing was changed, and nothing '
     "is lost.",
-    "Clear the runs of those intervals that failed or were skipped, as during a pause of the pipeline, with all tasks, "
-    "the oldest first; or create them: `airflow backfill create --dag-id … --from-date … --to-date … "
-    "--max-active-runs 1`. Which dates these are in a local time: docs/intervals.md#runs-that-were-missed. Then clear "
-    'the failed task with its downstream tasks. Or set `missed="read"`: this run then reads those records, too.',
+    "Type `airflow epochs retry PIPELINE --why …`, once for each interval that is left out: it clears the run of the "
+    "oldest one if that failed. Else it names the `airflow backfill create` for it, which also repeats runs after a "
+    "command. If the pipeline has no epoch yet, create the runs of all earlier intervals: "
+    "docs/intervals.md#runs-that-were-missed. Then clear the failed task with its downstream tasks. Or set "
+    '`missed="read"`: this run then reads those records, too.',
 )
 INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",

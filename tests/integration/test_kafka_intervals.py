@@ -260,7 +260,7 @@ def test_after_a_pause_the_hours_of_skipped_runs_are_read_as_the_error_says(worl
     typing(world, "unpause")
     error = failed(hour(strict, 12), 12)
     assert error.code is codes.INTERVAL_MISSED
-    assert "Clear the runs of those intervals that failed or were skipped" in error.remedy
+    assert "Else it names the `airflow backfill create` for it, which also repeats runs" in error.remedy
     for number, shown in ((10, "ab"), (11, "abc"), (12, "abcd")):
         assert driven(hour(strict, number), number) == number - 8
         assert world.shown("lake") == shown

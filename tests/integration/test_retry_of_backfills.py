@@ -29,7 +29,7 @@ from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import JsonDict, OffsetRange, RestorePoint, Run
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges, RestorePoint, Run
 from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld
 from airflow_epochs.testing.world import Place
@@ -283,6 +283,19 @@ class Intervals(Backfilled):
     def has_read(self) -> list[Any]:
         return self.shown()[0]
 
+    def rewound(self, hour: int, minutes: int = 0) -> None:
+        """Go back to the record of an hour, by a time."""
+        newest = self.fresh.complete_record(self.fresh.newest_complete())
+        assert newest
+        again: Ranges = {"orders": (OffsetRange(0, hour, newest.ranges["orders"][0].end),)}
+        move = Move(
+            position=Position(ranges={"orders": (OffsetRange(0, hour, hour),)}, state={}),
+            again=again,
+            ahead=again,
+            back_to=(at(hour) + timedelta(minutes=minutes)).isoformat(),
+        )
+        orders.put(self.fresh, orders.standing(self.fresh, "orders"), "rewind", ME, move)
+
 
 SCHEDULES = pytest.mark.parametrize(
     "schedule", [EVERY_HOUR, AFTER_THE_HOUR, PARTITIONS, SWISS], ids=["interval", "after the hour", "UTC", "Zurich"]
@@ -346,7 +359,7 @@ class Refusing(Intervals):
         self.harness.ended_backfills()
 
     def hours_since(self) -> list[int]:
-        """What was read, counted from the first record."""
+        """The hours of all rows, in order, counted from the first one."""
         first, *others = self.has_read()
         return [0, *(record - first for record in others)]
 
@@ -382,6 +395,27 @@ def test_where_missed_intervals_are_refused_and_the_next_one_has_no_run_its_back
     lab.retried()
     lab.started()
     assert lab.hours_since() == [0, 1, 2]
+
+
+@pytest.mark.few(1)
+@SCHEDULES
+def test_after_a_rewind_the_remedy_of_a_run_that_comes_too_early_ends_in_an_epoch_for_each_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch, schedule)
+    lab.one(10)
+    first = lab.has_read()[0]
+    lab.rewound(first)
+    lab.one(11, ends=False)
+    assert "`airflow epochs retry PIPELINE --why …`" in codes.INTERVAL_MISSED.remedy
+    for read in ([0, 0, 1], [0, 0, 1, 1]):
+        lab.typed(lab.refused().remedy)
+        lab.started()
+        lab.harness.ended_backfills()
+        assert lab.hours_since() == read
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 0, 1, 1, 2]
 
 
 def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_no_retry(
@@ -450,13 +484,7 @@ def test_a_backfill_runs_a_green_run_of_the_interval_again_into_which_a_rewind_w
     lab = Intervals(tmp_path, monkeypatch)
     lab.backfilled(9)
     lab.started()
-    move = Move(
-        position=Position(ranges={"orders": (OffsetRange(0, 9, 9),)}, state={}),
-        again={"orders": (OffsetRange(0, 9, 10),)},
-        ahead={"orders": (OffsetRange(0, 9, 10),)},
-        back_to=(at(9) + timedelta(minutes=minutes)).isoformat(),
-    )
-    orders.put(lab.fresh, orders.standing(lab.fresh, "orders"), "rewind", ME, move)
+    lab.rewound(9, minutes)
     lab.harness.ended_backfills()
     lab.typed(lab.refused().remedy)
     lab.started()

@@ -42,9 +42,10 @@ class Hourly(ByTheHour, MemorySource):
         at = by_interval.require_interval(past.interval)
         covered = by_interval.coverage_of(position.state) if position else None
         by_interval.require_unread(at, covered, past.epochs())
-        by_interval.plan(at, covered, {}, {}, {}, refuse_missed=self.missed == "refuse")
         start = ends_of(position.ranges)["orders", 0] if position else self.hour_of(at.start)
         ranges: Ranges = {"orders": (OffsetRange(0, start, self.hour_of(at.end)),)}
+        first = {("orders", 0): self.hour_of(at.start)}
+        by_interval.plan(at, covered, ranges, first, {}, refuse_missed=self.missed == "refuse")
         return PlannedEpoch(ranges=ranges, state={by_interval.KEY: by_interval.recorded(at, covered)})
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
