@@ -36,6 +36,7 @@ from tests.support.delta_world import (
 from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
+FILLS_PARTITIONS = {"mode": "overwrite_partitions", "partition_by": ["p"]}
 
 
 @pytest.fixture
@@ -427,6 +428,24 @@ def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, wor
     assert made.metadata().partition_columns == ["p"]
     assert made.metadata().configuration.get("delta.appendOnly") == "true"
     assert sink.last_committed("orders", world) == Marker.of(txn)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "how", [{"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}, {"mode": "overwrite"}, FILLS_PARTITIONS], ids=str
+)
+def test_a_first_commit_that_died_while_it_wrote_files_is_made_by_the_next_try_beside_them(
+    session: Any, world: Environment, table: str, how: dict[str, Any]
+) -> None:
+    sink, attempt = DeltaSink("bronze", table, **how), attempt_of(transaction(1))
+    rows = session.sql("SELECT id, CAST(id % 2 AS STRING) p FROM range(4)")
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world))
+    rows.write.format("parquet").mode("append").partitionBy(*sink.partition_by).save(table)
+    for path in Path(table).glob("*_SUCCESS*"):  # which Delta's writer does not make
+        path.unlink()
+    assert len([*Path(table).rglob("part-*")]) > len([*Path(table, "epochs").rglob("part-*")])
+    sink.commit(attempt, staged, world)
+    assert seen_by_duckdb(table) == [0, 1, 2, 3]
 
 
 @pytest.mark.long

@@ -297,6 +297,50 @@ def test_a_folder_with_other_files_is_no_delta_table(tmp_path: Path, attempt: Si
         DeltaSink("bronze", str(folder)).plan_stage(attempt, "n", world)
 
 
+DATA = "part-00001-bc0bf062-0ee3-4a3c-a12e-686dcd9dfb0a"
+LEFT = (f"{DATA}-c000.zstd.parquet", f".{DATA}-c000.zstd.parquet.crc", f"p=1/q=2/{DATA}.c000.snappy.parquet", "p=3/")
+
+
+def left(folder: Path, *names: str) -> None:
+    """Folders, whose names end in a slash, and empty files."""
+    for name in names:
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.touch()
+
+
+def test_files_of_sparks_first_commit_that_died_do_not_make_the_folder_a_strangers(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment
+) -> None:
+    folder, sink = tmp_path / "files", DeltaSink("bronze", str(tmp_path / "files"), commit="spark")
+    sink.plan_stage(attempt, "n", world)
+    left(folder, *LEFT, "_delta_log/_staged_commits/")
+    assert sink.last_committed("orders", world) is None
+    sink.plan_stage(attempt, "n", world)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.csv", "_SUCCESS", "p=1/a.csv", "orders.parquet", "epochs/ledger/", f"_delta_log/{0:020}.checkpoint.parquet"],
+    ids=str,
+)
+def test_a_strangers_file_beside_them_does(tmp_path: Path, attempt: SinkAttempt, world: Environment, name: str) -> None:
+    folder, sink = tmp_path / "files", DeltaSink("bronze", str(tmp_path / "files"), commit="spark")
+    sink.plan_stage(attempt, "n", world)
+    left(folder, *LEFT, name)
+    with pytest.raises(Refused, match="not a Delta table, and not empty"):
+        sink.last_committed("orders", world)
+
+
+def test_such_files_are_a_strangers_where_the_sink_has_staged_nothing(
+    tmp_path: Path, attempt: SinkAttempt, world: Environment
+) -> None:
+    left(tmp_path / "files", *LEFT)
+    with pytest.raises(Refused, match="not a Delta table, and not empty"):
+        DeltaSink("bronze", str(tmp_path / "files"), commit="spark").plan_stage(attempt, "n", world)
+
+
 @pytest.mark.parametrize("table", ["relative/path", "orders", "a.b.c.d", "", "./x"])
 def test_a_table_that_is_neither_a_place_nor_a_name_is_refused(
     table: str, attempt: SinkAttempt, world: Environment

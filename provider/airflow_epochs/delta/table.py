@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
+from airflow_epochs.delta.leftovers import are_leftovers
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.errors import NotApplied, Refused, first_line
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -193,11 +194,13 @@ def _require_nothing(location: TableLocation) -> None:
     files = location.files
     found = files.names("")
     others = {name for name in found if not name.startswith(PROBE)} - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
-    if STAGING_FOLDER in found:  # the name of a staging folder has a dot; a ledger, for example, has none
-        others |= {f"{STAGING_FOLDER}/{name}" for name in files.names(STAGING_FOLDER) if "." not in name}
-    if others:
+    staged = files.names(STAGING_FOLDER) if STAGING_FOLDER in found else set()
+    foreign = {f"{STAGING_FOLDER}/{name}" for name in staged if "." not in name}  # a ledger, for example, has no dot
+    if others and staged and not foreign and are_leftovers(files, others):  # the first look found nothing, else no try
+        log.info("%s has no log yet, and files of a commit that did not end: %s", location.name, sorted(others)[:3])
+    elif others or foreign:
         raise Refused(
-            f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
+            f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others | foreign)[:3])}.",
             code=codes.DELTA_NOT_A_TABLE,
         )
 
