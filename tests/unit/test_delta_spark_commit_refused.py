@@ -93,6 +93,13 @@ def test_a_folder_that_spark_cannot_make_for_a_partition_is_told_with_the_proper
     assert "airflow epochs waive orders 7 orders" in remedy
 
 
+def test_a_folder_that_java_cannot_name_is_told_with_the_locale_that_can() -> None:
+    def fail() -> JsonDict:
+        raise NotApplied("Malformed input or input contains unmappable characters: /t/p=Köln", remedy="")
+
+    assert "LC_ALL=C.UTF-8" in refusal(lambda: seen(exists=False), fail).remedy
+
+
 def test_a_value_that_cannot_be_computed_at_the_commit_is_no_matter_of_the_transform() -> None:
     def refuse() -> JsonDict:
         raise Refused("long overflow", code=codes.SPARK_VALUE_INVALID)

@@ -52,6 +52,8 @@ _NOT_READ = "[FAILED_READ_FILE"
 """How Spark says that it cannot read a file. Whether one of the table is gone or cut off, the caller finds out."""
 _NO_FOLDER = "Mkdirs failed to create"
 """How Hadoop says that a disk has not made a folder; it does not know why."""
+_NOT_UTF8 = "unmappable characters"
+"""How Java says that it can name no file so in its locale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +167,11 @@ def _remedy_of_unconfirmed(this: Insertion, error: NotApplied) -> str:
             "Spark: no folder is then named after a value. If neither is so, let Spark's user make folders there. Then "
             "clear the commit task. If there is no table yet whose property could be set, complete the epoch without "
             f"this sink's rows: `{waive_command(this.txn, this.app.sink)}`."
+        )
+    if _NOT_UTF8 in error.what:
+        return (
+            "Start Spark's server and executors with LC_ALL=C.UTF-8 in their environment: their locale of today cannot "
+            "name the partition's folder. Then clear the commit task."
         )
     if _NOT_READ in error.what:
         return (
