@@ -24,7 +24,7 @@ from airflow_epochs.contracts import Environment, Interval, Move, Position, Sink
 from airflow_epochs.coordinator import orders, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Refused
-from airflow_epochs.hooks import backfills, retrying
+from airflow_epochs.hooks import backfills, next_intervals, retrying
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
@@ -277,14 +277,15 @@ class Intervals(Backfilled):
         source: Any = Hourly,
     ) -> None:
         super().__init__(folder, monkeypatch, source=source, schedule=schedule, on_failed_epoch=None, layout=layout)
-        monkeypatch.setattr(retrying, "source_in", lambda spec: self.source)
+        for module in (retrying, next_intervals):
+            monkeypatch.setattr(module, "source_in", lambda spec: self.source)
         self.produce(*range(24))
 
     def has_read(self) -> list[Any]:
         return self.shown()[0]
 
-    def rewound(self, hour: int, minutes: int = 0) -> None:
-        """Go back to the record of an hour, by a time."""
+    def rewound(self, hour: int, minutes: int | None = 0) -> None:
+        """Go back to the record of an hour, by a time; by its offset without ``minutes``."""
         newest = self.fresh.complete_record(self.fresh.newest_complete())
         assert newest
         again: Ranges = {"orders": (OffsetRange(0, hour, newest.ranges["orders"][0].end),)}
@@ -292,7 +293,7 @@ class Intervals(Backfilled):
             position=Position(ranges={"orders": (OffsetRange(0, hour, hour),)}, state={}),
             again=again,
             ahead=again,
-            back_to=(at(hour) + timedelta(minutes=minutes)).isoformat(),
+            back_to="" if minutes is None else (at(hour) + timedelta(minutes=minutes)).isoformat(),
         )
         orders.put(self.fresh, orders.standing(self.fresh, "orders"), "rewind", ME, move)
 
@@ -416,6 +417,40 @@ def test_after_a_rewind_the_remedy_of_a_run_that_comes_too_early_ends_in_an_epoc
     lab.retried()
     lab.started()
     assert lab.hours_since() == [0, 0, 1, 1, 2]
+
+
+def test_after_a_rewind_by_offsets_the_backfill_that_is_told_ends_in_an_epoch_for_each_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch)
+    lab.one(10)
+    lab.rewound(lab.has_read()[0], minutes=None)
+    lab.one(11, ends=False)
+    remedy = lab.refused().remedy
+    lab.typed(remedy.replace("…", at(9).isoformat(), 1).replace("…", at(10).isoformat(), 1))
+    lab.started()
+    lab.started()
+    lab.harness.ended_backfills()
+    assert lab.hours_since() == [0, 0, 1, 1]
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 0, 1, 1, 2]
+
+
+def test_a_timetable_with_gaps_is_named_where_missed_intervals_are_refused_and_the_remedy_reads_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd_hours = CronTriggerTimetable("0 1-23/2 * * *", timezone="UTC", interval=HOUR)
+    lab = Refusing(tmp_path, monkeypatch, odd_hours)
+    lab.one(11, ends=False)
+    error = lab.refused()
+    assert f"has no run for the time from {at(9)} to {at(10)}" in error.what
+    assert error.remedy.startswith('Set `missed="read"`')
+    lab.source = replace(lab.source, missed="read")
+    lab.laid_out(schedule=odd_hours)
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 1, 2]
 
 
 def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_no_retry(

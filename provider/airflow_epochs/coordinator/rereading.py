@@ -61,7 +61,7 @@ def goes_on_at(source: ByInterval, record: CompleteRecord | None, waiting: Seque
 
     ``record``: of the newest complete epoch. ``waiting``: the commands that the next one obeys.
     """
-    if any(map(_goes_back, waiting)):
+    if any(map(goes_back, waiting)):
         return _back_to(waiting)
     return read_up_to(source, record) if record else None
 
@@ -73,11 +73,11 @@ def read_up_to(source: ByInterval, record: CompleteRecord) -> datetime | None:
 
 def _back_to(commands: Sequence[Command]) -> datetime | None:
     """The time that the newest command which goes back has gone back to; None if that is known by offsets only."""
-    text = next((each.back_to for each in reversed(commands) if _goes_back(each)), "")
+    text = next((each.back_to for each in reversed(commands) if goes_back(each)), "")
     return datetime.fromisoformat(text) if text else None
 
 
-def _goes_back(command: Command) -> bool:
+def goes_back(command: Command) -> bool:
     """Whether the command reads something again, or brings tables back to where an epoch ended."""
     return bool(command.again) or command.name == REWIND
 

@@ -12,26 +12,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
-from airflow_epochs.contracts import ByInterval, is_by_interval
-from airflow_epochs.coordinator import admin, pausing, rereading
+from airflow_epochs.contracts import is_by_interval
+from airflow_epochs.coordinator import admin, pausing
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
-from airflow_epochs.hooks import backfills
+from airflow_epochs.hooks import backfills, next_intervals
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green, operators_again
-from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, failed_run_at, newest_run, no_dag, state_of
+from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, newest_run, no_dag, state_of
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, stored_own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on, interval_of_run, may_read_again, source_by_interval
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import commands_obeyed, in_words, newest_opened, unfinished
+from airflow_epochs.ledger.queries import in_words, newest_opened, unfinished
 from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import RetriedRecord, Run
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 _MARKED = "that somebody marked as success though they are not done"
 _TAKE_OVER = 'Set `on_failed_epoch="take_over"` in the DAG until the next run is green.'
 _ANOTHER_RUN = "Start another run for the same data interval, such as a backfill: it finishes the epoch."
-_ONE_BACKFILL = "Airflow takes it once no other backfill of the DAG is at work."
 _BOUNDS = re.compile(r"\bbounds='(available|data_interval)'")
 _REFUSES_MISSED = re.compile(r"\bmissed='refuse'")
 """How Airflow's database writes these options of a KafkaSource."""
@@ -128,7 +126,7 @@ class Retry:
         if in_charge and halted and self._blocks(by_interval):
             return None, lambda: self._needs_backfill(*_back_in_charge(in_charge, halted, by_interval))
         if needs_interval:
-            return None, lambda: self._needs_backfill(*_by_next_interval(ledger, self.dag_id, run, halted))
+            return None, lambda: self._needs_next(ledger, run, halted)
         return None, None
 
     def _needs_backfill(self, what: str, remedy: str | None) -> Refused:
@@ -152,15 +150,24 @@ class Retry:
         return is_by_interval(source)
 
     def _failed(self, ledger: Ledger, view: EpochView | None, needs_interval: bool) -> Run | None:
-        """The failed run that takes the next epoch if it is cleared.
+        """The failed run that takes the next epoch if it is cleared; None if none does.
 
         With ``missed="refuse"`` that is the run of the next data interval only: a later one would fail again.
         """
-        refuses = any(_REFUSES_MISSED.search(str(task.get("source"))) for task in self._tasks())
-        since = _reads_on_from(ledger) if needs_interval and refuses else None
-        if since and (at := backfills.next_interval(self.dag_id, since)):
-            return failed_run_at(self.dag_id, at.start)
+        if needs_interval and self._refuses_missed():
+            following = next_intervals.read_next(ledger, self.dag_id)
+            if following.at or following.is_by_offsets:
+                return following.failed_run()
         return _newest_failed(ledger, view, self.dag_id, needs_interval)
+
+    def _needs_next(self, ledger: Ledger, run: Run | None, halted: Halted | None) -> Refused:
+        """The refusal that names the backfill for the next data interval."""
+        following = next_intervals.read_next(ledger, self.dag_id)
+        return self._needs_backfill(*next_intervals.told(following, run, halted, refuses=self._refuses_missed()))
+
+    def _refuses_missed(self) -> bool:
+        """Whether a run fails if the intervals before its own were not read."""
+        return any(_REFUSES_MISSED.search(str(task.get("source"))) for task in self._tasks())
 
     def _blocks(self, by_interval: bool) -> bool:
         """Whether no other run may finish an epoch."""
@@ -339,35 +346,9 @@ def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, s
     at = interval_of_run(run)
     command, others = backfills.of_interval(run.dag_id, at) if at else ("", "")
     goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
-    return what, _joined(f"Type `{command}`: {goes_on}.", others, _ONE_BACKFILL) if command else None
-
-
-def _by_next_interval(ledger: Ledger, dag_id: str, run: Run | None, halted: Halted | None) -> tuple[str, str | None]:
-    """Why neither a run that failed nor a new one takes the next data interval, and what does."""
-    gone = f"{run} is of {halted}: Airflow does not start it again. And a" if halted else "A"
-    what = f"{gone} run that is started by hand has no data interval, so it would fail."
-    since = _reads_on_from(ledger)
-    at = backfills.next_interval(dag_id, since) if since else None
-    if at and at.end > datetime.now(timezone.utc):
-        return what, f"Wait: the next data interval, {at}, is not over. The schedule starts its run then."
-    command, others = backfills.of_interval(dag_id, at) if at else ("", "")
-    takes = f"Type `{command}`: it takes the next data interval, {at}."
-    later = "A later `--to-date` takes the intervals after it, too."
-    return what, _joined(takes, others, later, _ONE_BACKFILL) if command else None
-
-
-def _joined(*sentences: str) -> str:
-    return " ".join(filter(None, sentences))
-
-
-def _reads_on_from(ledger: Ledger) -> datetime | None:
-    """The time from which the next epoch reads; None if that is known by offsets only."""
-    view, opened = unfinished(ledger), newest_opened(ledger)
-    source = source_in(opened.source) if opened else None
-    if not isinstance(source, ByInterval):
-        return None
-    waiting = commands_obeyed(ledger, view.opened) if view else ()
-    return rereading.goes_on_at(source, ledger.complete_record(ledger.newest_complete()), waiting)
+    return what, next_intervals.joined(
+        f"Type `{command}`: {goes_on}.", others, next_intervals.ONE_BACKFILL
+    ) if command else None
 
 
 def _plans(view: EpochView | None) -> bool:
