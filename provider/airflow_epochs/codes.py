@@ -544,7 +544,7 @@ EPOCH_NOT_OPENED = STEPS.code(
 NOTHING_STAGED = STEPS.code(
     "EPOCHS-NOTHING-STAGED",
     Refused,
-    "No rows are staged for this attempt.",
+    "No rows are staged for this attempt, or the XCom of the stage task was deleted.",
     "Clear the stage task with its downstream tasks.",
 )
 NOT_DECIDED = STEPS.code(
@@ -1784,7 +1784,8 @@ RESTAGED_OTHERWISE = STAGED.code(
     "EPOCHS-RESTAGED-OTHERWISE",
     Corrupt,
     "Promised rows are gone, and the same rows cannot be staged again.",
-    "Restore the files from a backup, or undo what has changed. Then clear the commit task. If neither is possible, "
+    "Restore the files from a backup, or undo what has changed, also in what the transform reads beside the batch. "
+    "Then clear the commit task. If neither is possible, "
     "complete the epoch without the sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
 RESTAGED_BY_OTHER_CODE = STAGED.code(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,12 @@ def test_a_value_that_is_too_long_for_an_index_beside_the_key_blames_no_key(pg: 
     rows = pa.table({"id": ["a", "b"], "note": [b"n", bytes_key(2_800)]})
     reason = pg.reason_against(pg.sink(mode="upsert", keys=["id"]), rows)
     assert reason.startswith("EPOCHS-SQL-LIMIT") and "longest key" not in reason
+
+
+def test_a_row_of_too_many_columns_blames_no_key_and_goes_in_as_json(pg: SqlWorld) -> None:
+    names = [f"n{number}" for number in range(1_500)]
+    pg.db.run(f"CREATE TABLE wide ({', '.join(f'{name} bigint' for name in names)})", "CREATE TABLE narrow (n jsonb)")
+    reason = pg.reason_against(pg.sink("wide"), pa.table({name: pa.array([1 << 60]) for name in names}))
+    assert "row is too big" in reason and "several of them as one of `jsonb`" in reason and "key" not in reason
+    pg.epoch(pg.sink("narrow"), transaction(1), None, pa.table({"n": [json.dumps(dict.fromkeys(names, 1 << 60))]}))
+    assert pg.db.run("SELECT count(*) FROM narrow, jsonb_each(n)") == [(1_500,)]

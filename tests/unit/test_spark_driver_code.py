@@ -251,6 +251,7 @@ ACCESSOR = "org.apache.spark.sql.vectorized.ArrowColumnVector$ArrowVectorAccesso
 @pytest.mark.parametrize(
     ("told", "remedy"),
     [
+        ("java.lang.IllegalStateException: Value at index is null", "without NOT NULL"),
         (
             "[DUPLICATED_MAP_KEY] Duplicate map key 1.10 was found, please check the input data. SQLSTATE: 23505",
             "LAST_WIN",
@@ -262,7 +263,12 @@ ACCESSOR = "org.apache.spark.sql.vectorized.ArrowColumnVector$ArrowVectorAccesso
             "cast",
         ),
     ],
-    ids=["equal keys of a map", "an Arrow type that Spark has not", "another Arrow type than declared"],
+    ids=[
+        "NULL in a column that is NOT NULL",
+        "equal keys of a map",
+        "an Arrow type that Spark has not",
+        "another Arrow type than declared",
+    ],
 )
 def test_rows_of_the_transform_that_spark_cannot_take_are_not_retried(told: str, remedy: str) -> None:
     text = f"Job aborted.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\nCaused by: o.a.s.SparkException: {told}\n\tat e.F"

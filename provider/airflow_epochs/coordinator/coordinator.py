@@ -247,7 +247,7 @@ class Coordinator:
     def _decide(self, opened: OpenRecord, run: Run, report: StageReport | None) -> DecisionRecord:
         if report is None or report.txn_id != opened.txn_id:
             raise Refused(
-                "No rows are staged for this attempt."
+                "No rows are staged for this attempt, or the XCom of the stage task was deleted."
                 if report is None
                 else f"The staged rows belong to {report.txn_id}, not to this attempt.",
                 code=codes.NOTHING_STAGED,

@@ -227,8 +227,9 @@ def _counted_again(at: Standing, look: Outlook) -> list[str]:
     if not states:
         return []
     return [
-        f"  The state counts these records a second time, too: {', '.join(states)}. If a state must not, answer no, "
-        "point its `table` to a new table in the DAG, and type its command before you rewind:",
+        f"  The state counts these records a second time, too: {', '.join(states)}. Where it drops what it has seen, "
+        "as deduplication does, the other sinks do not get these rows again. If a state must not count them, answer "
+        "no, point its `table` to a new table in the DAG, and type its command before you rewind:",
         *(f"    airflow epochs adopt-sink {at.newest.txn.pipeline} {name} --new-table --why …" for name in states),
     ]
 

@@ -236,9 +236,10 @@ class Promise:
         return Corrupt(
             f"{gone.what} {why} Nothing was changed.",
             code=codes.RESTAGED_OTHERWISE,
-            remedy="Restore the files from a backup, or undo the change that the message names. Then clear the commit "
-            f"task. If neither is possible,{first} run `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} "
-            "--why …`: the epoch is then completed without this sink's rows.",
+            remedy="Restore the files from a backup, or undo the change that the message names. If it names none, a "
+            "table or a file that the transform reads beside the batch has changed: put that back as it was. Then "
+            f"clear the commit task. If neither is possible,{first} run `airflow epochs waive {txn.pipeline} "
+            f"{txn.epoch} {self.name} --why …`: the epoch is then completed without this sink's rows.",
             sink=self.name,
             **attempt_fields(txn),
         )

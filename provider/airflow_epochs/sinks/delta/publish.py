@@ -175,7 +175,9 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
         f"The commit into {this.location.name} did not finish, and its outcome is unknown. Nothing is lost. The cause: "
         f"{told(last) if last else 'other writers were always faster'}",
         code=codes.DELTA_COMMIT_UNKNOWN,
-        remedy=said or "Clear the commit task when the store answers and fewer other programs write to the table.",
+        remedy=said
+        or "Clear the commit task when the store answers and has free space, and fewer other programs write to "
+        "the table.",
         **attempt_fields(this.txn),
         sink=this.app.sink,
     ) from last

@@ -152,6 +152,8 @@ def _remedy(target: str, error: Refused) -> str:
             f"Remove the rule from the table (ALTER TABLE {identifier(target)} {change} in Spark), or correct the row "
             "of the table whose values break it together with the new ones."
         )
+    if error.code is codes.SPARK_PLAN_REFUSED:
+        return "The message names what the table lacks, or what it has in another form."
     if error.remedy == codes.SPARK_VALUE_INVALID.remedy:
         return "Correct the row of the table whose values Spark cannot merge with the new ones, or widen its column."
     return error.remedy

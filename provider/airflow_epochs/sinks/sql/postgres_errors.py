@@ -27,6 +27,12 @@ _LONGER = {
 end one (since PostgreSQL 17). The last two end the session, too."""
 _LIMIT = "54000"
 """As of a value that is too long for an index. PostgreSQL names the index, and no row."""
+_ROW_TOO_BIG = "row is too big"
+"""The same SQLSTATE, of the values that cannot be moved out of a row, such as numbers in a thousand columns."""
+_FEWER_COLUMNS = (
+    "Let the transform return fewer columns, or several of them as one of `jsonb`: PostgreSQL keeps all numbers and "
+    "times of a row in a page of 8 kB. Then clear the failed task."
+)
 _NO_RIGHT = "42501"
 _GRANT = (
     "Grant the connection's user the right that the message names: for a schema `GRANT USAGE ON SCHEMA <its name> TO "
@@ -69,10 +75,13 @@ def _not_sent(name: str, error: psycopg.Error) -> RowRefused:
 
 def _refused(name: str, error: psycopg.Error, state: str) -> RowRefused:
     what = f"{name} refused a row or a statement: {said(error)}"
-    too_long = state == _LIMIT
+    too_big = _ROW_TOO_BIG in str(error)
+    too_long = state == _LIMIT and not too_big
     refused = RowRefused(what, code=codes.SQL_LIMIT) if too_long else RowRefused(what, code=codes.SQL_ROW_REFUSED)
     if state == _NO_RIGHT:
         refused.remedy = _GRANT
+    if too_big:
+        refused.remedy = _FEWER_COLUMNS
     refused.line, refused.table = _line(error), _place(error)
     refused.refers = state == _FOREIGN_KEY_BROKEN
     return refused

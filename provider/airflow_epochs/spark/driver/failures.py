@@ -37,6 +37,8 @@ _OTHER_ARROW = re.compile(
     r"\[UNSUPPORTED_ARROWTYPE\]|\[UNSUPPORTED_CALL[.\w]*\] [^\n]*ArrowColumnVector\$ArrowVectorAccessor"
 )
 """A Python function made Arrow data of another type than it declares. Only such data have these readers in Spark."""
+_NULL_IN_ARROW = "IllegalStateException: Value at index is null"
+"""``mapInArrow`` or ``mapInPandas`` returned NULL in a column that it declares NOT NULL."""
 _BROKEN_RULE = re.compile(
     r"\[(?:DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|"
     r"EXCEED_LIMIT_LENGTH)\]"
@@ -143,6 +145,8 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
         return _outgrown(text, doing)
     if _OTHER_ARROW.search(text):
         return _other_arrow(text, doing)
+    if _NULL_IN_ARROW in text:
+        return _null_in_arrow(text, doing)
     if _EQUAL_KEYS in text:
         return _equal_keys(text, doing)
     if _OF_VALUES.search(text):
@@ -167,6 +171,15 @@ def _other_arrow(text: str, doing: str) -> Refused:
         remedy="Let the function cast what it returns to the types that it declares, in their order "
         '(`batch.cast(pa.schema([("id", pa.int32())]))`), or declare the types that it returns. Then clear the failed '
         "task.",
+    )
+
+
+def _null_in_arrow(text: str, doing: str) -> Refused:
+    return Refused(
+        f"{doing} failed: a Python function of the transform made NULL in a column that it declares NOT NULL. {text}",
+        code=codes.SPARK_VALUE_INVALID,
+        remedy="Let the function return a value in every row, or declare the column without NOT NULL. Then clear the "
+        "failed task.",
     )
 
 
