@@ -255,8 +255,8 @@ LEDGER_UNREADABLE = LEDGER.code(
 LEDGER_TOO_NEW = LEDGER.code(
     "EPOCHS-LEDGER-TOO-NEW",
     Refused,
-    "A newer version of the provider wrote a record of the ledger.",
-    "Upgrade airflow-provider-epochs to at least the version that wrote the record.",
+    "A newer version of the provider wrote a record of the ledger, or staged the rows of a state.",
+    "Upgrade airflow-provider-epochs to at least the version that wrote it.",
 )
 LEDGER_NOT_WRITTEN = LEDGER.code(
     "EPOCHS-LEDGER-NOT-WRITTEN",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import entry_of, log_entry
 from airflow_epochs.delta.table import TableLocation
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.event_time import micros
 from airflow_epochs.sinks.delta.state_log import StateFacts, removes, require_unchanged
 
@@ -31,6 +33,14 @@ def rows(*minutes: int | None) -> pa.Table:
             "until": pa.array(until, pa.timestamp("us", "UTC")),
         }
     )
+
+
+def test_a_state_that_a_newer_version_has_staged_is_left_to_that_version() -> None:
+    facts = json.loads(json.dumps(vars(FACTS)))
+    assert StateFacts.told(facts) == replace(FACTS, keys=["key"])  # type: ignore[arg-type]  # as JSON has it
+    with pytest.raises(Refused, match="its tomorrow is not known here") as refused:
+        StateFacts.told({**facts, "tomorrow": 1})
+    assert refused.value.code is codes.LEDGER_TOO_NEW
 
 
 @pytest.fixture

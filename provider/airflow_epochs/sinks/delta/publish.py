@@ -129,7 +129,7 @@ class TableCommit:
     def state(self) -> StateFacts | None:
         """What a state table's commit must know; None for other sinks."""
         facts = self.staging.user_metadata.get("state")
-        return StateFacts(**facts) if facts else None
+        return StateFacts.told(facts) if facts else None
 
     @property
     def restore(self) -> RestorePoint | None:

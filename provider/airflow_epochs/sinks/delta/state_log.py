@@ -7,14 +7,14 @@ change would get into later results, so it stops the pipeline.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_version
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.spark.driver.delta.plans import EPOCH
@@ -50,6 +50,20 @@ class StateFacts:
     changes: int
     epochs: int
     closed: Sequence[int | None] = ()
+
+    @classmethod
+    def told(cls, facts: JsonDict) -> StateFacts:
+        """From the metadata.
+
+        Raises:
+            Refused: It has more than this version of the provider knows, and what that is for must not be ignored.
+        """
+        if unknown := sorted(facts.keys() - {field.name for field in fields(cls)}):
+            raise Refused(
+                f"A newer version of the provider staged this state: its {', '.join(unknown)} is not known here.",
+                code=codes.LEDGER_TOO_NEW,
+            )
+        return cls(**facts)
 
     def after(self, staged_bytes: int) -> JsonDict:
         """What the next epoch must know: what identifies a row, and what a fold would save."""
