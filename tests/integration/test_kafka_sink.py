@@ -444,8 +444,31 @@ def test_a_row_that_grows_by_a_codec_set_after_the_vote_is_sent_once_the_topic_t
     assert [message.value() for message in consumed(broker.bootstrap, topic)] == data["value"].to_pylist()
 
 
-def obeyed(admin: AdminClient, refused: Refused, markers: str) -> None:
-    """Do what the command does that the error tells to run: it must be about the marker topic."""
+@pytest.mark.parametrize(
+    ("setting", "now", "told"),
+    [
+        ("cleanup.policy", "compact", "takes no record without a key"),
+        ("message.timestamp.before.max.ms", "1", "by their time"),
+    ],
+)
+def test_rows_that_the_topic_refuses_for_what_they_are_are_all_sent_once_the_command_of_the_error_was_run(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, setting: str, now: str, told: str
+) -> None:
+    topic, data = create(admin, f"choosy-{pipeline}", 1), ["a", "b", "c"]
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows(*data))
+    set_config(admin, topic, setting, now)
+    with pytest.raises(NotApplied, match=f"Kafka did not accept rows of this epoch for {topic}") as refused:
+        feed.commit(attempt, staged)
+    assert told in refused.value.remedy
+    obeyed(admin, refused.value, topic)
+    assert feed.commit(attempt, staged).rows == 3
+    assert visible(broker.bootstrap, topic) == data
+
+
+def obeyed(admin: AdminClient, refused: EpochError, markers: str) -> None:
+    """Do what the command does that the error tells to run: it must be about this topic."""
     (command,) = re.findall(r"`(kafka-configs.sh [^`]*)`", refused.remedy)
     *_, topic, add, setting = command.split()
     assert (topic, add) == (markers, "--add-config")

@@ -345,13 +345,17 @@ class _Transaction:
         return NotApplied(
             f"Kafka did not accept {what} of this epoch for {partition}: {error.str()}. No row is visible.",
             code=codes.KAFKA_SEND_FAILED,
+            remedy=_as_before(self._facts_of(partition)) if error.code() in _of_records() else None,
         )
+
+    def _facts_of(self, partition: str) -> TopicFacts:
+        return next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
 
     def _larger(self, told: KafkaError) -> NotApplied:
         """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
         refused = (failure for failure in self.heard.failed if failure[1].code() in _too_large())
         partition, error = next(refused, (self.this.topic, told))
-        facts = next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
+        facts = self._facts_of(partition)
         limit = "segment.bytes" if error.code() == error.RECORD_LIST_TOO_LARGE else facts.limit
         return NotApplied(
             f"A record of this epoch is larger than topic {facts.name} takes now, by its {limit}: {error.str()}. No "
@@ -458,10 +462,26 @@ def _too_large() -> set[int]:
 
 
 def _saying_nothing() -> set[int]:
-    """Of a producer that has failed for good, and of records that it gave up because their transaction has failed."""
+    """Of a producer that has failed for good, and of records that it gave up because of their transaction or batch."""
     from confluent_kafka import KafkaError
 
-    return {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+    gave_up = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
+    return {KafkaError._FATAL, *gave_up}
+
+
+def _of_records() -> set[int]:
+    """The brokers refuse a record for what it is. The vote has looked, so the topic has changed."""
+    from confluent_kafka import KafkaError
+
+    return {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
+
+
+def _as_before(facts: TopicFacts) -> str:
+    change, why = "message.timestamp.type=LogAppendTime", "refuses records by their time"
+    if facts.is_compacted:
+        change, why = "cleanup.policy=delete", "is compacted, and takes no record without a key"
+    undo = f"Undo what was changed at the topic since the vote: it {why} now. {facts.altering(change)}."
+    return f"{undo} Then clear the commit task."
 
 
 def _and_more(facts: TopicFacts) -> str:
