@@ -21,7 +21,7 @@ from kafka.partitioner import murmur2
 
 from airflow_epochs import KafkaSink, KafkaSource, codes
 from airflow_epochs.contracts import Limits, SinkAttempt
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks.kafka.compression import compresses, growth
 from airflow_epochs.sinks.kafka.rows import HEADER, size_of
