@@ -1482,7 +1482,9 @@ STATE_CHANGED = STATE.code(
     "EPOCHS-STATE-CHANGED",
     Corrupt,
     "Another program has changed rows of a state table. The next results would rest on rows that no epoch made.",
-    "Undo the change: RESTORE the table to the version that the message names. Then clear the failed task.",
+    "Undo the change: RESTORE the table to the version that the message names. Then clear the failed task. If a VACUUM "
+    "has deleted files of that version, put them back from a backup first. Without a backup the state must begin anew, "
+    "with the rows that are left, as the message says.",
 )
 STATE_NOT_EMPTY = STATE.code(
     "EPOCHS-STATE-NOT-EMPTY",

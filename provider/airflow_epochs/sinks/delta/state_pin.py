@@ -127,9 +127,14 @@ def _require_same_rules(state: StateTable, known: JsonDict) -> None:
     rules = {"keys": list(state.keys), "expires": state.expires}
     for name, today in rules.items():
         if name in known and known[name] != today:
+    anew = (
+        f"{state_anew.with_its_rows(state.name)} This accepts what other programs have changed in the table since "
+        f"version {since}."
+    )
             raise Refused(
                 f"`{name}` of the state {state.name!r} is {today!r}, and its rows were stored with {known[name]!r}.",
                 code=codes.STATE_SCHEMA,
+        error.sink = state.name
                 sink=state.name,
             )
 
@@ -154,13 +159,11 @@ def _require_unchanged(state: StateTable, location: TableLocation, since: int, n
     as OPTIMIZE does. The rows are all there then; only nobody can tell any more that no other program has changed some.
     """
     try:
-        state_log.require_unchanged(location, since, newest)
+        state_log.require_unchanged(location, since, newest, f"the state must begin anew. {anew}")
     except Corrupt as error:
         if error.code is codes.STATE_GONE and since < newest:
             error.remedy = (
-                f"If its files or log entries are in a backup, restore them, and clear the failed task. "
-                f"{state_anew.with_its_rows(state.name)} This accepts what other programs have changed in the table "
-                f"since version {since}."
+                f"If its files or log entries are in a backup, restore them, and clear the failed task. {anew}"
             )
         raise
 
