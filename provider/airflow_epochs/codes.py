@@ -1521,7 +1521,8 @@ STATE_SCHEMA = STATE.code(
     "EPOCHS-STATE-SCHEMA",
     Refused,
     "`schema`, `keys` or `expires` of a state table does not fit its rows, Spark cannot read the schema, Delta does "
-    "not take a name in it, or the table has column mapping or partitions. Nothing was written.",
+    "not take a name in it, the table has it with other capital letters, or the table has column mapping or "
+    "partitions. Nothing was written.",
     "Correct the argument. New columns may be added to `schema`. To change the type of a column, the keys or "
     "`expires`, write the state of the newest epoch, converted, to another Delta table (docs/state.md, 'Query the "
     "state'). Then give the state a new name and a new table, and name that other table in `initial`. Then clear the "
