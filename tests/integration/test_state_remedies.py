@@ -206,6 +206,21 @@ def test_an_epoch_without_a_decision_whose_state_no_restore_brings_back_is_abort
     assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
 
 
+def test_a_state_whose_column_somebody_has_renamed_goes_on_once_it_has_its_old_name_again(
+    lab: Lab, session: Any
+) -> None:
+    an_epoch(lab, "a")
+    mapped = "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    for change in (mapped, "RENAME COLUMN n TO m", "RENAME COLUMN page TO `the page`"):
+        session.sql(f"ALTER TABLE delta.`{lab.at('seen')}` {change}").collect()
+    with pytest.raises(Refused, match="EPOCHS-STATE-SCHEMA") as refused:
+        an_epoch(lab, "a", "b")
+    for statement in re.findall(r"ALTER TABLE \S+ RENAME COLUMN `[^`]+` TO `[^`]+`", refused.value.remedy):
+        session.sql(statement).collect()
+    lab.run(seen_pages(lab))
+    assert firsts(lab) == [("a", 1), ("b", 1)]
+
+
 # -- a pinned version that is gone ---------------------------------------------------------------------------------
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
+from airflow_epochs.delta.shape import physical_name, renamed
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.delta.state_columns import columns_of, types_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.spark.driver.delta.schema import places_to_map, without_mapping
+from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.transforms.changes import DELETED
+from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +92,25 @@ def warn_of_other_columns(state: StateTable, place: str, table: JsonDict) -> Non
             place,
             rest,
         )
+
+
+def renamed_back(state: StateTable, place: str, table: JsonDict) -> str | None:
+    """What to do about columns that somebody has renamed in its table; None if their old names cannot come back.
+
+    The files have these, unless the table was created with column mapping.
+    """
+    renamed_columns = {
+        each["name"]: physical_name(each) for each in table["fields"] if physical_name(each) != each["name"]
+    }
+    there, ours = {field["name"].lower() for field in table["fields"]}, {*columns_of(state.schema), EPOCH, DELETED}
+    lost = any(old not in ours or old.lower() in there for old in renamed_columns.values())
+    if not renamed_columns or lost or len(renamed(table)) > len(renamed_columns):
+        return None
+    renames = "; ".join(
+        f"ALTER TABLE {identifier(place)} RENAME COLUMN {quoted(new)} TO {quoted(old)}"
+        for new, old in renamed_columns.items()
+    )
+    return f"Give the columns of the table their old names again, in Spark: {renames}. Then clear the failed task."
 
 
 def _spelt_otherwise(state: StateTable, table: JsonDict) -> dict[str, str]:

@@ -77,15 +77,21 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
     elif shape and shape.partition_by:
         why = f"its table {target.location.name} is partitioned by {', '.join(shape.partition_by)}"
     elif shape and maps_columns(shape.properties) and shape.renamed:
-        why = f"its table {target.location.name} has column mapping, and other names in its files"
+        why = (
+            f"its table {target.location.name} has column mapping, and its files have other names for "
+            f"{', '.join(shape.renamed)}"
+        )
     else:
         return
+    back = state_names.renamed_back(state, target.location.name, shape.schema) if shape else None
     raise Refused(
         f"The state {state.name!r} cannot be kept with column mapping or partitions: {why}.",
         code=codes.STATE_SCHEMA,
-        remedy=f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
+        remedy=back
+        or f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
         "have written to the state, their rows were read as NULL: run `airflow epochs adopt-sink PIPELINE "
-        f"{state.name} --new-table --why …`, and the state begins anew there. Then clear the failed task.",
+        f"{state.name} --new-table --why …`, and the state begins anew there. To keep rows that are right, write them "
+        f"to another Delta table first ({state_anew.HOW}), and name that in `initial`. Then clear the failed task.",
         sink=state.name,
     )
 
