@@ -71,7 +71,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
 
 def _require_plain_files(state: StateTable, target: Target) -> None:
     """Raise Refused if files lack columns, or call them otherwise: they are read without Delta, so these were NULL."""
-    shape = target.shape
+    shape, back = target.shape, None
     if shape is None and maps_columns(state.properties):
         why = f"its `properties` set {COLUMN_MAPPING}={state.properties[COLUMN_MAPPING]}"
     elif shape and shape.partition_by:
@@ -81,9 +81,9 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
             f"its table {target.location.name} has column mapping, and its files have other names for "
             f"{', '.join(shape.renamed)}"
         )
+        back = state_names.renamed_back(state, target.location.name, shape.schema)
     else:
         return
-    back = state_names.renamed_back(state, target.location.name, shape.schema) if shape else None
     raise Refused(
         f"The state {state.name!r} cannot be kept with column mapping or partitions: {why}.",
         code=codes.STATE_SCHEMA,
