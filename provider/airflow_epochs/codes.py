@@ -1483,7 +1483,9 @@ STATE_CHANGED = STATE.code(
     "EPOCHS-STATE-CHANGED",
     Corrupt,
     "Another program has changed rows of a state table. The next results would rest on rows that no epoch made.",
-    "Undo the change: RESTORE the table to the version that the message names. Then clear the failed task.",
+    "Undo the change: RESTORE the table to the version that the message names. Then clear the failed task. If a VACUUM "
+    "has deleted files of that version, put them back from a backup first. Without a backup the state must begin anew, "
+    "with the rows that are left, as the message says.",
 )
 STATE_NOT_EMPTY = STATE.code(
     "EPOCHS-STATE-NOT-EMPTY",
@@ -1520,7 +1522,8 @@ STATE_SCHEMA = STATE.code(
     "EPOCHS-STATE-SCHEMA",
     Refused,
     "`schema`, `keys` or `expires` of a state table does not fit its rows, Spark cannot read the schema, Delta does "
-    "not take a name in it, or the table has column mapping or partitions. Nothing was written.",
+    "not take a name in it, the table has it with other capital letters, or the table has column mapping or "
+    "partitions. Nothing was written.",
     "Correct the argument. New columns may be added to `schema`. To change the type of a column, the keys or "
     "`expires`, write the state of the newest epoch, converted, to another Delta table (docs/state.md, 'Query the "
     "state'). Then give the state a new name and a new table, and name that other table in `initial`. Then clear the "

@@ -718,6 +718,27 @@ def test_a_column_whose_type_needs_a_feature_is_added_after_the_command_that_the
     assert list(map(tuple, session.sql(read).collect())) == [(1, "2026-01-01 00:00:00", '[{"v":1}]')]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options",
+    [
+        UPSERT,
+        {"mode": "merge", "keys": ["id"], "merge": "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"},
+        {"mode": "overwrite"},
+        {"mode": "append", "commit": "spark"},
+    ],
+    ids=["upsert", "merge", "overwrite", "append"],
+)
+def test_a_name_in_another_case_is_no_new_column(
+    session: Any, world: Environment, table: str, options: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT, s STRUCT<a: BIGINT>")
+    epochs = Epochs(DeltaSink("silver", table, **options, schema_evolution="add_columns"), world)
+    epochs.run(session.sql("SELECT 1L AS id, 2L AS V, named_struct('A', 3L) AS S, 'new' AS extra"))
+    assert shown_by_others(table) == [(1, 2, {"a": 3}, "new")]
+    assert [field.name for field in DeltaTable(table).schema().fields] == ["id", "v", "s", "extra"]
+
+
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
 @pytest.mark.long
 def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: Environment, named: str, mode: str) -> None:

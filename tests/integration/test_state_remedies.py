@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import NewTopic
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
-from airflow_epochs import DeltaSink, EventTime, SparkConnect, StateTable
+from airflow_epochs import DeltaSink, EventTime, SparkConnect, StateTable, codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Run
@@ -114,6 +115,110 @@ def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_no_not
     with pytest.raises(Refused, match=r"EPOCHS-STATE-EPOCH-GONE(.|\n)*Read a newer epoch"):
         state("firsts", "seen", epoch=2, ledger_root=lab.ledger_root)
     assert state("firsts", "seen", epoch=4, ledger_root=lab.ledger_root).to_arrow().num_rows == 4
+
+
+# -- rows that others have changed for good ------------------------------------------------------------------------
+
+
+def changed_for_good(lab: Lab) -> None:
+    """Somebody deletes a page, and VACUUM the files that have it."""
+    lab.delta("seen").delete("page = 'a'")
+    vacuumed(lab.delta("seen"))
+
+
+def require_no_way_back(error: Corrupt) -> None:
+    """RESTORE, which the error names first, fails."""
+    assert error.code is codes.STATE_CHANGED
+    with pytest.raises(DeltaError, match="missing file"):
+        taken_back(error)
+
+
+def kept(lab: Lab, session: Any, *staged: str) -> str:
+    """The newest state of the old table in another table, as docs/state.md writes it; with what an epoch has staged."""
+    logs = " UNION ALL ".join(f"SELECT * FROM {log}" for log in (f"delta.`{lab.at('seen')}`", *staged))
+    newest = f"SELECT *, row_number() OVER (PARTITION BY page, n ORDER BY __epoch DESC) AS newest FROM ({logs})"
+    rows = f"SELECT page, n FROM ({newest}) WHERE newest = 1 AND NOT __deleted"
+    session.sql(f"CREATE TABLE delta.`{lab.at('kept')}` USING delta AS {rows}").collect()
+    return lab.at("kept")
+
+
+def test_a_state_whose_changed_rows_no_restore_brings_back_begins_anew_with_those_that_are_left(
+    lab: Lab, session: Any
+) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    changed_for_good(lab)
+    with pytest.raises(Corrupt) as refused:
+        an_epoch(lab, "a", "b", "c")
+    require_no_way_back(refused.value)
+    with pytest.raises(Refused, match="EPOCHS-STATE-EPOCH-GONE"):
+        state("firsts", "seen", ledger_root=lab.ledger_root)
+    anew: dict[str, Any] = {"table": lab.at("seen_2"), "initial": kept(lab, session)}
+    refused.value.pipeline = "firsts"  # as the operator does
+    lab.typed(refused.value, "adopt-sink")
+    lab.run(seen_pages(lab, **anew))
+    an_epoch(lab, "b", "c", "d", **anew)
+    assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("c", 1), ("d", 1)], "that a was seen is lost"
+
+
+def test_an_epoch_in_doubt_whose_state_no_restore_brings_back_is_completed_without_it_and_the_state_begins_anew(
+    lab: Lab, session: Any
+) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    run = decided(lab, "c")
+    changed_for_good(lab)
+    with pytest.raises(Corrupt) as refused:
+        seen_pages(lab).commit(run, "seen")
+    require_no_way_back(refused.value)
+    (staged,) = re.findall(r"its changes of the state at (delta\.`[^`]*`): to keep", refused.value.remedy)
+    anew: dict[str, Any] = {"table": lab.at("seen_2"), "initial": kept(lab, session, staged)}
+    lab.typed(refused.value, "waive")
+    finished(lab, run)
+    refused.value.sink = "seen"  # as the operator does
+    lab.typed(refused.value, "adopt-sink")
+    an_epoch(lab, "b", "c", "d", **anew)
+    assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+
+
+def test_an_epoch_without_a_decision_whose_state_no_restore_brings_back_is_aborted_and_the_state_begins_anew(
+    lab: Lab, session: Any
+) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    lab.produce((0, "c", 1, 1))
+    run, task = Run("dag", "struck"), seen_pages(lab)
+    task.open(run)
+    told = task.stage(run).stage
+    changed_for_good(lab)
+    with pytest.raises(Corrupt) as refused:
+        seen_pages(lab).vote(run, told)
+    require_no_way_back(refused.value)
+    refused.value.pipeline = "firsts"
+    lab.typed(refused.value, "abort")
+    with pytest.raises(Corrupt, match="EPOCHS-STATE-CHANGED") as refused:
+        seen_pages(lab).open(run)
+    refused.value.pipeline = "firsts"
+    lab.typed(refused.value, "adopt-sink")
+    anew: dict[str, Any] = {"table": lab.at("seen_2"), "initial": kept(lab, session)}
+    lab.run(seen_pages(lab, **anew))
+    an_epoch(lab, "b", "c", "d", **anew)
+    assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+
+
+def test_a_state_whose_column_somebody_has_renamed_goes_on_once_it_has_its_old_name_again(
+    lab: Lab, session: Any
+) -> None:
+    an_epoch(lab, "a")
+    mapped = "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    for change in (mapped, "RENAME COLUMN n TO m", "RENAME COLUMN page TO `the page`"):
+        session.sql(f"ALTER TABLE delta.`{lab.at('seen')}` {change}").collect()
+    with pytest.raises(Refused, match="EPOCHS-STATE-SCHEMA") as refused:
+        an_epoch(lab, "a", "b")
+    for statement in re.findall(r"ALTER TABLE \S+ RENAME COLUMN `[^`]+` TO `[^`]+`", refused.value.remedy):
+        session.sql(statement).collect()
+    lab.run(seen_pages(lab))
+    assert firsts(lab) == [("a", 1), ("b", 1)]
 
 
 # -- a pinned version that is gone ---------------------------------------------------------------------------------

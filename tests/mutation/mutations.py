@@ -36,6 +36,7 @@ CONNECTIONS = "tests/unit/test_recorded_connections.py"
 WATERMARKS = "tests/protocol/test_watermarks.py"
 EVENT_TIME = "tests/unit/test_event_time.py"
 STATE_LOG = "tests/unit/test_state_log.py"
+STATE_NAMES = "tests/unit/test_state_names.py"
 LEDGER = "tests/unit/test_ledger.py"
 ORDERS = "tests/unit/test_orders.py"
 TOGETHER = "tests/unit/test_orders_together.py"
@@ -601,8 +602,18 @@ MUTATIONS = [
     ),
     Mutation(
         "a change of state by others goes unnoticed",
-        [("sinks/delta/state_log.py", "    if live != good:\n        raise", "    if False:\n        raise")],
+        [("sinks/delta/state_log.py", "    if live not in same_rows:\n        raise", "    if False:\n        raise")],
         [STATE_LOG],
+    ),
+    Mutation(
+        "a change of state by others goes unnoticed once its files are rearranged",
+        [("sinks/delta/state_log.py", "if had_the_rows and not any", "if not any")],
+        [STATE_LOG],
+    ),
+    Mutation(
+        "a state table gets two columns of one name",
+        [("delta/shape.py", ' or _same_names(self.schema["fields"])', "")],
+        [STATE_NAMES],
     ),
     Mutation(
         "a file is dropped although a row of it never expires",

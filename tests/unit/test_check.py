@@ -438,20 +438,25 @@ def test_a_sink_that_does_not_show_what_the_ledger_says_is_found_with_the_error_
     assert error and opened and str(error).split("\n")[0] == str(opened).split("\n")[0]
 
 
-def test_a_state_whose_column_has_another_type_is_found_with_the_error_of_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [("page string, n int", "n is bigint there and int"), ("page string, N bigint", "the column 'N', which is 'n'")],
+)
+def test_a_state_whose_column_has_another_type_or_name_is_found_with_the_error_of_open(
+    tmp_path: Path, schema: str, told: str
+) -> None:
     disk, old = DiskWorld(tmp_path), str(tmp_path / "old")
     disk.produce(4)
     write_deltalake(old, pa.table({"page": ["a"], "n": [1]}))
-    schema = "page string, n {}"
-    states = {
-        kind: StateTable("seen", str(tmp_path / "seen"), schema=schema.format(kind), keys=["page"], initial=old)
-        for kind in ("int", "bigint")
-    }
-    assert found(disk, states["bigint"])["state, versions"].result is Result.OK
-    error = found(disk, states["int"])["state, versions"].error
-    assert isinstance(error, Refused) and error.code is codes.STATE_SCHEMA and "n is bigint there and int" in error.what
+    right, wrong = (
+        StateTable("seen", str(tmp_path / "seen"), schema=each, keys=["page"], initial=old)
+        for each in ("page string, n bigint", schema)
+    )
+    assert found(disk, right)["state, versions"].result is Result.OK
+    error = found(disk, wrong)["state, versions"].error
+    assert isinstance(error, Refused) and error.code is codes.STATE_SCHEMA and told in error.what
     task = disk.coordinator().task
-    task.pipeline = replace(task.pipeline, sinks=(*task.pipeline.sinks, states["int"]))
+    task.pipeline = replace(task.pipeline, sinks=(*task.pipeline.sinks, wrong))
     with pytest.raises(Refused) as refused:
         Coordinator(task).open(disk.run_of(1))
     assert refused.value.what == error.what and disk.ledger.open_record(1, 1) is None

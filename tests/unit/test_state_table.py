@@ -301,15 +301,15 @@ def pin_of(table: Path, **more: Any) -> Any:
     return StateTable("open", **{**WINDOWS, "table": str(table), **more}).pin(None, "clicks", Environment())
 
 
-def mapped_table(folder: Path, page: str, day: str) -> Path:
-    """An empty table with the columns ``page`` and ``visit.day``, which its files call so."""
+def mapped_table(folder: Path, page: str, day: str, visited: str = "visit") -> Path:
+    """An empty table with the columns ``page`` and ``visit.day``; what its files call them."""
 
     def field(number: int, name: str, kind: Any, physical: str) -> JsonDict:
         metadata = {PHYSICAL_NAME: physical, "delta.columnMapping.id": number}
         return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
     visit = {"type": "struct", "fields": [field(3, "day", "string", day)]}
-    schema = {"type": "struct", "fields": [field(1, "page", "string", page), field(2, "visit", visit, "visit")]}
+    schema = {"type": "struct", "fields": [field(1, "page", "string", page), field(2, "visit", visit, visited)]}
     shape = TableShape(
         id="mapped",
         schema=schema,
@@ -328,13 +328,30 @@ def mapped_table(folder: Path, page: str, day: str) -> Path:
 def test_a_state_does_not_begin_in_a_table_whose_files_have_other_columns(tmp_path: Path) -> None:
     mapped = [mapped_table(tmp_path / "a", "col-1", "day"), mapped_table(tmp_path / "b", "page", "col-2")]
     for table in mapped:
-        with pytest.raises(Refused, match=f"EPOCHS-STATE-SCHEMA: .*{table} has column mapping"):
+        with pytest.raises(Refused, match=f"EPOCHS-STATE-SCHEMA: .*{table} has column mapping") as refused:
             pin_of(table)
+        assert refused.value.remedy.startswith("Point `table`") and "name that in `initial`" in refused.value.remedy
     DeltaTable.create(tmp_path / "c", schema=pa.schema([("page", pa.string())]), partition_by=["page"])
     with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*/c is partitioned by page"):
         pin_of(tmp_path / "c")
     with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*`properties` set delta.columnMapping.mode=name"):
         pin_of(tmp_path / "new", properties=MAPPED)
+
+
+def test_columns_that_somebody_has_renamed_get_their_old_names_again_if_nothing_else_has_these(tmp_path: Path) -> None:
+    def remedy(table: Path, schema: str) -> str:
+        with pytest.raises(Refused, match="its files have other names for page") as refused:
+            pin_of(table, schema=schema, keys=["page"], expires=None)
+        return refused.value.remedy
+
+    renamed = mapped_table(tmp_path / "a", "n", "day")
+    back = f"ALTER TABLE delta.`file://{renamed}` RENAME COLUMN `page` TO `n`."
+    assert back in remedy(renamed, "page string, n bigint")
+    assert "RENAME" not in remedy(renamed, "page string"), "the files' name is none of the state's"
+    nested = mapped_table(tmp_path / "b", "n", "hour")
+    assert "RENAME" not in remedy(nested, "page string, n bigint"), "a field would keep its new name"
+    swapped = mapped_table(tmp_path / "c", "visit", "day", "page")
+    assert "RENAME" not in remedy(swapped, "page string, visit string"), "another column has the name"
 
 
 @pytest.mark.parametrize("sign", " ,;{}()\n\t=")

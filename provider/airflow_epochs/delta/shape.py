@@ -222,9 +222,12 @@ class TableShape:
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
 
     def difference_for_state(self, staged: TableShape) -> str | None:
-        """The same for a state, whose files have every column: comments and defaults of columns change no row."""
+        """The same for a state, whose files have every column: comments and defaults of columns change no row.
+
+        The table is ``widened_for`` the files, and this may not give it two columns of one name.
+        """
         now, then = (replace(shape, schema=_without_notes(shape.schema)) for shape in (self, staged))
-        return now.difference_for(then)
+        return now.difference_for(then) or _same_names(self.schema["fields"])
 
 
 def metadata_of(table: DeltaTable) -> JsonDict:
@@ -307,6 +310,15 @@ def _without_notes(part: Any) -> Any:
     if isinstance(part, dict):
         return {key: _without_notes(value) for key, value in part.items() if key not in _NOTES}
     return [_without_notes(each) for each in part] if isinstance(part, list) else part
+
+
+def _same_names(fields: list[JsonDict]) -> str | None:
+    """That two columns have one name to Delta, for which case does not count; None if none have."""
+    known: dict[str, str] = {}
+    for name in (field["name"] for field in fields):
+        if known.setdefault(name.lower(), name) != name:
+            return f"it has the column {known[name.lower()]!r}, and the rows have {name!r}, which is the same to Delta"
+    return None
 
 
 def _columns_difference(now: list[JsonDict], staged: list[JsonDict]) -> str | None:

@@ -46,7 +46,7 @@ from airflow_epochs.model import (
     attempt_fields,
     compare,
 )
-from airflow_epochs.sinks.delta import lost_files, restore, state_log
+from airflow_epochs.sinks.delta import lost_files, restore, state_anew, state_log
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.flush import flush_since
 from airflow_epochs.sinks.delta.lost_files import Loss
@@ -407,7 +407,10 @@ def _changes(this: TableCommit, newest: int, now: int) -> list[JsonDict]:
             return restore.actions(this.location, this.restore, newest, now)
         except Refused as refused:
             raise Altered(refused.what) from refused
-    return state_log.removes(this.location, this.state, newest, now) if this.state else []
+    if this.state is None:
+        return []
+    lost = state_anew.without_it(this.location, this.staging, this.txn, this.app.sink)
+    return state_log.removes(this.location, this.state, newest, now, lost)
 
 
 def _added_columns(this: TableCommit) -> list[JsonDict]:

@@ -34,13 +34,27 @@ def if_not_dropped(features: list[str], table: str, state: str) -> str:
 
 def in_doubt(location: TableLocation, staging: Staging, txn: TransactionId, state: str) -> str:
     """What to do about a table that was altered after the decision: sentences."""
-    what = "the whole state" if staging.user_metadata["state"]["fold"] else "its changes of the state"
-    place = identifier(f"{location.name}/{staging.place}")
     return (
         "Undo the change that the message names, in Spark: of a feature, by ALTER TABLE "
         f"{identifier(location.name)} DROP FEATURE …; of a column or a property, by RESTORE TABLE "
         f"{identifier(location.name)} TO VERSION AS OF the version before the change, which DESCRIBE HISTORY tells. "
-        "Then clear the commit task: nothing is lost. If the change cannot be undone, complete the epoch without the "
-        f"state: `{waive_command(txn, state)}`. The epoch has staged {what} at {place}: to keep the rows, "
-        f"copy them before that command ({HOW})."
+        "Then clear the commit task: nothing is lost. If the change cannot be undone, "
+        f"{without_it(location, staging, txn, state)}"
     )
+
+
+def without_it(location: TableLocation, staging: Staging, txn: TransactionId, state: str) -> str:
+    """How an epoch in doubt is completed without the state, whose rows can be kept: the end of a sentence, and more."""
+    what = "the whole state" if staging.user_metadata["state"]["fold"] else "its changes of the state"
+    place = identifier(f"{location.name}/{staging.place}")
+    return (
+        f"complete the epoch without the state: `{waive_command(txn, state)}`. The epoch has staged {what} at {place}: "
+        f"to keep the rows, copy them before that command ({HOW})."
+    )
+
+
+UNDECIDED = (
+    "type `airflow epochs abort PIPELINE --why …`, and clear the task that opens the epoch: its error says how the "
+    "state begins anew."
+)
+"""What to do if the epoch is neither decided nor aborted: the end of a sentence."""

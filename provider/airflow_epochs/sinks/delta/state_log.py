@@ -121,18 +121,22 @@ def gone(location: TableLocation, version: int | None, why: str, remedy: str | N
     )
 
 
-def require_unchanged(location: TableLocation, since: int, newest: int) -> None:
-    """Raise Corrupt if others have changed rows between two versions, and have not undone it."""
+def require_unchanged(location: TableLocation, since: int, newest: int, lost: str) -> None:
+    """Raise Corrupt if others have changed rows between two versions, and have not undone it.
+
+    ``lost``: what to do if a VACUUM has deleted files of the version to go back to, and no backup has them; the end
+    of a sentence, and more.
+    """
     if newest != since:
-        _live(location, since, newest, _files(files_at(location, since)))
+        _require_unchanged(location, since, newest, files_at(location, since), lost)
 
 
 _File = tuple[str, str]
 """A path, and the deletion vector that takes rows of it away; empty without one."""
 
 
-def _files(files: list[JsonDict]) -> set[_File]:
-    return {(file["path"], "") for file in files}
+def _files(files: list[JsonDict]) -> frozenset[_File]:
+    return frozenset((file["path"], "") for file in files)
 
 
 def _file(action: JsonDict) -> _File:
@@ -140,33 +144,37 @@ def _file(action: JsonDict) -> _File:
     return unquote(action["path"]), str(vector.get("pathOrInlineDv", ""))
 
 
-def _live(location: TableLocation, since: int, newest: int, start: set[_File]) -> set[_File]:
-    """The files of the newest version, which has the rows of version ``since``. Raises as ``require_unchanged``."""
-    live, good = set(start), set(start)
-    first_change = 0
+def _require_unchanged(location: TableLocation, since: int, newest: int, pinned: list[JsonDict], lost: str) -> None:
+    """``require_unchanged``. ``pinned``: the files of version ``since``.
+
+    Files that once were all of these rows are so for ever: RESTORE may bring back any such set, before or after an
+    OPTIMIZE.
+    """
+    live = _files(pinned)
+    same_rows, unchanged = {live}, since
     for version, actions in _entries(location, since, newest):
         adds = [action["add"] for action in actions if "add" in action]
         removes = [action["remove"] for action in actions if "remove" in action]
-        was_good = live == good
-        live = live - set(map(_file, removes)) | set(map(_file, adds))
-        if was_good and not any(one.get("dataChange", True) for one in (*adds, *removes)):
-            good = set(live)
-        elif live != good:
-            first_change = first_change or version
-    if live != good:
-        raise _changed(location, first_change)
-    return live
+        had_the_rows = live in same_rows
+        live = live.difference(map(_file, removes)).union(map(_file, adds))
+        if had_the_rows and not any(one.get("dataChange", True) for one in (*adds, *removes)):
+            same_rows.add(live)
+        if live in same_rows:
+            unchanged = version
+    if live not in same_rows:
+        raise _changed(location, unchanged, lost)
 
 
-def _changed(location: TableLocation, version: int) -> Corrupt:
-    """The error for a version in which others have changed rows."""
-    back = version - 1
+def _changed(location: TableLocation, unchanged: int, lost: str) -> Corrupt:
+    """The error for rows that others have changed. ``unchanged``: the last version that has the pipeline's."""
     return Corrupt(
-        f"Another program has changed rows of the state table {location.name} in version {version}. Its last version "
-        f"with the rows of the pipeline is {back}.",
+        f"Another program has changed rows of the state table {location.name} in version {unchanged + 1}. Its last "
+        f"version with the rows of the pipeline is {unchanged}.",
         code=codes.STATE_CHANGED,
-        remedy=f"Undo the change: RESTORE TABLE {identifier(location.name)} TO VERSION AS OF {back} in Spark, or "
-        f'DeltaTable("{location.url}").restore({back}) of deltalake. Then clear the failed task.',
+        remedy=f"Undo the change: RESTORE TABLE {identifier(location.name)} TO VERSION AS OF {unchanged} in Spark, or "
+        f'DeltaTable("{location.url}").restore({unchanged}) of deltalake. Then clear the failed task. If RESTORE fails '
+        "because files are missing, a VACUUM has deleted them: put them back from a backup, and repeat it. If no "
+        f"backup has them, {lost}",
     )
 
 
@@ -182,8 +190,8 @@ def _entries(location: TableLocation, since: int, newest: int) -> Iterator[tuple
         yield version, list(actions_of(entry))
 
 
-def removes(location: TableLocation, facts: StateFacts, newest: int, now_ms: int) -> list[JsonDict]:
-    """The ``remove`` actions of a commit that follows version ``newest``.
+def removes(location: TableLocation, facts: StateFacts, newest: int, now_ms: int, lost: str) -> list[JsonDict]:
+    """The ``remove`` actions of a commit that follows version ``newest``. ``lost``: as in ``require_unchanged``.
 
     A fold takes everything away that it stands for. Other commits take away the files in which no row matters any more:
     their statistics say so, and nobody reads them.
@@ -195,7 +203,7 @@ def removes(location: TableLocation, facts: StateFacts, newest: int, now_ms: int
         _require_empty(location, newest)
         return []
     pinned = files_at(location, facts.of)
-    _live(location, facts.of, newest, _files(pinned))
+    _require_unchanged(location, facts.of, newest, pinned, lost)
     files = pinned if newest == facts.of else files_at(location, newest)
     taken = [file for file in files if facts.fold or _has_expired(file, facts)]
     return [{"remove": remove_of(_logged(file), now_ms) | {"dataChange": True}} for file in taken]

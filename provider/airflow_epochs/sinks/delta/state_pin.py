@@ -11,24 +11,22 @@ from airflow_epochs.delta.table import TableLocation, open_table
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
-from airflow_epochs.sinks.delta import state_anew, state_log
-from airflow_epochs.sinks.delta.state_columns import columns_of, types_of, without_notes
+from airflow_epochs.sinks.delta import state_anew, state_log, state_names
+from airflow_epochs.sinks.delta.state_columns import types_of, without_notes
 from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
 from airflow_epochs.spark.driver.delta.schema import (
     COLUMN_MAPPING,
     maps_columns,
-    places_to_map,
     retyped,
     told_by_spark,
-    without_mapping,
 )
 from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms.changes import DELETED
 from airflow_epochs.transforms.closing import least
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from airflow_epochs.contracts import SinkAttempt
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
@@ -47,9 +45,11 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     location = at.location()
     target = at.look(location, pipeline)
     _require_plain_files(state, target)
+    state_names.require_different(state)
     if not (target.shape and maps_columns(target.shape.properties)):
-        _require_names(state, target.shape.schema["fields"] if target.shape else ())
+        state_names.require_unmapped(state, target.shape.schema["fields"] if target.shape else ())
     if target.shape:
+        state_names.require_spelling(state, location.name, target.shape.schema)
         _require_same_types(state, location.name, target.shape.schema)
     if receipt is None:
         if target.table is not None and target.table.file_uris():
@@ -71,47 +71,27 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
 
 def _require_plain_files(state: StateTable, target: Target) -> None:
     """Raise Refused if files lack columns, or call them otherwise: they are read without Delta, so these were NULL."""
-    shape = target.shape
+    shape, back = target.shape, None
     if shape is None and maps_columns(state.properties):
         why = f"its `properties` set {COLUMN_MAPPING}={state.properties[COLUMN_MAPPING]}"
     elif shape and shape.partition_by:
         why = f"its table {target.location.name} is partitioned by {', '.join(shape.partition_by)}"
     elif shape and maps_columns(shape.properties) and shape.renamed:
-        why = f"its table {target.location.name} has column mapping, and other names in its files"
+        why = (
+            f"its table {target.location.name} has column mapping, and its files have other names for "
+            f"{', '.join(shape.renamed)}"
+        )
+        back = state_names.renamed_back(state, target.location.name, shape.schema)
     else:
         return
     raise Refused(
         f"The state {state.name!r} cannot be kept with column mapping or partitions: {why}.",
         code=codes.STATE_SCHEMA,
-        remedy=f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
+        remedy=back
+        or f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
         "have written to the state, their rows were read as NULL: run `airflow epochs adopt-sink PIPELINE "
-        f"{state.name} --new-table --why …`, and the state begins anew there. Then clear the failed task.",
-        sink=state.name,
-    )
-
-
-def _require_names(state: StateTable, there: Sequence[JsonDict]) -> None:
-    """Raise Refused if Spark cannot add a column with its name to a table without column mapping.
-
-    Not when the state is made: records have such states, and must be read. ``there``: the table's columns, which
-    another program can have made.
-    """
-    types, known = types_of(state.schema), {field["name"].lower() for field in there}
-    new = [name for name in columns_of(state.schema) if name.lower() not in known]
-    fields = [{"name": name, "type": types.get(name)} for name in new]
-    place = next(places_to_map({"fields": fields}), None)
-    if place is None:
-        return
-    told, now = ".".join(place), without_mapping(place[-1])
-    call = f", by .withColumnRenamed({told!r}, {now!r})" if len(place) == 1 else ""
-    initial = ", and in the table that `initial` names" if state.initial else ""
-    raise Refused(
-        f"The state {state.name!r} cannot have the {'field' if place[1:] else 'column'} {told!r}: Spark makes a column "
-        "whose name has a blank, a tab, a line break or one of ,;{}()= only with column mapping, which a state "
-        "table cannot have.",
-        code=codes.STATE_SCHEMA,
-        remedy=f"Name it {now!r} in the arguments of the state table, and in the transform{call}{initial}. Then clear "
-        "the failed task.",
+        f"{state.name} --new-table --why …`, and the state begins anew there. To keep rows that are right, write them "
+        f"to another Delta table first ({state_anew.HOW}), and name that in `initial`. Then clear the failed task.",
         sink=state.name,
     )
 
@@ -153,14 +133,17 @@ def _require_unchanged(state: StateTable, location: TableLocation, since: int, n
     A clean-up of the log takes the version of that epoch if others commit after a pipeline that stands still for long,
     as OPTIMIZE does. The rows are all there then; only nobody can tell any more that no other program has changed some.
     """
+    anew = (
+        f"{state_anew.with_its_rows(state.name)} This accepts what other programs have changed in the table since "
+        f"version {since}."
+    )
     try:
-        state_log.require_unchanged(location, since, newest)
+        state_log.require_unchanged(location, since, newest, f"the state must begin anew. {anew}")
     except Corrupt as error:
+        error.sink = state.name
         if error.code is codes.STATE_GONE and since < newest:
             error.remedy = (
-                f"If its files or log entries are in a backup, restore them, and clear the failed task. "
-                f"{state_anew.with_its_rows(state.name)} This accepts what other programs have changed in the table "
-                f"since version {since}."
+                f"If its files or log entries are in a backup, restore them, and clear the failed task. {anew}"
             )
         raise
 
@@ -198,7 +181,10 @@ def _version_of(at: Whereabouts, state: StateTable, initial: str) -> int:
             code=codes.STATE_INITIAL_LOG,
             sink=at.sink.name,
         )
-    _require_same_types(state, initial, json.loads(table.schema().to_json()))
+    schema = json.loads(table.schema().to_json())
+    state_names.require_spelling_of_initial(state, initial, schema)
+    _require_same_types(state, initial, schema)
+    state_names.warn_of_other_columns(state, initial, schema)
     return int(table.version())
 
 

@@ -9,7 +9,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
-from airflow_epochs.sinks.delta import state_log
+from airflow_epochs.sinks.delta import state_anew, state_log
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
@@ -29,7 +29,7 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
     pin = attempt.state
     assert pin is not None
     if pin.version is not None:
-        state_log.require_unchanged(target.location, pin.version, target.version)
+        state_log.require_unchanged(target.location, pin.version, target.version, state_anew.UNDECIDED)
     if not pin.fold:  # has one row per key by its making
         _require_one_change_per_key(state, attempt, target.location, staging)
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import CLOSED, Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import checks, deleted_keys, folder_names, other_pipelines, restore, state_vote
+from airflow_epochs.sinks.delta import (
+    checks,
+    deleted_keys,
+    folder_names,
+    other_pipelines,
+    restore,
+    state_names,
+    state_vote,
+)
 from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
 from airflow_epochs.sinks.delta.state_table import StateTable
@@ -61,6 +69,8 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     """The target takes these rows."""
     name, shape, how = target.location.name, target.shape, at.sink.how
     checks.require_same_table(target.table_id, staging, name)
+    if shape is not None and isinstance(at.sink, StateTable):
+        state_names.require_spelling(at.sink, name, shape.schema)
     if shape is None or how.schema_evolution == ADD_COLUMNS:
         checks.require_readable(staging.shape, name)
     if shape is not None and (how.schema_evolution == ADD_COLUMNS or isinstance(at.sink, StateTable)):
