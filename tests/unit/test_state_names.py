@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +142,18 @@ def test_a_state_does_not_begin_with_null_in_a_column_that_initial_has_in_anothe
     assert state_at(tmp_path / "open", initial=renamed).pin(None, "orders", WORLD).initial == 0
 
 
-def test_columns_that_initial_lacks_are_told_with_those_that_nobody_reads(
+def test_a_state_does_not_begin_with_null_in_a_column_that_initial_has_under_another_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = str(tmp_path / "kept")
-    write_deltalake(kept, pa.table({"page": ["a"], "num": [5]}))
-    with caplog.at_level(logging.WARNING):
+    kept, renamed, thin = str(tmp_path / "kept"), str(tmp_path / "renamed"), str(tmp_path / "thin")
+    rows = pa.table({"page": ["a"], "num": [5]})
+    write_deltalake(kept, rows)
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*NULL in 'n'.* nothing reads its 'num'") as refused:
         state_at(tmp_path / "open", initial=kept).pin(None, "orders", WORLD)
-    assert f"begins with NULL in 'n': the table {kept}, which `initial` names, has no such column." in caplog.text
-    assert "Nothing reads its 'num'" in caplog.text
-    caplog.clear()
-    state_at(tmp_path / "open", "page string, num bigint", initial=kept).pin(None, "orders", WORLD)
+    assert "with the names that `schema` has, or without 'num'" in refused.value.remedy
+    write_deltalake(renamed, rows.rename_columns(["page", "n"]))
+    write_deltalake(thin, rows.select(["page"]))
+    assert state_at(tmp_path / "open", initial=renamed).pin(None, "orders", WORLD).initial == 0
     assert caplog.text == ""
+    assert state_at(tmp_path / "open", initial=thin).pin(None, "orders", WORLD).initial == 0
+    assert f"begins with NULL in 'n': the table {thin}, which `initial` names, has no such column." in caplog.text

@@ -78,19 +78,29 @@ def require_spelling_of_initial(state: StateTable, place: str, table: JsonDict) 
         )
 
 
-def warn_of_other_columns(state: StateTable, place: str, table: JsonDict) -> None:
-    """Log which columns only one side has: NULL in each row of the state that begins, and not read."""
-    there, ours = [field["name"] for field in table["fields"]], columns_of(state.schema)
-    lacks = [name for name in ours if name not in there]
+def require_columns_of_initial(state: StateTable, place: str, table: JsonDict) -> None:
+    """Raise Refused if the table in ``initial`` lacks a column and has one that nobody reads: most often a misspelling.
+
+    A column that it merely lacks is new in the state, and NULL there: the log says so.
+    """
+    there, ours = [field["name"] for field in table["fields"]], [*columns_of(state.schema), EPOCH, DELETED]
+    lacks = [name for name in columns_of(state.schema) if name not in there]
     more = [name for name in there if name not in ours]
+    if lacks and more:
+        raise Refused(
+            f"The state {state.name!r} would begin with NULL in {_listed(lacks)}: the table {place}, which `initial` "
+            f"names, has no such column. And nothing reads its {_listed(more)}, which `schema` does not have.",
+            code=codes.STATE_SCHEMA,
+            remedy=f"Write its rows to another Delta table, with the names that `schema` has, or without "
+            f"{_listed(more)}, and name that in `initial`. Then clear the failed task.",
+            sink=state.name,
+        )
     if lacks:
-        rest = f" Nothing reads its {_listed(more)}, which `schema` does not have." if more else ""
         log.warning(
-            "The state %r begins with NULL in %s: the table %s, which `initial` names, has no such column.%s",
+            "The state %r begins with NULL in %s: the table %s, which `initial` names, has no such column.",
             state.name,
             _listed(lacks),
             place,
-            rest,
         )
 
 

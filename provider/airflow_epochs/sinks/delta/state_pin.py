@@ -184,7 +184,7 @@ def _version_of(at: Whereabouts, state: StateTable, initial: str) -> int:
     schema = json.loads(table.schema().to_json())
     state_names.require_spelling_of_initial(state, initial, schema)
     _require_same_types(state, initial, schema)
-    state_names.warn_of_other_columns(state, initial, schema)
+    state_names.require_columns_of_initial(state, initial, schema)
     return int(table.version())
 
 
