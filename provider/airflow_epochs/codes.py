@@ -2058,7 +2058,8 @@ MARKER_TOPIC_GONE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-GONE",
     Refused,
     "The marker topic is gone, and the ledger expects a marker in it.",
-    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Then clear the failed task.",
+    "Point the connection back if it leads to another cluster than before. Else put the marker back: "
+    "docs/kafka-sink.md, 'The marker is lost'. Then clear the failed task.",
 )
 KAFKA_SENT_UNKNOWN = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SENT-UNKNOWN",

@@ -24,7 +24,7 @@ from airflow_epochs.contracts import Environment, Interval, Move, Position, Sink
 from airflow_epochs.coordinator import orders, rewinding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Refused
-from airflow_epochs.hooks import backfills, next_intervals, retrying
+from airflow_epochs.hooks import backfills, next_intervals, passed_on, retrying
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import pipeline_row
@@ -277,7 +277,7 @@ class Intervals(Backfilled):
         source: Any = Hourly,
     ) -> None:
         super().__init__(folder, monkeypatch, source=source, schedule=schedule, on_failed_epoch=None, layout=layout)
-        for module in (retrying, next_intervals):
+        for module in (retrying, next_intervals, passed_on):
             monkeypatch.setattr(module, "source_in", lambda spec: self.source)
         self.produce(*range(24))
 
@@ -417,6 +417,34 @@ def test_after_a_rewind_the_remedy_of_a_run_that_comes_too_early_ends_in_an_epoc
     lab.retried()
     lab.started()
     assert lab.hours_since() == [0, 0, 1, 1, 2]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("minutes", [None, 0, -5 * 24 * 60], ids=["by offsets", "by time", "to long before"])
+def test_where_missed_intervals_are_refused_a_repeated_run_that_fails_after_a_rewind_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int | None
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch)
+    lab.rewound(lab.has_read()[0], minutes=minutes)
+    lab._create(Namespace(from_date=at(9), to_date=at(9), reprocess_behavior="completed"))
+    wait_until(lab.to_start, what="the run of hour 9 is queued again")
+    lab.mark_as_failed(lab.to_start()[0])
+    lab.harness.ended_backfills()
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 0]
+
+
+def test_where_missed_intervals_are_refused_a_run_is_cleared_behind_whose_complete_epoch_a_task_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch)
+    lab.mine_fails = True
+    lab.one(10, ends=False)
+    lab.mine_fails = False
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 1] and lab.after[-1] == 2
 
 
 def test_after_a_rewind_by_offsets_the_backfill_that_is_told_ends_in_an_epoch_for_each_interval(

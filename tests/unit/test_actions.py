@@ -91,6 +91,14 @@ def test_what_an_action_tells_before_it_is_done_has_not_happened_yet() -> None:
     assert foretold(ledger, DisposeSavepoint("orders", "first"))
 
 
+def test_a_pipeline_is_not_handed_to_the_dag_that_has_it() -> None:
+    scenario = Scenario()
+    scenario.coordinator().open(run(1))
+    owner = owner_of(scenario.ledger, "orders")
+    with pytest.raises(Refused, match=f"belongs to DAG {owner} already. Nothing was changed"):
+        TakeOver("orders", owner, owner).told(scenario.ledger)
+
+
 def foretold(ledger: Ledger, *actions: Action) -> bool:
     """Whether each says first what will be. It may be refused or cancelled: then nothing of it is so."""
     return all(re.search(r"\bwill (?:not )?\w+", action.told(ledger)[0]) for action in actions)

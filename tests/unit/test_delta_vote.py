@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -310,27 +311,46 @@ def left(folder: Path, *names: str) -> None:
             path.touch()
 
 
+def awaited(folder: Path, **ours: Any) -> None:
+    """Rows that are staged below the folder, and wait for Spark; ``ours``: what else their log says."""
+    told = {"airflow_epochs": {"committer": "spark", "table_id": None, **ours}}
+    log = folder / "epochs" / "0f1e2d3c.bronze" / "1-1-n" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text(json.dumps({"commitInfo": {"userMetadata": json.dumps(told)}}))
+
+
 def test_files_of_sparks_first_commit_that_died_do_not_make_the_folder_a_strangers(
     tmp_path: Path, attempt: SinkAttempt, world: Environment
 ) -> None:
     folder, sink = tmp_path / "files", DeltaSink("bronze", str(tmp_path / "files"), commit="spark")
-    sink.plan_stage(attempt, "n", world)
+    awaited(folder)
     left(folder, *LEFT, "_delta_log/_staged_commits/")
     assert sink.last_committed("orders", world) is None
     sink.plan_stage(attempt, "n", world)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["a.csv", "_SUCCESS", "p=1/a.csv", "orders.parquet", "epochs/ledger/", f"_delta_log/{0:020}.checkpoint.parquet"],
-    ids=str,
-)
-def test_a_strangers_file_beside_them_does(tmp_path: Path, attempt: SinkAttempt, world: Environment, name: str) -> None:
+LOG = ("_delta_log/_staged_commits/0.json", f"_delta_log/{0:020}.checkpoint.parquet", "_delta_log/_last_checkpoint")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "_SUCCESS", "p=1/a.csv", "orders.parquet", "epochs/ledger/", *LOG], ids=str)
+def test_a_strangers_file_or_a_log_beside_them_does(tmp_path: Path, world: Environment, name: str) -> None:
     folder, sink = tmp_path / "files", DeltaSink("bronze", str(tmp_path / "files"), commit="spark")
-    sink.plan_stage(attempt, "n", world)
+    awaited(folder)
     left(folder, *LEFT, name)
     with pytest.raises(Refused, match="not a Delta table, and not empty"):
         sink.last_committed("orders", world)
+
+
+@pytest.mark.parametrize("ours", [{"committer": "deltalake"}, {"table_id": "another"}], ids=str)
+def test_such_files_are_a_tables_that_has_lost_its_log_where_no_rows_wait_for_a_table(
+    tmp_path: Path, world: Environment, ours: dict[str, str]
+) -> None:
+    folder, sink = tmp_path / "files", DeltaSink("bronze", str(tmp_path / "files"), commit="spark")
+    awaited(folder, **ours)
+    left(folder, *LEFT)
+    with pytest.raises(Refused, match="not a Delta table, and not empty") as refused:
+        sink.last_committed("orders", world)
+    assert "restore its `_delta_log`" in refused.value.remedy and "delete these files" in refused.value.remedy
 
 
 def test_such_files_are_a_strangers_where_the_sink_has_staged_nothing(

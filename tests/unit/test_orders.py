@@ -548,8 +548,16 @@ def test_a_run_whose_tasks_are_cleared_obeys_the_command(scenario: Scenario, cle
 def test_a_run_that_never_had_the_epoch_does_not_take_a_command_for_its_own(scenario: Scenario) -> None:
     moved(scenario, 0, 6)
     for task in ("stage", "complete"):
-        with pytest.raises(Fenced, match="now belongs to run airflow epochs skip"):
+        with pytest.raises(Fenced, match="A command, `skip` by me, now waits"):
             getattr(scenario.coordinator(), task)(run(9))
+
+
+def test_of_two_commands_that_are_typed_at_once_the_second_is_told_of_the_first(scenario: Scenario) -> None:
+    at, move = standing(scenario), looked(scenario, standing(scenario), to_offset(scenario, 0, 6)).move
+    orders.put(scenario.ledger, at, "skip", ME, move)
+    with pytest.raises(Refused, match="Another command, `skip` by me, was recorded before this was") as refused:
+        orders.put(scenario.ledger, at, "rewind", ME, move)
+    assert refused.value.code is codes.COMMAND_RACE and refused.value.remedy.startswith("Type the command again")
 
 
 def test_there_is_nothing_of_a_command_to_abort(scenario: Scenario) -> None:

@@ -158,6 +158,12 @@ class TakeOver:
         """As ``Action.told``."""
         _require_dag_id(self.dag_id)
         admin.require_owner(ledger, self.pipeline, self.owner)
+        if self.dag_id == self.owner:
+            raise Refused(
+                f"Pipeline {self.pipeline} belongs to DAG {self.dag_id} already. Nothing was changed.",
+                code=codes.COMMAND_OPTIONS,
+                remedy="Do nothing, or give the id of another DAG.",
+            )
         view = unfinished(ledger)
         return [
             f"Pipeline {self.pipeline} will end: no DAG will run it any more."

@@ -47,6 +47,7 @@ from airflow_epochs.sinks import GROUP, from_spec
 
 EPOCHS_COUNTED_MAX = 1_000
 """The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
+_TOGETHER = "Type the command again: it says what both change together, before you confirm it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +170,9 @@ def put(
     standing, complete = ledger.put(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
         raise Refused(
-            f"The epoch was opened by {complete.opened_by if complete else standing.run} before this was "
-            "confirmed. Nothing was changed.",
+            f"{_came_first(standing, complete)} before this was confirmed. Nothing was changed.",
             code=codes.COMMAND_RACE,
+            remedy=_TOGETHER if standing.command and not complete else None,
             pipeline=at.newest.txn.pipeline,
             epoch=at.epoch,
         )
@@ -187,6 +188,12 @@ def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Resto
     return Restoration(
         epoch=at.order.restored_to, points=left, stay=tuple(sorted(at.newest.sinks.keys() - left.keys()))
     )
+
+
+def _came_first(standing: OpenRecord, complete: CompleteRecord | None) -> str:
+    if (other := standing.command) and not complete:
+        return f"Another command, `{other.name}` by {other.who}, was recorded"
+    return f"The epoch was opened by {complete.opened_by if complete else standing.run}"
 
 
 def _attempt(

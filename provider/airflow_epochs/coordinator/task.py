@@ -117,6 +117,13 @@ class TaskTry:
                 code=codes.EPOCH_COMPLETED_BY_OTHER,
                 **attempt_fields(by.txn),
             )
+        if by.command:
+            return Fenced(
+                f"A command, `{by.command.name}` by {by.command.who}, now waits for this epoch.",
+                code=codes.EPOCH_HELD_BY_OTHER,
+                remedy="Clear the run with all its tasks, or let the next one start: it obeys the command.",
+                **attempt_fields(by.txn),
+            )
         return Fenced(
             f"The epoch now belongs to {by.run}{process_of(by.writer)}.",
             code=codes.EPOCH_HELD_BY_OTHER,

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
+from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
-_DATA = re.compile(r"\.?part-\d{5}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[.-]c\d{3}\.[\w.]*parquet(\.crc)?")
+REMEDY = (
+    "If a commit of Spark died here before there was a table, and its epoch was completed without this sink, delete "
+    "these files: they are of no table. If a table was here, restore its `_delta_log`. Then clear the failed task."
+)
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_DATA = re.compile(rf"\.?part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}\.[\w.]*parquet(\.crc)?")
 """A data file as Spark's Delta writer names it, or the checksum that Hadoop writes beside it."""
 _FOLDER = re.compile(r".+=.+|\w\w")
 """Of a partition; or of ``delta.randomizeFilePrefixes``."""
-_OF_A_LOG = re.compile(r"\d{20}\.|_last_checkpoint")
 
 
-def are_leftovers(files: Files, names: Iterable[str]) -> bool:
-    """Whether these names in a folder are all of such files, and the folder has no log entry."""
-    has_log = any(_OF_A_LOG.match(name) for name in files.names("_delta_log"))
-    return not has_log and all(_is_leftover(files, name) for name in names)
+def look_so(files: Files, names: Iterable[str]) -> bool:
+    """Whether these names in a folder are all of such files, and the folder has no log."""
+    return not files.sizes("_delta_log") and all(_looks_so(files, name) for name in names)
 
 
-def _is_leftover(files: Files, name: str) -> bool:
+def _looks_so(files: Files, name: str) -> bool:
     if _FOLDER.fullmatch(name):
         return all(_DATA.fullmatch(path.rpartition("/")[2]) for path in files.sizes(name))
     return _DATA.fullmatch(name) is not None
+
+
+def are_awaited(files: Files, staging: str) -> bool:
+    """Whether rows wait in the ``staging`` folder for a commit by Spark that will make the table."""
+    return any(ours.get("committer") == "spark" and ours.get("table_id") is None for ours in _staged(files, staging))
+
+
+def _staged(files: Files, staging: str) -> Iterator[JsonDict]:
+    """What each staged try says of itself, in one of its first log entries."""
+    tries = (
+        f"{staging}/{folder}/{name}" for folder in files.names(staging) for name in files.names(f"{staging}/{folder}")
+    )
+    for place in tries:
+        found = (files.read(log_entry(version, place)) for version in (0, 1))
+        for action in (action for entry in found if entry for action in actions_of(entry)):
+            if ours := user_metadata_of(action):
+                yield ours

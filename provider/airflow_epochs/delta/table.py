@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.delta.leftovers import are_leftovers
+from airflow_epochs.delta import leftovers
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.errors import NotApplied, Refused, first_line
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -196,12 +196,14 @@ def _require_nothing(location: TableLocation) -> None:
     others = {name for name in found if not name.startswith(PROBE)} - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
     staged = files.names(STAGING_FOLDER) if STAGING_FOLDER in found else set()
     foreign = {f"{STAGING_FOLDER}/{name}" for name in staged if "." not in name}  # a ledger, for example, has no dot
-    if others and staged and not foreign and are_leftovers(files, others):  # the first look found nothing, else no try
+    left = not foreign and leftovers.look_so(files, others)
+    if others and left and leftovers.are_awaited(files, STAGING_FOLDER):
         log.info("%s has no log yet, and files of a commit that did not end: %s", location.name, sorted(others)[:3])
     elif others or foreign:
         raise Refused(
             f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others | foreign)[:3])}.",
             code=codes.DELTA_NOT_A_TABLE,
+            remedy=leftovers.REMEDY if left else None,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
@@ -40,22 +40,27 @@ def newest_run(dag_id: str, *states: str, with_interval: bool = False) -> tuple[
     with create_session() as session:
         rows = session.query(DagRun.run_id, DagRun.state).filter_by(dag_id=dag_id)
         rows = rows.filter(DagRun.state.in_(states)) if states else rows
-        its = (DagRun.data_interval_start < DagRun.data_interval_end) | DagRun.partition_date.is_not(None)
-        found = (rows.filter(its) if with_interval else rows).order_by(DagRun.id.desc()).first()
+        found = (rows.filter(_has_interval()) if with_interval else rows).order_by(DagRun.id.desc()).first()
     return (Run(dag_id, found[0]), str(found[1])) if found else None
 
 
-def failed_run_at(dag_id: str, begin: datetime) -> Run | None:
-    """The newest failed run whose data interval, or partition of time, begins then."""
+def failed_runs(dag_id: str, begin: datetime | None = None) -> list[Run]:
+    """The failed runs with a data interval or a partition of time, the earliest first; only those that begin then."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import func
 
+    begins = func.coalesce(DagRun.partition_date, DagRun.data_interval_start)
     with create_session() as session:
-        its = func.coalesce(DagRun.partition_date, DagRun.data_interval_start)
-        rows = session.query(DagRun.run_id).filter_by(dag_id=dag_id, state=FAILED).filter(its == begin)
-        found = rows.order_by(DagRun.id.desc()).first()
-    return Run(dag_id, found[0]) if found else None
+        rows = session.query(DagRun.run_id).filter_by(dag_id=dag_id, state=FAILED).filter(_has_interval())
+        rows = rows.filter(begins == begin) if begin else rows
+        return [Run(dag_id, row[0]) for row in rows.order_by(begins, DagRun.id)]
+
+
+def _has_interval() -> Any:
+    from airflow.models.dagrun import DagRun
+
+    return (DagRun.data_interval_start < DagRun.data_interval_end) | DagRun.partition_date.is_not(None)
 
 
 def knows_dag(dag_id: str) -> bool:

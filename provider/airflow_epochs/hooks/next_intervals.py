@@ -10,7 +10,8 @@ from airflow_epochs.coordinator import rereading
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
-from airflow_epochs.hooks.known_runs import failed_run_at
+from airflow_epochs.hooks.known_runs import failed_runs
+from airflow_epochs.hooks.passed_on import may_read_again
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import commands_obeyed, newest_opened, unfinished
 from airflow_epochs.model import Run
@@ -41,17 +42,19 @@ class NextInterval:
 
     @property
     def has_gap(self) -> bool:
-        """Whether the timetable has no run for the time that is read first."""
-        return self.at is not None and self.since is not None and self.at.start > self.since
+        """Whether the timetable has no run for the time that is read first. After a command, offsets tell that."""
+        return not self.moved and self.at is not None and self.since is not None and self.at.start > self.since
 
     @property
     def is_by_offsets(self) -> bool:
         """Whether a command went back without a time, so that no interval is known to be the next."""
         return self.moved and self.since is None
 
-    def failed_run(self) -> Run | None:
-        """The failed run of the interval."""
-        return None if self.at is None or self.has_gap else failed_run_at(self.dag_id, self.at.start)
+    def failed_run(self, ledger: Ledger) -> Run | None:
+        """The failed run that reads it; after a command that went back, the first one that is to read again."""
+        at_once = failed_runs(self.dag_id, self.at.start) if self.at and not self.has_gap else []
+        again = (run for run in failed_runs(self.dag_id) if may_read_again(ledger, run)) if self.moved else iter(())
+        return at_once[-1] if at_once else next(again, None)
 
 
 def read_next(ledger: Ledger, dag_id: str) -> NextInterval:

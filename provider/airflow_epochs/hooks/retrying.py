@@ -152,13 +152,14 @@ class Retry:
     def _failed(self, ledger: Ledger, view: EpochView | None, needs_interval: bool) -> Run | None:
         """The failed run that takes the next epoch if it is cleared; None if none does.
 
-        With ``missed="refuse"`` that is the run of the next data interval only: a later one would fail again.
+        With ``missed="refuse"`` that is the run of the next data interval only: a later one would fail again. A run
+        whose epoch is complete, and behind which a task has failed, is cleared all the same.
         """
-        if needs_interval and self._refuses_missed():
-            following = next_intervals.read_next(ledger, self.dag_id)
-            if following.at or following.is_by_offsets:
-                return following.failed_run()
-        return _newest_failed(ledger, view, self.dag_id, needs_interval)
+        newest = _newest_failed(ledger, view, self.dag_id, needs_interval)
+        if not needs_interval or not self._refuses_missed() or (newest and epoch_passed_on(ledger, newest)):
+            return newest
+        following = next_intervals.read_next(ledger, self.dag_id)
+        return following.failed_run(ledger) if following.at or following.is_by_offsets else newest
 
     def _needs_next(self, ledger: Ledger, run: Run | None, halted: Halted | None) -> Refused:
         """The refusal that names the backfill for the next data interval."""

@@ -179,7 +179,8 @@ def in_words(view: EpochView) -> str:
     """A sentence about an unfinished epoch, for people."""
     if order := view.open and view.open.command:
         return (
-            f"Epoch {view.number} is not open. The next run obeys `{order.name}` by {order.who}, because: {order.why}"
+            f"Epoch {view.number} is not open. The next run obeys `{order.name}` by {order.who}, because: "
+            f"{order.why.rstrip('.')}."
         )
     waits = f": waits for {', '.join(waits_for(view))}" if waits_for(view) else ""
     opened = view.opened

@@ -52,6 +52,8 @@ _NOT_READ = "[FAILED_READ_FILE"
 """How Spark says that it cannot read a file. Whether one of the table is gone or cut off, the caller finds out."""
 _NO_FOLDER = "Mkdirs failed to create"
 """How Hadoop says that a disk has not made a folder; it does not know why."""
+_CONCURRENT = "[DELTA_CONCURRENT"
+"""How Delta says that another commit came first. It has then written nothing."""
 _NOT_UTF8 = "unmappable characters"
 """How Java says that it can name no file so in its locale."""
 
@@ -169,6 +171,11 @@ def _remedy_of_unconfirmed(this: Insertion, error: NotApplied) -> str:
             "Spark: no folder is then named after a value. If neither is so, let Spark's user make folders there. Then "
             "clear the commit task. If there is no table yet whose property could be set, complete the epoch without "
             f"this sink's rows: `{waive_command(this.txn, this.app.sink)}`."
+        )
+    if _CONCURRENT in error.what:
+        return (
+            "Let Airflow retry the commit task, or clear it: another program changed the same files of the table at "
+            "that moment, so Delta wrote nothing. The next try looks at the table anew."
         )
     if _NOT_UTF8 in error.what:
         return (

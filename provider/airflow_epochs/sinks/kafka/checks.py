@@ -44,12 +44,20 @@ def require_topic(cluster: Cluster, name: str) -> TopicFacts:
     return facts
 
 
+def is_patient(facts: TopicFacts) -> bool:
+    """Whether the topic takes records that are some seconds old: the client stamps each when it queues it."""
+    stamped = facts.settings.get("message.timestamp.type") == "CreateTime"
+    return not stamped or _bound_ms(facts) >= PATIENT_MS
+
+
+def _bound_ms(facts: TopicFacts) -> int:
+    return int(facts.settings.get("message.timestamp.before.max.ms", PATIENT_MS))
+
+
 def require_timestamps(facts: TopicFacts) -> None:
-    """Check that the topic takes records that are some seconds old: the client stamps each when it queues it."""
-    if facts.settings.get("message.timestamp.type") != "CreateTime":
-        return
-    bound = int(facts.settings.get("message.timestamp.before.max.ms", PATIENT_MS))
-    if bound < PATIENT_MS:
+    """Check that the topic is patient."""
+    if not is_patient(facts):
+        bound = _bound_ms(facts)
         raise Refused(
             f"Topic {facts.name} has message.timestamp.before.max.ms={bound}: it rejects a record that takes longer "
             f"than {bound} ms from the sink to the broker.",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
@@ -178,6 +179,13 @@ class Cluster:
         return self._admin_client
 
     # -- questions -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def id(self) -> str | None:
+        """The cluster's id; None if the brokers do not tell."""
+        with self.asking("describe the cluster"):
+            told = self._admin.describe_cluster(request_timeout=self.access.timeout_s).result()
+        return told.cluster_id or None
 
     def topic(self, name: str) -> TopicFacts | None:
         """The topic as it is now; None if it does not exist."""

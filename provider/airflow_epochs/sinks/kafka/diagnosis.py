@@ -69,8 +69,9 @@ class Case:
         return Corrupt(
             f"{what}. Topic {self._rows} still exists. Nothing was read or written.",
             code=codes.MARKERS_GONE,
-            remedy=f"Look whether topic {self._rows} has epoch {self.expected.epoch}, and put the marker back: "
-            "docs/kafka-sink.md, 'The marker is lost'.",
+            remedy="Point the connection back if it leads to another cluster than before. Else look whether topic "
+            f"{self._rows} has epoch {self.expected.epoch}, and put the marker back: docs/kafka-sink.md, 'The marker "
+            "is lost'.",
         )
 
     def _behind(self, shown: TransactionId) -> Corrupt:

@@ -116,7 +116,7 @@ class KafkaParticipant:
         self._require_marker(markers, topic, attempt)
         marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
         checks.require_room(marker_topic, topic, marker)
-        voted = Voted.now(topic, marker_topic, markers)
+        voted = Voted.now(topic, marker_topic, markers, cluster.id)
         # Rows that are staged again were promised: their schema was there, and may have been deleted since.
         may_register = self.sink.register_schemas and not attempt.promised
         id_of = partial(schema_registry.id_of, register=may_register, deleted=attempt.promised)
@@ -208,7 +208,7 @@ class KafkaParticipant:
             rows, marker_topic = (self._cluster.topic(name) for name in (self.sink.topic, self.sink.marker_topic))
             assignment = markers.assignment()
         if marker_topic is None or assignment is None:
-            raise publish.lost_since_the_vote(markers, self.sink.topic, attempt.txn, Voted.of(staged))
+            raise publish.lost_since_the_vote(self._cluster, markers, self.sink.topic, attempt.txn, Voted.of(staged))
         return (rows, kafka_marker_topic.require_compacted(marker_topic)), assignment
 
     def _receipt(self, marker: MarkerRecord) -> Receipt:

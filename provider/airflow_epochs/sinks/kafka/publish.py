@@ -127,10 +127,15 @@ def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
     voted, now = Voted.of(this.staged), this.cluster.topic(this.markers.topic)  # after the marker was read
     beginning, _ = this.markers.log.bounds()
     if voted and voted.has_lost_markers(found, now, beginning):
-        raise lost_since_the_vote(this.markers, this.topic, this.txn, voted)
+        raise lost_since_the_vote(this.cluster, this.markers, this.topic, this.txn, voted)
 
 
-def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted: Voted | None) -> Corrupt:
+def lost_since_the_vote(
+    cluster: Cluster, markers: Markers, topic: str, txn: TransactionId, voted: Voted | None
+) -> Corrupt:
+    """The error for a marker topic that is not the one of the vote, or has lost records since."""
+    if voted and voted.cluster_id and cluster.id not in (None, voted.cluster_id):
+        return _in_another_cluster(cluster, voted.cluster_id, topic, txn)
     return Corrupt(
         f"The sink cannot tell whether {txn} was sent to topic {topic}. Its marker would be in topic {markers.topic}, "
         f"but since the vote, that topic {state(markers, voted.marker_topic_id if voted else None)}. This task sent "
@@ -138,6 +143,17 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
         code=codes.KAFKA_SENT_UNKNOWN,
         remedy=f"Look whether topic {topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md "
         "shows in 'The marker is lost'. Clear the commit task.",
+    )
+
+
+def _in_another_cluster(cluster: Cluster, voted: str, topic: str, txn: TransactionId) -> Corrupt:
+    return Corrupt(
+        f"The connection leads to the Kafka cluster {cluster.id}, but {txn} was voted on in the cluster {voted}. This "
+        "task sent nothing.",
+        code=codes.CLUSTER_CHANGED,
+        remedy="Point the connection back to that cluster, and clear the commit task. Only if this is the same "
+        f"cluster, set up anew with the records of topic {topic}: put the marker back, as docs/kafka-sink.md shows in "
+        "'The marker is lost'.",
     )
 
 
@@ -345,11 +361,17 @@ class _Transaction:
         return NotApplied(
             f"Kafka did not accept {what} of this epoch for {partition}: {error.str()}. No row is visible.",
             code=codes.KAFKA_SEND_FAILED,
-            remedy=_as_before(self._facts_of(partition)) if error.code() in _of_records() else None,
+            remedy=self._undoing(partition, error),
         )
 
+    def _undoing(self, partition: str, error: KafkaError) -> str | None:
+        """What to do where the brokers refuse a record for what it is; None if that is not so, or not known."""
+        if error.code() not in (error.INVALID_RECORD, error.INVALID_TIMESTAMP):
+            return None
+        return _as_before(facts := self._facts_of(partition), is_marker=facts.name == self.this.markers.topic)
+
     def _facts_of(self, partition: str) -> TopicFacts:
-        return next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
+        return next(each for each in self.this.facts if each and each.name == partition.rpartition("[")[0])
 
     def _larger(self, told: KafkaError) -> NotApplied:
         """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
@@ -469,19 +491,20 @@ def _saying_nothing() -> set[int]:
     return {KafkaError._FATAL, *gave_up}
 
 
-def _of_records() -> set[int]:
-    """The brokers refuse a record for what it is. The vote has looked, so the topic has changed."""
-    from confluent_kafka import KafkaError
-
-    return {KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP}
-
-
-def _as_before(facts: TopicFacts) -> str:
-    change, why = "message.timestamp.type=LogAppendTime", "refuses records by their time"
-    if facts.is_compacted:
-        change, why = "cleanup.policy=delete", "is compacted, and takes no record without a key"
-    undo = f"Undo what was changed at the topic since the vote: it {why} now. {facts.altering(change)}."
-    return f"{undo} Then clear the commit task."
+def _as_before(facts: TopicFacts, *, is_marker: bool) -> str | None:
+    """What to do about a topic that has changed since the vote, which has looked at it."""
+    if not checks.is_patient(facts):
+        altered = facts.altering("message.timestamp.type=LogAppendTime")
+        return (
+            f"The topic refuses records by their time. Let the brokers set it: {altered}. Then clear the commit task."
+        )
+    if not facts.is_compacted or is_marker:
+        return None
+    altered = facts.altering("cleanup.policy=delete")
+    return (
+        "The topic is compacted, and takes no record without a key. If rows have none, it was not compacted at the "
+        f"vote: undo that: {altered}. Else read the broker's log. Then clear the commit task."
+    )
 
 
 def _and_more(facts: TopicFacts) -> str:

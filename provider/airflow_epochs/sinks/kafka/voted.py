@@ -20,6 +20,7 @@ class Voted:
     Attributes:
         topic_id, partitions: The topic of the rows.
         marker_topic_id: The marker topic.
+        cluster_id: Their cluster; None if the brokers do not tell, or an earlier version voted.
         marker_end: The end of the sink's partition in the marker topic. The epoch's marker comes at or after it.
     """
 
@@ -27,12 +28,19 @@ class Voted:
     partitions: int
     marker_topic_id: str
     marker_end: int
+    cluster_id: str | None = None
 
     @classmethod
-    def now(cls, topic: TopicFacts, marker_topic: TopicFacts, markers: Markers) -> Voted:
+    def now(cls, topic: TopicFacts, marker_topic: TopicFacts, markers: Markers, cluster_id: str | None) -> Voted:
         """The state now. Read it before the promise."""
         _, end = markers.log.bounds()
-        return cls(topic_id=topic.id, partitions=topic.partitions, marker_topic_id=marker_topic.id, marker_end=end)
+        return cls(
+            topic_id=topic.id,
+            partitions=topic.partitions,
+            marker_topic_id=marker_topic.id,
+            marker_end=end,
+            cluster_id=cluster_id,
+        )
 
     @classmethod
     def of(cls, staged: Staged) -> Voted | None:

@@ -75,7 +75,7 @@ def _not_sent(name: str, error: psycopg.Error) -> RowRefused:
 
 def _refused(name: str, error: psycopg.Error, state: str) -> RowRefused:
     what = f"{name} refused a row or a statement: {said(error)}"
-    too_big = _ROW_TOO_BIG in str(error)
+    too_big = state == _LIMIT and _ROW_TOO_BIG in str(error)
     too_long = state == _LIMIT and not too_big
     refused = RowRefused(what, code=codes.SQL_LIMIT) if too_long else RowRefused(what, code=codes.SQL_ROW_REFUSED)
     if state == _NO_RIGHT:

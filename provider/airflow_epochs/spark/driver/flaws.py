@@ -116,7 +116,7 @@ def _of_partition(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
         what, condition = flaw
         yield f"the partition column {name} {what}", condition
     if fit.folders and (unfit := folders.condition(name, quoted(name), kind)):
-        yield f"the partition column {name} {folders.UNFIT}", unfit
+        yield from _unless(fit.unless, [(f"the partition column {name} {folders.UNFIT}", f"({unfit})")])
 
 
 def _has_nul(value: str, kind: str) -> str | None:
