@@ -256,6 +256,21 @@ def test_when_files_of_the_pinned_version_are_vacuumed_a_backup_of_them_lets_the
     assert firsts(lab) == [(page, 1) for page in "abcd"]
 
 
+@pytest.mark.long
+def test_an_epoch_whose_commit_to_the_state_has_lost_its_files_ends_once_they_are_put_back(lab: Lab) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    run = decided(lab, "a", "c")
+    task = seen_pages(lab)
+    task.commit(run, "seen")
+    for place in (found.places["seen"] for found in task.task.ledger.tries(3)):
+        for file in Path(place).rglob("*.parquet"):
+            file.unlink()
+    finished(lab, run)
+    an_epoch(lab, "a", "c", "d")
+    assert firsts(lab) == [(page, 1) for page in "abcd"]
+
+
 def test_a_damaged_file_stops_the_epoch_even_where_the_server_is_set_up_to_ignore_such_files(lab: Lab) -> None:
     an_epoch(lab, "a")
     lab.spark = SparkConnect("spark", session_conf={"spark.sql.files.ignoreCorruptFiles": "true"})

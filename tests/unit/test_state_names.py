@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import StateTable
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import entry_of, log_entry
-from airflow_epochs.delta.shape import metadata_of
+from airflow_epochs.delta.shape import PHYSICAL_NAME, metadata_of
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import StatePin, TransactionId
+from airflow_epochs.model import Receipt, StatePin, TransactionId
 from tests.support.delta_world import LEDGER, promised, rows_by_duckdb, stage, transaction
 from tests.support.environment import Environment
 
@@ -37,12 +38,16 @@ def changes(epoch: int, **columns: Any) -> pa.Table:
     return pa.table({"page": [f"page {epoch}"], **values, "__epoch": [epoch], "__deleted": [False]})
 
 
-def begun(state: StateTable) -> TransactionId:
+def receipt_of_first(state: StateTable) -> Receipt:
     """The first epoch is in the table."""
     attempt = attempt_at(1)
     staged = promised(state.vote(attempt, stage(state, attempt, changes(1, n=1), WORLD), WORLD))
-    state.commit(attempt, staged, WORLD)
-    return attempt.txn
+    return state.commit(attempt, staged, WORLD)
+
+
+def begun(state: StateTable) -> TransactionId:
+    """The same; its transaction."""
+    return TransactionId.parse(receipt_of_first(state).txn_id)
 
 
 def with_column(table: Path, name: str) -> None:
@@ -148,7 +153,7 @@ def test_a_state_does_not_begin_with_null_in_a_column_that_initial_has_under_ano
     kept, renamed, thin = str(tmp_path / "kept"), str(tmp_path / "renamed"), str(tmp_path / "thin")
     rows = pa.table({"page": ["a"], "num": [5]})
     write_deltalake(kept, rows)
-    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*NULL in 'n'.* nothing reads its 'num'") as refused:
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*NULL in 'n'.* Nothing reads its 'num'") as refused:
         state_at(tmp_path / "open", initial=kept).pin(None, "orders", WORLD)
     assert "with the names that `schema` has, or without 'num'" in refused.value.remedy
     write_deltalake(renamed, rows.rename_columns(["page", "n"]))
@@ -157,3 +162,50 @@ def test_a_state_does_not_begin_with_null_in_a_column_that_initial_has_under_ano
     assert caplog.text == ""
     assert state_at(tmp_path / "open", initial=thin).pin(None, "orders", WORLD).initial == 0
     assert f"begins with NULL in 'n': the table {thin}, which `initial` names, has no such column." in caplog.text
+
+
+def test_a_table_made_by_others_with_the_states_own_columns_in_another_case_is_refused(tmp_path: Path) -> None:
+    rows = changes(1, n=1).slice(0, 0).rename_columns(["page", "n", "__EPOCH", "__deleted"])
+    write_deltalake(str(tmp_path / "open"), rows)
+    with pytest.raises(Refused, match=r"'__epoch', which is '__EPOCH' in its table"):
+        state_at(tmp_path / "open").pin(None, "orders", WORLD)
+
+
+def mapped(table: Path) -> None:
+    """What Spark writes to turn column mapping on; all names stay."""
+    action = metadata_of(DeltaTable(table))
+    schema = json.loads(action["metaData"]["schemaString"])
+    for number, column in enumerate(schema["fields"], 1):
+        column["metadata"] = {"delta.columnMapping.id": number, PHYSICAL_NAME: column["name"]}
+    mode = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(len(schema["fields"]))}
+    action["metaData"] |= {"schemaString": json.dumps(schema), "configuration": mode}
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    Path(table, log_entry(1)).write_bytes(entry_of([protocol, action]))
+
+
+def test_a_state_with_column_mapping_gets_no_column_and_goes_on_without_it(tmp_path: Path) -> None:
+    table = tmp_path / "open"
+    receipt = receipt_of_first(state_at(table))
+    mapped(table)
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA: .*cannot get the columns more") as refused:
+        state_at(table, f"{STORED}, more bigint").pin(receipt, "orders", WORLD)
+    assert refused.value.remedy.startswith("Take more out of `schema` again.")
+    assert state_at(table).pin(receipt, "orders", WORLD).version == 1
+
+
+def test_the_epochs_own_commit_is_no_change_by_others_where_its_rows_are_staged_again(tmp_path: Path) -> None:
+    table = tmp_path / "open"
+    state, attempt = state_at(table), replace(attempt_at(2, begun(state_at(table))), promised=True)
+    staged = promised(state.vote(attempt, stage(state, attempt, changes(2, n=2), WORLD), WORLD))
+    state.commit(attempt, staged, WORLD)
+    assert promised(state.vote(attempt, stage(state, attempt, changes(2, n=2), WORLD), WORLD)).has_rows_of(staged)
+
+
+def test_a_change_by_others_names_the_waiver_where_rows_of_a_decided_epoch_are_staged_again(tmp_path: Path) -> None:
+    table = tmp_path / "open"
+    state, attempt = state_at(table), attempt_at(2, begun(state_at(table)))
+    DeltaTable(table).delete()
+    for each, way in ((attempt, "airflow epochs abort"), (replace(attempt, promised=True), "airflow epochs waive")):
+        with pytest.raises(Corrupt, match="EPOCHS-STATE-CHANGED") as changed:
+            state.vote(each, stage(state, each, changes(2, n=2), WORLD), WORLD)
+        assert way in changed.value.remedy

@@ -53,6 +53,12 @@ def without_it(location: TableLocation, staging: Staging, txn: TransactionId, st
     )
 
 
+def decided(txn: TransactionId, state: str) -> str:
+    """The same where the rows that the epoch has staged are gone: the end of a sentence, and one more."""
+    waive = f"complete the epoch without the state: `{waive_command(txn, state)}`."
+    return f"{waive} The next run then says how the state begins anew."
+
+
 UNDECIDED = (
     "type `airflow epochs abort PIPELINE --why …`, and clear the task that opens the epoch: its error says how the "
     "state begins anew."

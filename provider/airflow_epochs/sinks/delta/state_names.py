@@ -55,7 +55,7 @@ def require_spelling(state: StateTable, place: str, table: JsonDict) -> None:
 
     A commit would add the column once more, and nobody could open the table any more.
     """
-    if wrong := _spelt_otherwise(state, table):
+    if wrong := _spelt_otherwise([*columns_of(state.schema), EPOCH, DELETED], table):
         raise Refused(
             f"The state {state.name!r} cannot have {_told(wrong)} in its table {place}. Delta takes names that differ "
             "only by case for the same, and no table can have both.",
@@ -67,7 +67,7 @@ def require_spelling(state: StateTable, place: str, table: JsonDict) -> None:
 
 def require_spelling_of_initial(state: StateTable, place: str, table: JsonDict) -> None:
     """Raise Refused if the table in ``initial`` has a column of ``schema`` with other capital letters."""
-    if wrong := _spelt_otherwise(state, table):
+    if wrong := _spelt_otherwise(columns_of(state.schema), table):
         raise Refused(
             f"The state {state.name!r} cannot have {_told(wrong)} in the table {place}, which `initial` names: its "
             "rows would have NULL there.",
@@ -79,19 +79,19 @@ def require_spelling_of_initial(state: StateTable, place: str, table: JsonDict) 
 
 
 def require_columns_of_initial(state: StateTable, place: str, table: JsonDict) -> None:
-    """Raise Refused if the table in ``initial`` lacks a column and has one that nobody reads: most often a misspelling.
+    """Raise Refused if the table in ``initial`` lacks a column, and has one that nobody reads.
 
     A column that it merely lacks is new in the state, and NULL there: the log says so.
     """
     there, ours = [field["name"] for field in table["fields"]], [*columns_of(state.schema), EPOCH, DELETED]
-    lacks = [name for name in columns_of(state.schema) if name not in there]
+    lacks = lacking(state, table)
     more = [name for name in there if name not in ours]
     if lacks and more:
         raise Refused(
             f"The state {state.name!r} would begin with NULL in {_listed(lacks)}: the table {place}, which `initial` "
-            f"names, has no such column. And nothing reads its {_listed(more)}, which `schema` does not have.",
+            f"names, has no such column. Nothing reads its {_listed(more)}, which `schema` does not have.",
             code=codes.STATE_SCHEMA,
-            remedy=f"Write its rows to another Delta table, with the names that `schema` has, or without "
+            remedy="Write its rows to another Delta table, with the names that `schema` has, or without "
             f"{_listed(more)}, and name that in `initial`. Then clear the failed task.",
             sink=state.name,
         )
@@ -104,6 +104,12 @@ def require_columns_of_initial(state: StateTable, place: str, table: JsonDict) -
         )
 
 
+def lacking(state: StateTable, table: JsonDict) -> list[str]:
+    """The columns of ``schema`` that a table lacks."""
+    there = {field["name"] for field in table["fields"]}
+    return [name for name in columns_of(state.schema) if name not in there]
+
+
 def renamed_back(state: StateTable, place: str, table: JsonDict) -> str | None:
     """What to do about columns that somebody has renamed in its table; None if their old names cannot come back.
 
@@ -114,7 +120,8 @@ def renamed_back(state: StateTable, place: str, table: JsonDict) -> str | None:
     }
     there, ours = {field["name"].lower() for field in table["fields"]}, {*columns_of(state.schema), EPOCH, DELETED}
     lost = any(old not in ours or old.lower() in there for old in renamed_columns.values())
-    if not renamed_columns or lost or len(renamed(table)) > len(renamed_columns):
+    lacks = {*lacking(state, table)} - {*renamed_columns.values()}
+    if not renamed_columns or lost or lacks or len(renamed(table)) > len(renamed_columns):
         return None
     renames = "; ".join(
         f"ALTER TABLE {identifier(place)} RENAME COLUMN {quoted(new)} TO {quoted(old)}"
@@ -123,13 +130,11 @@ def renamed_back(state: StateTable, place: str, table: JsonDict) -> str | None:
     return f"Give the columns of the table their old names again, in Spark: {renames}. Then clear the failed task."
 
 
-def _spelt_otherwise(state: StateTable, table: JsonDict) -> dict[str, str]:
-    """Columns of ``schema``, each with the other way in which the table writes it."""
+def _spelt_otherwise(columns: Iterable[str], table: JsonDict) -> dict[str, str]:
+    """Those of the columns that the table writes with other capital letters, each with how it does."""
     names = [field["name"] for field in table["fields"]]
     alike = {name.lower(): name for name in names}
-    return {
-        name: alike[name.lower()] for name in columns_of(state.schema) if name not in names and name.lower() in alike
-    }
+    return {name: alike[name.lower()] for name in columns if name not in names and name.lower() in alike}
 
 
 def _told(wrong: Mapping[str, str]) -> str:

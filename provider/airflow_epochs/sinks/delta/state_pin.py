@@ -56,6 +56,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
             raise _not_empty(state, location)
         initial = _version_of(at, state, state.initial) if state.initial else None
         return StatePin(version=None, initial=initial, fold=initial is not None)
+    _require_no_new_columns(state, target)
     if receipt.version is None:
         raise _unknown(state, location)
     _require_unchanged(state, location, receipt.version, target.version)
@@ -94,6 +95,21 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
         f"to another Delta table first ({state_anew.HOW}), and name that in `initial`. Then clear the failed task.",
         sink=state.name,
     )
+
+
+def _require_no_new_columns(state: StateTable, target: Target) -> None:
+    """Raise Refused if a state with column mapping would get more columns: they would be staged without a mapping."""
+    shape = target.shape
+    new = state_names.lacking(state, shape.schema) if shape and maps_columns(shape.properties) else []
+    if new:
+        raise Refused(
+            f"The state {state.name!r} cannot get the columns {', '.join(new)}: its table {target.location.name} has "
+            "column mapping.",
+            code=codes.STATE_SCHEMA,
+            remedy=f"Take {', '.join(new)} out of `schema` again. Or let the state begin anew, in a table without "
+            f"column mapping. {state_anew.with_its_rows(state.name)}",
+            sink=state.name,
+        )
 
 
 def _require_same_types(state: StateTable, place: str, table: JsonDict) -> None:

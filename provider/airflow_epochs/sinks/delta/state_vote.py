@@ -29,9 +29,16 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
     pin = attempt.state
     assert pin is not None
     if pin.version is not None:
-        state_log.require_unchanged(target.location, pin.version, target.version, state_anew.UNDECIDED)
+        else_ = state_anew.decided(attempt.txn, state.name) if attempt.promised else state_anew.UNDECIDED
+        state_log.require_unchanged(target.location, pin.version, _newest_of_others(target, attempt), else_)
     if not pin.fold:  # has one row per key by its making
         _require_one_change_per_key(state, attempt, target.location, staging)
+
+
+def _newest_of_others(target: Target, attempt: SinkAttempt) -> int:
+    """The newest version before the epoch's own commit, which is there if it is staged again as its files are lost."""
+    ours = target.commit_of(attempt.txn) if attempt.promised else None
+    return target.version if ours is None or ours.version is None else ours.version - 1
 
 
 def require_one_change_per_key(at: Whereabouts, state: StateTable, attempt: SinkAttempt, place: str) -> None:

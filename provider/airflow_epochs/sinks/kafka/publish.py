@@ -371,7 +371,7 @@ class _Transaction:
         return _as_before(facts := self._facts_of(partition), is_marker=facts.name == self.this.markers.topic)
 
     def _facts_of(self, partition: str) -> TopicFacts:
-        return next(each for each in self.this.facts if each and each.name == partition.rpartition("[")[0])
+        return next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
 
     def _larger(self, told: KafkaError) -> NotApplied:
         """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
