@@ -93,11 +93,18 @@ def test_a_folder_that_spark_cannot_make_for_a_partition_is_told_with_the_proper
     assert "airflow epochs waive orders 7 orders" in remedy
 
 
-def test_a_folder_that_java_cannot_name_is_told_with_the_locale_that_can() -> None:
+@pytest.mark.parametrize(
+    ("told", "remedy"),
+    [
+        ("Malformed input or input contains unmappable characters: /t/p=Köln", "LC_ALL=C.UTF-8"),
+        ("[DELTA_CONCURRENT_APPEND.WITH_PARTITION_HINT] …", "another program changed the same files of the table"),
+    ],
+)
+def test_what_spark_says_of_a_commit_that_failed_is_told_with_what_helps(told: str, remedy: str) -> None:
     def fail() -> JsonDict:
-        raise NotApplied("Malformed input or input contains unmappable characters: /t/p=Köln", remedy="")
+        raise NotApplied(told, remedy="")
 
-    assert "LC_ALL=C.UTF-8" in refusal(lambda: seen(exists=False), fail).remedy
+    assert remedy in refusal(lambda: seen(exists=False), fail).remedy
 
 
 def test_a_value_that_cannot_be_computed_at_the_commit_is_no_matter_of_the_transform() -> None:

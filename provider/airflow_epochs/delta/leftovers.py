@@ -38,11 +38,14 @@ def are_awaited(files: Files, staging: str) -> bool:
 
 def _staged(files: Files, staging: str) -> Iterator[JsonDict]:
     """What each staged try says of itself, in one of its first log entries."""
-    tries = (
-        f"{staging}/{folder}/{name}" for folder in files.names(staging) for name in files.names(f"{staging}/{folder}")
-    )
-    for place in tries:
-        found = (files.read(log_entry(version, place)) for version in (0, 1))
-        for action in (action for entry in found if entry for action in actions_of(entry)):
-            if ours := user_metadata_of(action):
-                yield ours
+    for folder in files.names(staging):
+        for name in files.names(f"{staging}/{folder}"):
+            for version in (0, 1):
+                yield from _told_in(files.read(log_entry(version, f"{staging}/{folder}/{name}")) or b"")
+
+
+def _told_in(entry: bytes) -> list[JsonDict]:
+    try:
+        return [ours for ours in map(user_metadata_of, actions_of(entry)) if ours]
+    except ValueError:  # a damaged entry tells nothing
+        return []

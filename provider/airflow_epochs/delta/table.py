@@ -196,8 +196,8 @@ def _require_nothing(location: TableLocation) -> None:
     others = {name for name in found if not name.startswith(PROBE)} - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
     staged = files.names(STAGING_FOLDER) if STAGING_FOLDER in found else set()
     foreign = {f"{STAGING_FOLDER}/{name}" for name in staged if "." not in name}  # a ledger, for example, has no dot
-    left = not foreign and leftovers.look_so(files, others)
-    if others and left and leftovers.are_awaited(files, STAGING_FOLDER):
+    left = bool(others) and not foreign and leftovers.look_so(files, others)
+    if left and leftovers.are_awaited(files, STAGING_FOLDER):
         log.info("%s has no log yet, and files of a commit that did not end: %s", location.name, sorted(others)[:3])
     elif others or foreign:
         raise Refused(
