@@ -1069,7 +1069,8 @@ RECORDS_EXPIRED = SOURCE.code(
 CLUSTER_CHANGED = SOURCE.code(
     "EPOCHS-CLUSTER-CHANGED",
     Corrupt,
-    "The connection leads to another Kafka cluster than before. Offsets of one cluster have no meaning in another.",
+    "The connection leads to another Kafka cluster than before. Offsets of one cluster have no meaning in another, and "
+    "what was voted on in one is not sent to another.",
     "Point the connection back to the old cluster, and clear the failed task. To move to the new cluster on purpose, "
     "run `airflow epochs reset-source PIPELINE --offsets FILE --why …`, with the offsets at which the pipeline goes on "
     "there: docs/operations.md#another-topic-or-cluster.",

@@ -435,6 +435,23 @@ def test_where_missed_intervals_are_refused_a_repeated_run_that_fails_after_a_re
     assert lab.hours_since() == [0, 0]
 
 
+def test_after_a_rewind_the_backfill_is_named_though_a_later_run_failed_behind_its_complete_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch)
+    lab.mine_fails = True
+    lab.one(10, ends=False)
+    lab.mine_fails = False
+    lab.rewound(lab.has_read()[0])
+    lab.typed(lab.refused().remedy)
+    lab.started()
+    lab.harness.ended_backfills()
+    assert lab.hours_since() == [0, 0, 1]
+    lab.retried()
+    lab.started()
+    assert lab.hours_since() == [0, 0, 1, 1]
+
+
 def test_where_missed_intervals_are_refused_a_run_is_cleared_behind_whose_complete_epoch_a_task_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,7 +324,8 @@ def test_files_of_sparks_first_commit_that_died_do_not_make_the_folder_a_strange
 ) -> None:
     folder, sink = tmp_path / "files", DeltaSink("bronze", str(tmp_path / "files"), commit="spark")
     awaited(folder)
-    left(folder, *LEFT, "_delta_log/_staged_commits/")
+    half = f"_delta_log/.{0:020}.json.bc0bf062-0ee3-4a3c-a12e-686dcd9dfb0a.tmp"
+    left(folder, *LEFT, "_delta_log/_staged_commits/", half)
     assert sink.last_committed("orders", world) is None
     sink.plan_stage(attempt, "n", world)
 

@@ -10,8 +10,8 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
 REMEDY = (
-    "If a commit of Spark died here before there was a table, and its epoch was completed without this sink, delete "
-    "these files: they are of no table. If a table was here, restore its `_delta_log`. Then clear the failed task."
+    "If a commit of Spark died here before there was a table, delete these files: they are of no table. If a table was "
+    "here, restore its `_delta_log`. Then clear the failed task."
 )
 _UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DATA = re.compile(rf"\.?part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}\.[\w.]*parquet(\.crc)?")
@@ -21,8 +21,12 @@ _FOLDER = re.compile(r".+=.+|\w\w")
 
 
 def look_so(files: Files, names: Iterable[str]) -> bool:
-    """Whether these names in a folder are all of such files, and the folder has no log."""
-    return not files.sizes("_delta_log") and all(_looks_so(files, name) for name in names)
+    """Whether these names in a folder are all of such files, and the folder has no log.
+
+    Hadoop gives a log entry its name when it is whole: until then, the name begins with a dot.
+    """
+    log = {path.rpartition("/")[2] for path in files.sizes("_delta_log")}
+    return all(name.startswith(".") for name in log) and all(_looks_so(files, name) for name in names)
 
 
 def _looks_so(files: Files, name: str) -> bool:

@@ -44,17 +44,32 @@ def newest_run(dag_id: str, *states: str, with_interval: bool = False) -> tuple[
     return (Run(dag_id, found[0]), str(found[1])) if found else None
 
 
-def failed_runs(dag_id: str, begin: datetime | None = None) -> list[Run]:
-    """The failed runs with a data interval or a partition of time, the earliest first; only those that begin then."""
+def failed_run_at(dag_id: str, begin: datetime) -> Run | None:
+    """The newest failed run whose data interval, or partition of time, begins then."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(DagRun.run_id).filter_by(dag_id=dag_id, state=FAILED)
+        found = rows.filter(_has_interval(), _begin() == begin).order_by(DagRun.id.desc()).first()
+    return Run(dag_id, found[0]) if found else None
+
+
+def latest_runs(dag_id: str) -> list[Run]:
+    """The runs with a data interval or a partition of time, the latest first."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(DagRun.run_id).filter_by(dag_id=dag_id).filter(_has_interval())
+        return [Run(dag_id, row[0]) for row in rows.order_by(_begin().desc(), DagRun.id.desc())]
+
+
+def _begin() -> Any:
+    from airflow.models.dagrun import DagRun
     from sqlalchemy import func
 
-    begins = func.coalesce(DagRun.partition_date, DagRun.data_interval_start)
-    with create_session() as session:
-        rows = session.query(DagRun.run_id).filter_by(dag_id=dag_id, state=FAILED).filter(_has_interval())
-        rows = rows.filter(begins == begin) if begin else rows
-        return [Run(dag_id, row[0]) for row in rows.order_by(begins, DagRun.id)]
+    return func.coalesce(DagRun.partition_date, DagRun.data_interval_start)
 
 
 def _has_interval() -> Any:

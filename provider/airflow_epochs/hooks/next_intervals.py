@@ -10,7 +10,7 @@ from airflow_epochs.coordinator import rereading
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.hooks import backfills
 from airflow_epochs.hooks.backfills import Halted
-from airflow_epochs.hooks.known_runs import failed_runs
+from airflow_epochs.hooks.known_runs import FAILED, failed_run_at, latest_runs, state_of
 from airflow_epochs.hooks.passed_on import may_read_again
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import commands_obeyed, newest_opened, unfinished
@@ -51,10 +51,22 @@ class NextInterval:
         return self.moved and self.since is None
 
     def failed_run(self, ledger: Ledger) -> Run | None:
-        """The failed run that reads it; after a command that went back, the first one that is to read again."""
-        at_once = failed_runs(self.dag_id, self.at.start) if self.at and not self.has_gap else []
-        again = (run for run in failed_runs(self.dag_id) if may_read_again(ledger, run)) if self.moved else iter(())
-        return at_once[-1] if at_once else next(again, None)
+        """The run that reads it, if it failed; after a command that went back, the first one that is to read again."""
+        if self.at and not self.has_gap and (run := failed_run_at(self.dag_id, self.at.start)):
+            return run
+        again = _first_again(ledger, self.dag_id) if self.moved else None
+        return again if again and state_of(again) == FAILED else None
+
+
+def _first_again(ledger: Ledger, dag_id: str) -> Run | None:
+    """The run of the earliest interval that a command lets its run read again; later ones may have no epoch yet."""
+    first = None
+    for run in latest_runs(dag_id):
+        if may_read_again(ledger, run):
+            first = run
+        elif ledger.epoch_of(run):
+            break
+    return first
 
 
 def read_next(ledger: Ledger, dag_id: str) -> NextInterval:

@@ -156,10 +156,11 @@ class Retry:
         whose epoch is complete, and behind which a task has failed, is cleared all the same.
         """
         newest = _newest_failed(ledger, view, self.dag_id, needs_interval)
-        if not needs_interval or not self._refuses_missed() or (newest and epoch_passed_on(ledger, newest)):
+        following = next_intervals.read_next(ledger, self.dag_id) if needs_interval and self._refuses_missed() else None
+        if following is None or not (following.at or following.is_by_offsets):
             return newest
-        following = next_intervals.read_next(ledger, self.dag_id)
-        return following.failed_run(ledger) if following.at or following.is_by_offsets else newest
+        behind = newest if newest and epoch_passed_on(ledger, newest) else None
+        return following.failed_run(ledger) or behind
 
     def _needs_next(self, ledger: Ledger, run: Run | None, halted: Halted | None) -> Refused:
         """The refusal that names the backfill for the next data interval."""

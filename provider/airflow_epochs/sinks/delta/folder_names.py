@@ -18,7 +18,7 @@ from airflow_epochs.storage.files import is_local
 
 def will_be_values(sink: DeltaSink, target: Target) -> bool:
     """Whether the commit will name folders on a disk after values: Spark does, and deltalake moves no files."""
-    if sink.how.mode == MERGE:
+    if target.exists and sink.how.mode == MERGE:
         return False
     by_spark = sink.commit_by == SPARK or sink.in_catalog or bool(target.for_spark_alone)
     return by_spark and _are_values(sink, target)
@@ -33,8 +33,10 @@ def _are_values(sink: DeltaSink, target: Target) -> bool:
 
 def require_fit(sink: DeltaSink, target: Target, staging: Staging) -> None:
     """Raise Refused if a disk does not take the folder that Spark would make for a staged value."""
-    if sink.how.mode == MERGE or sink.how.delete_when or not _are_values(sink, target):
-        return  # rows that make no folder: which they are, only Spark can tell
+    if target.exists and (sink.how.mode == MERGE or sink.how.delete_when):
+        return  # some rows may make no folder: which they are, only Spark can tell
+    if not _are_values(sink, target):
+        return
     for file in staging.files:
         for column, value in file.partition_values.items():
             if value and folders.is_unfit(column, value):

@@ -134,26 +134,31 @@ def lost_since_the_vote(
     cluster: Cluster, markers: Markers, topic: str, txn: TransactionId, voted: Voted | None
 ) -> Corrupt:
     """The error for a marker topic that is not the one of the vote, or has lost records since."""
-    if voted and voted.cluster_id and cluster.id not in (None, voted.cluster_id):
-        return _in_another_cluster(cluster, voted.cluster_id, topic, txn)
+    sink = markers.key.rpartition("/")[2]
+    with unknown_without_answer(sink):
+        now = cluster.id
+    if voted and voted.cluster_id and now not in (None, voted.cluster_id):
+        return _in_another_cluster(now, voted.cluster_id, topic, txn, sink)
     return Corrupt(
         f"The sink cannot tell whether {txn} was sent to topic {topic}. Its marker would be in topic {markers.topic}, "
         f"but since the vote, that topic {state(markers, voted.marker_topic_id if voted else None)}. This task sent "
         "nothing.",
         code=codes.KAFKA_SENT_UNKNOWN,
-        remedy=f"Look whether topic {topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md "
-        "shows in 'The marker is lost'. Clear the commit task.",
+        remedy="Point the connection back if it leads to another cluster than before. Else look whether topic "
+        f"{topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md shows in 'The marker is lost'. "
+        "Clear the commit task.",
     )
 
 
-def _in_another_cluster(cluster: Cluster, voted: str, topic: str, txn: TransactionId) -> Corrupt:
+def _in_another_cluster(now: str | None, voted: str, topic: str, txn: TransactionId, sink: str) -> Corrupt:
     return Corrupt(
-        f"The connection leads to the Kafka cluster {cluster.id}, but {txn} was voted on in the cluster {voted}. This "
-        "task sent nothing.",
+        f"The connection leads to the Kafka cluster {now}, but {txn} was voted on in the cluster {voted}. This task "
+        "sent nothing.",
         code=codes.CLUSTER_CHANGED,
         remedy="Point the connection back to that cluster, and clear the commit task. Only if this is the same "
         f"cluster, set up anew with the records of topic {topic}: put the marker back, as docs/kafka-sink.md shows in "
-        "'The marker is lost'.",
+        "'The marker is lost'. If it is gone for good, complete the epoch without this sink's rows: "
+        f"`{waive_command(txn, sink)}`.",
     )
 
 
@@ -368,7 +373,11 @@ class _Transaction:
         """What to do where the brokers refuse a record for what it is; None if that is not so, or not known."""
         if error.code() not in (error.INVALID_RECORD, error.INVALID_TIMESTAMP):
             return None
-        return _as_before(facts := self._facts_of(partition), is_marker=facts.name == self.this.markers.topic)
+        facts = self._facts_of(partition)
+        if error.code() == error.INVALID_TIMESTAMP or not checks.is_patient(facts):
+            return _by_their_time(facts)
+        is_of_rows = facts.name != self.this.markers.topic
+        return _without_keys(facts) if facts.is_compacted and is_of_rows else None
 
     def _facts_of(self, partition: str) -> TopicFacts:
         return next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
@@ -491,15 +500,12 @@ def _saying_nothing() -> set[int]:
     return {KafkaError._FATAL, *gave_up}
 
 
-def _as_before(facts: TopicFacts, *, is_marker: bool) -> str | None:
-    """What to do about a topic that has changed since the vote, which has looked at it."""
-    if not checks.is_patient(facts):
-        altered = facts.altering("message.timestamp.type=LogAppendTime")
-        return (
-            f"The topic refuses records by their time. Let the brokers set it: {altered}. Then clear the commit task."
-        )
-    if not facts.is_compacted or is_marker:
-        return None
+def _by_their_time(facts: TopicFacts) -> str:
+    altered = facts.altering("message.timestamp.type=LogAppendTime")
+    return f"The topic refuses records by their time. Let the brokers set it: {altered}. Then clear the commit task."
+
+
+def _without_keys(facts: TopicFacts) -> str:
     altered = facts.altering("cleanup.policy=delete")
     return (
         "The topic is compacted, and takes no record without a key. If rows have none, it was not compacted at the "
