@@ -359,10 +359,28 @@ class Refusing(Intervals):
         self.started(ends=ends)
         self.harness.ended_backfills()
 
-    def hours_since(self) -> list[int]:
+    def one_behind_which_a_task_fails(self, hour: int) -> None:
+        self.mine_fails = True
+        self.one(hour, ends=False)
+        self.mine_fails = False
+
+    def cleared(self, *read: int) -> None:
+        """A retry clears a run, which then ends. ``read``: as in ``require_read``."""
+        self.retried()
+        self.started()
+        self.require_read(*read)
+
+    def backfilled_as_told(self, *read: int) -> None:
+        """A retry names a backfill, whose run then ends."""
+        self.typed(self.refused().remedy)
+        self.started()
+        self.harness.ended_backfills()
+        self.require_read(*read)
+
+    def require_read(self, *read: int) -> None:
         """The hours of all rows, in order, counted from the first one."""
         first, *others = self.has_read()
-        return [0, *(record - first for record in others)]
+        assert [0, *(record - first for record in others)] == list(read)
 
 
 @pytest.mark.few(2)
@@ -377,10 +395,8 @@ def test_where_missed_intervals_are_refused_the_failed_run_of_the_next_one_is_cl
     lab.mark_as_failed(tenth)
     lab.harness.ended_backfills()
     lab.one(11, ends=False)
-    for read in ([0, 1], [0, 1, 2]):
-        lab.retried()
-        lab.started()
-        assert lab.hours_since() == read
+    lab.cleared(0, 1)
+    lab.cleared(0, 1, 2)
 
 
 @pytest.mark.few(2)
@@ -390,12 +406,8 @@ def test_where_missed_intervals_are_refused_and_the_next_one_has_no_run_its_back
 ) -> None:
     lab = Refusing(tmp_path, monkeypatch, schedule)
     lab.one(11, ends=False)
-    lab.typed(lab.refused().remedy)
-    lab.started()
-    lab.harness.ended_backfills()
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 1, 2]
+    lab.backfilled_as_told(0, 1)
+    lab.cleared(0, 1, 2)
 
 
 @pytest.mark.few(1)
@@ -409,14 +421,9 @@ def test_after_a_rewind_the_remedy_of_a_run_that_comes_too_early_ends_in_an_epoc
     lab.rewound(first)
     lab.one(11, ends=False)
     assert "`airflow epochs retry PIPELINE --why …`" in codes.INTERVAL_MISSED.remedy
-    for read in ([0, 0, 1], [0, 0, 1, 1]):
-        lab.typed(lab.refused().remedy)
-        lab.started()
-        lab.harness.ended_backfills()
-        assert lab.hours_since() == read
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 0, 1, 1, 2]
+    lab.backfilled_as_told(0, 0, 1)
+    lab.backfilled_as_told(0, 0, 1, 1)
+    lab.cleared(0, 0, 1, 1, 2)
 
 
 @pytest.mark.few(2)
@@ -430,38 +437,26 @@ def test_where_missed_intervals_are_refused_a_repeated_run_that_fails_after_a_re
     wait_until(lab.to_start, what="the run of hour 9 is queued again")
     lab.mark_as_failed(lab.to_start()[0])
     lab.harness.ended_backfills()
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 0]
+    lab.cleared(0, 0)
 
 
 def test_after_a_rewind_the_backfill_is_named_though_a_later_run_failed_behind_its_complete_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = Refusing(tmp_path, monkeypatch)
-    lab.mine_fails = True
-    lab.one(10, ends=False)
-    lab.mine_fails = False
+    lab.one_behind_which_a_task_fails(10)
     lab.rewound(lab.has_read()[0])
-    lab.typed(lab.refused().remedy)
-    lab.started()
-    lab.harness.ended_backfills()
-    assert lab.hours_since() == [0, 0, 1]
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 0, 1, 1]
+    lab.backfilled_as_told(0, 0, 1)
+    lab.cleared(0, 0, 1, 1)
 
 
 def test_where_missed_intervals_are_refused_a_run_is_cleared_behind_whose_complete_epoch_a_task_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = Refusing(tmp_path, monkeypatch)
-    lab.mine_fails = True
-    lab.one(10, ends=False)
-    lab.mine_fails = False
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 1] and lab.after[-1] == 2
+    lab.one_behind_which_a_task_fails(10)
+    lab.cleared(0, 1)
+    assert lab.after[-1] == 2
 
 
 def test_after_a_rewind_by_offsets_the_backfill_that_is_told_ends_in_an_epoch_for_each_interval(
@@ -476,10 +471,8 @@ def test_after_a_rewind_by_offsets_the_backfill_that_is_told_ends_in_an_epoch_fo
     lab.started()
     lab.started()
     lab.harness.ended_backfills()
-    assert lab.hours_since() == [0, 0, 1, 1]
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 0, 1, 1, 2]
+    lab.require_read(0, 0, 1, 1)
+    lab.cleared(0, 0, 1, 1, 2)
 
 
 def test_a_timetable_with_gaps_is_named_where_missed_intervals_are_refused_and_the_remedy_reads_all(
@@ -493,9 +486,7 @@ def test_a_timetable_with_gaps_is_named_where_missed_intervals_are_refused_and_t
     assert error.remedy.startswith('Set `missed="read"`')
     lab.source = replace(lab.source, missed="read")
     lab.laid_out(schedule=odd_hours)
-    lab.retried()
-    lab.started()
-    assert lab.hours_since() == [0, 1, 2]
+    lab.cleared(0, 1, 2)
 
 
 def test_a_failed_run_without_an_interval_is_not_run_again_and_the_page_offers_no_retry(

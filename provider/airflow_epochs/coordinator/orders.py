@@ -47,7 +47,6 @@ from airflow_epochs.sinks import GROUP, from_spec
 
 EPOCHS_COUNTED_MAX = 1_000
 """The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
-_TOGETHER = "Type the command again: it says what both change together, before you confirm it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,13 +168,7 @@ def put(
     record = _attempt(ledger, at, move, _command(name, by, move, adoption, restoration), adoption, restoration)
     standing, complete = ledger.put(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
-        raise Refused(
-            f"{_came_first(standing, complete)} before this was confirmed. Nothing was changed.",
-            code=codes.COMMAND_RACE,
-            remedy=_TOGETHER if standing.command and not complete else None,
-            pipeline=at.newest.txn.pipeline,
-            epoch=at.epoch,
-        )
+        raise _race(at, standing, complete)
     return standing
 
 
@@ -190,10 +183,19 @@ def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Resto
     )
 
 
-def _came_first(standing: OpenRecord, complete: CompleteRecord | None) -> str:
+def _race(at: Standing, standing: OpenRecord, complete: CompleteRecord | None) -> Refused:
+    """The error for a command that comes after another one, or after a run that has opened the epoch."""
+    first, remedy = f"The epoch was opened by {complete.opened_by if complete else standing.run}", None
     if (other := standing.command) and not complete:
-        return f"Another command, `{other.name}` by {other.who}, was recorded"
-    return f"The epoch was opened by {complete.opened_by if complete else standing.run}"
+        first = f"Another command, `{other.name}` by {other.who}, was recorded"
+        remedy = "Type the command again: it says what both change together, before you confirm it."
+    return Refused(
+        f"{first} before this was confirmed. Nothing was changed.",
+        code=codes.COMMAND_RACE,
+        remedy=remedy,
+        pipeline=at.newest.txn.pipeline,
+        epoch=at.epoch,
+    )
 
 
 def _attempt(

@@ -348,9 +348,8 @@ def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, s
     at = interval_of_run(run)
     command, others = backfills.of_interval(run.dag_id, at) if at else ("", "")
     goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
-    return what, next_intervals.joined(
-        f"Type `{command}`: {goes_on}.", others, next_intervals.ONE_BACKFILL
-    ) if command else None
+    remedy = next_intervals.joined(f"Type `{command}`: {goes_on}.", others, next_intervals.ONE_BACKFILL)
+    return what, remedy if command else None
 
 
 def _plans(view: EpochView | None) -> bool:

@@ -29,8 +29,8 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
     pin = attempt.state
     assert pin is not None
     if pin.version is not None:
-        else_ = state_anew.decided(attempt.txn, state.name) if attempt.promised else state_anew.UNDECIDED
-        state_log.require_unchanged(target.location, pin.version, _newest_of_others(target, attempt), else_)
+        lost = state_anew.decided(attempt.txn, state.name) if attempt.promised else state_anew.UNDECIDED
+        state_log.require_unchanged(target.location, pin.version, _newest_of_others(target, attempt), lost)
     if not pin.fold:  # has one row per key by its making
         _require_one_change_per_key(state, attempt, target.location, staging)
 

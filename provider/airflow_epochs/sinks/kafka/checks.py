@@ -55,7 +55,7 @@ def _bound_ms(facts: TopicFacts) -> int:
 
 
 def require_timestamps(facts: TopicFacts) -> None:
-    """Check that the topic is patient."""
+    """Check that the topic takes records that are some seconds old."""
     if not is_patient(facts):
         bound = _bound_ms(facts)
         raise Refused(
