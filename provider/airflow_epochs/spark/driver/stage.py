@@ -6,9 +6,9 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ from airflow_epochs.spark.driver import (
 )
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.expectations import Audit
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan, StateRead
 from airflow_epochs.transforms.changes import LATE
 
 if TYPE_CHECKING:
@@ -54,67 +55,148 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         Refused: The transform is wrong; nothing was staged.
     """
     plan = replace(plan, state=delta_state.understood(spark, plan.state))
-    epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:
-        batch = source_read.batch(spark, plan, secrets).alias(BATCH)
-        wanted = _input_metrics(plan)
-        batch, observation = _observed(batch, wanted) if plan.measure_input else (batch, None)
-        state = delta_state.frames(spark, plan.state)
-        before = settings_changed.at_work(spark, plan.sinks)
-        every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
-        changed = settings_changed.warnings(before, settings_changed.at_work(spark, plan.sinks))
-        closed = delta_state.closed(plan.state, state)
-        stage_sinks = {name: stagers.stager(told["kind"])(told, closed.get(name)) for name, told in plan.sinks.items()}
-        if plan.nothing:
-            every = {name: frame.where("false") for name, frame in every.items()}
-        own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
-        expectations.require_computable({n: own[n] for n in own if n != _post(plan)}, plan.expectations)
-        expectations.require_computable(every, _quarantines(plan))
-        analysed = determinism.analysed_plans(spark, own)
-        uses, reads = _uses(analysed, epoch.clock)
-        judged = letters.judged(plan, every)
-        taken = {name: judged[name].rows if name in judged else own[name] for name in own if name != _post(plan)}
-        frames = replay.with_earlier(spark, plan, secrets, users, taken, _post(plan)) if plan.earlier else taken
-        frames = {name: letters.plain(frame) for name, frame in frames.items()}
-        job = delta_session.prepare_staging(
-            spark,
-            _records_of_a_task(plan),
-            files_of_0_1=plan.files_of_0_1,
-            statistics=plan.statistics,
-            variants_by_json=plan.variants_by_json,
-            again=plan.again,
-        )
-        with (
-            _read_once(batch, observation, reads, wanted) as input_metrics,
-            _event_times(epoch.clock) as seen,
-        ):
-            fills = {sink: partial(stage_sinks[sink], spark, job) for sink in plan.sinks}
-            in_turn = any(FROM_AVRO in text for text in analysed.values())
-            audits = filling.filled(spark, plan, frames, fills, in_turn=in_turn)
-            staged = {sink: audit.claim for sink, audit in audits.items()}
-            post = letters.posted(plan, judged, batch, every, staged)  # the rows of the others are counted by now
+        given = _given(spark, plan, secrets)
+        returned = _returned(spark, plan, users, given)
+        _require_computable(plan, returned)
+        analysed = determinism.analysed_plans(spark, returned.own)
+        uses, reads = _uses(analysed, given.clock)
+        judged = letters.judged(plan, returned.every)
+        frames = _to_stage(spark, plan, secrets, users, returned.own, judged)
+        fill = _filler(spark, plan, returned.closed, in_turn=any(FROM_AVRO in text for text in analysed.values()))
+        with _read_once(given, reads) as input_metrics, _event_times(given.clock) as seen:
+            audits = fill(frames)
+            # The rows of the others are counted by now.
+            post = letters.posted(plan, judged, given.batch, returned.every, _claims(audits))
             expectations.require_computable(post.frames, plan.expectations)
-            audits |= filling.filled(spark, plan, post.frames, fills, in_turn=in_turn)
+            audits |= fill(post.frames)
             post.require_all()
-            staged = {sink: audit.claim for sink, audit in audits.items()}
-            metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
-    doubts = (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
-    warnings = (
-        *_warnings(analysed, own, users, uses),
-        *changed,
-        *_of_event_times(epoch.clock, seen),
-        *delta_state.warnings(closed),
-        *doubts,
-    )
-    broken = {sink: audit.counts for sink, audit in audits.items() if audit.counts}
+            metrics = _metrics(input_metrics(), _rows_late(_claims(audits), analysed))
     return StageOutcome(
-        sinks=staged,
+        sinks=_claims(audits),
         metrics=metrics,
-        warnings=warnings,
+        warnings=(
+            *_warnings(analysed, returned.own, users, uses),
+            *returned.warnings,
+            *_of_event_times(given.clock, seen),
+            *delta_state.warnings(returned.closed),
+            *_doubts(audits),
+        ),
         event_times=seen.newest,
-        broken=broken,
+        broken={sink: audit.counts for sink, audit in audits.items() if audit.counts},
         letters=post.counts,
     )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the transform gets.
+
+    Attributes:
+        epoch: The context.
+        batch: The epoch's input.
+        state: State table -> the state.
+        metrics: What is counted of the batch.
+        observation: Counts it as the batch flows; None if that is not wanted.
+    """
+
+    epoch: transform.EpochContext
+    batch: DataFrame
+    state: dict[str, DataFrame]
+    metrics: Sequence[Column]
+    observation: Observation | None
+
+    @property
+    def clock(self) -> event_times.Clock | None:
+        return self.epoch.clock
+
+
+@dataclass(frozen=True)
+class _Returned:
+    """What the transform returned.
+
+    Attributes:
+        every: Sink -> its rows. If one sink is staged again, more sinks than the plan has.
+        own: Those of the plan's sinks; fewer than these if one sink is staged again.
+        closed: The plan's states, with what the transform has closed.
+        warnings: About what it did to the session.
+    """
+
+    every: dict[str, DataFrame]
+    own: dict[str, DataFrame]
+    closed: dict[str, StateRead]
+    warnings: Sequence[str]
+
+
+def _given(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> _Given:
+    batch = source_read.batch(spark, plan, secrets).alias(BATCH)
+    metrics = _input_metrics(plan)
+    batch, observation = _observed(batch, metrics) if plan.measure_input else (batch, None)
+    epoch = transform.EpochContext.of(plan)
+    return _Given(epoch, batch, delta_state.frames(spark, plan.state), metrics, observation)
+
+
+def _returned(spark: SparkSession, plan: StagePlan, users: transform.LoadedTransform, given: _Given) -> _Returned:
+    needed = _needed(plan) if plan.again else None
+    before = settings_changed.at_work(spark, plan.sinks)
+    every = users(given.batch, given.epoch, plan.outputs, needed, given.state, _post(plan))
+    changed = settings_changed.warnings(before, settings_changed.at_work(spark, plan.sinks))
+    closed = delta_state.closed(plan.state, given.state)
+    if plan.nothing:
+        every = {name: frame.where("false") for name, frame in every.items()}
+    return _Returned(every, {name: every[name] for name in plan.sinks if name in every}, closed, changed)
+
+
+def _require_computable(plan: StagePlan, returned: _Returned) -> None:
+    expectations.require_computable(_without(returned.own, _post(plan)), plan.expectations)
+    expectations.require_computable(returned.every, _quarantines(plan))
+
+
+def _to_stage(
+    spark: SparkSession,
+    plan: StagePlan,
+    secrets: dict[str, str],
+    users: transform.LoadedTransform,
+    own: dict[str, DataFrame],
+    judged: Mapping[str, letters.Judged],
+) -> dict[str, DataFrame]:
+    """The rows that each sink takes, of all epochs of the plan. Dead letters come later."""
+    post = _post(plan)
+    rows = {name: judged[name].rows if name in judged else frame for name, frame in _without(own, post).items()}
+    if plan.earlier:
+        rows = replay.with_earlier(spark, plan, secrets, users, rows, post)
+    return {name: letters.plain(frame) for name, frame in rows.items()}
+
+
+def _without(frames: dict[str, DataFrame], sink: str | None) -> dict[str, DataFrame]:
+    return {name: frame for name, frame in frames.items() if name != sink}
+
+
+def _filler(
+    spark: SparkSession, plan: StagePlan, closed: Mapping[str, StateRead], *, in_turn: bool
+) -> Callable[[Mapping[str, DataFrame]], dict[str, Audit]]:
+    """Set the session up, and return what fills the private tables with the rows of some sinks."""
+    job = delta_session.prepare_staging(
+        spark,
+        _records_of_a_task(plan),
+        files_of_0_1=plan.files_of_0_1,
+        statistics=plan.statistics,
+        variants_by_json=plan.variants_by_json,
+        again=plan.again,
+    )
+    fills = {
+        name: partial(stagers.stager(told["kind"])(told, closed.get(name)), spark, job)
+        for name, told in plan.sinks.items()
+    }
+    return partial(filling.filled, spark, plan, fills=fills, in_turn=in_turn)
+
+
+def _claims(audits: Mapping[str, Audit]) -> dict[str, Claim]:
+    return {sink: audit.claim for sink, audit in audits.items()}
+
+
+def _doubts(audits: Mapping[str, Audit]) -> Iterator[str]:
+    return (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
 
 
 def _post(plan: StagePlan) -> str | None:
@@ -185,27 +267,26 @@ def _observed(batch: DataFrame, metrics: Sequence[Column]) -> tuple[DataFrame, O
 
 
 @contextmanager
-def _read_once(
-    batch: DataFrame, observation: Observation | None, uses: int, wanted: Sequence[Column]
-) -> Iterator[Callable[[], dict[str, Any]]]:
+def _read_once(given: _Given, uses: int) -> Iterator[Callable[[], dict[str, Any]]]:
     """Read the source once, however often the sinks' plans use the batch. Yields a function that returns its metrics.
 
-    A batch that is used once is not cached. With an ``observation``, Spark counts it as it flows: that costs 50 ns per
-    record, 3 % of a typical epoch. A batch that is used more often is cached by an action of its own. If the sinks'
-    jobs filled the cache, each would wait for partitions that another one computes, and the metrics of the first job
-    to finish would lack the records that another one counted.
+    Without an observation, it returns none. A batch that is used once is not cached: Spark counts it as it flows, which
+    costs 50 ns per record, 3 % of a typical epoch. A batch that is used more often is cached by an action of its own.
+    If the sinks' jobs filled the cache, each would wait for partitions that another one computes, and the metrics of
+    the first job to finish would lack the records that another one counted.
     """
-    if uses == 1 and observation:
-        yield lambda: observed.result(observation)
-    elif uses <= 1:
-        yield dict
-    else:
-        batch.persist()
+    observation = given.observation
+    if uses > 1:
+        given.batch.persist()
         try:
-            metrics = batch.agg(*wanted).collect()[0].asDict()
-            yield lambda: metrics
+            counted = given.batch.agg(*given.metrics).collect()[0].asDict()
+            yield lambda: counted if observation else {}
         finally:
-            batch.unpersist()
+            given.batch.unpersist()
+    elif uses and observation:
+        yield lambda: observed.result(observation)
+    else:
+        yield dict
 
 
 def _metrics(found: dict[str, Any], rows_late: int | None) -> InputMetrics:
