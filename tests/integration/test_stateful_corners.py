@@ -779,3 +779,15 @@ def test_a_sum_of_floating_point_numbers_is_warned_about_by_its_column(session: 
     by_window = session.sql("SELECT id, sum(id / 3) OVER (PARTITION BY id) AS part, sum(id) OVER () AS n FROM range(3)")
     (told,) = warnings_of(session, {"shares": by_window})
     assert "(part)" in told
+
+
+def test_a_row_that_waited_keeps_the_fields_of_its_maps_though_the_state_names_them_in_another_order(
+    world: World,
+) -> None:
+    """Spark's unionByName takes structs inside of a map by the places of their fields."""
+    left = world.rows(row(5)).withColumn("m", F.expr("map('x', named_struct('a', 1, 'b', 2))"))
+    waiting = left.withColumn("m", F.expr("map('x', named_struct('b', 20, 'a', 10))")).withColumn(
+        "expires", F.col("ts") + timedelta(seconds=10)
+    )
+    joined = world.join(left=left, left_state=waiting)
+    assert sorted((made.m["x"].a, made.m["x"].b) for made in joined.out.collect()) == [(1, 2), (10, 20)]

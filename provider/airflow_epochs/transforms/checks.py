@@ -160,6 +160,18 @@ class Checks:
         made = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts}
         return frame.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in state.schema))
 
+    def with_maps_of(self, frame: DataFrame, state: DataFrame) -> DataFrame:
+        """The rows, which ``shaped`` takes, with their maps in the state's types.
+
+        ``unionByName`` takes the fields of structs by their names, but inside of maps by their places.
+        """
+        from pyspark.sql import functions as F
+
+        parts = [fit.Part(field.name, field.dataType, state.schema[field.name].dataType) for field in frame.schema]
+        maps = [part for part in parts if part.kind and "map<" in part.kind.simpleString()]
+        columns = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in maps}
+        return frame.withColumns(columns) if columns else frame
+
     def _unfit(self, part: fit.Part) -> Refused:
         """The error about values that would become others in the state."""
         if part.kind is None or part.wanted is None:

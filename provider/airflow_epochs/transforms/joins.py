@@ -62,9 +62,9 @@ def interval_join(
     lefts = _Side("left", left, left_state, marks, keys, left_time, after)
     rights = _Side("right", right, right_state, marks, keys, right_time, before)
     old_left, old_right = lefts.waiting(), rights.waiting()
-    pairs = apart.pairs(lefts.counting.unionByName(old_left), rights.counting)
-    out = pairs.unionByName(apart.pairs(lefts.counting, old_right))
-    return JoinResult(out, lefts.changes(), rights.changes(), told_late(lefts.late), told_late(rights.late))
+    pairs = apart.pairs(lefts.new.unionByName(old_left), rights.new)
+    out = pairs.unionByName(apart.pairs(lefts.new, old_right))
+    return JoinResult(out, lefts.changes, rights.changes, told_late(lefts.late), told_late(rights.late))
 
 
 def _bounds(within: timedelta | tuple[timedelta, timedelta]) -> tuple[int, int]:
@@ -86,7 +86,13 @@ def _check(left: DataFrame, right: DataFrame, apart: _Apart) -> None:
 
 
 class _Side:
-    """One of the two streams: this epoch's rows and those that wait."""
+    """One of the two streams: this epoch's rows and those that wait.
+
+    Attributes:
+        new: The epoch's rows, but the late ones.
+        late: The late ones.
+        changes: The new rows as the state keeps them.
+    """
 
     def __init__(
         self,
@@ -100,15 +106,14 @@ class _Side:
     ) -> None:
         _CHECKS.has_keys(f"the {name} state", state, keys)
         _CHECKS.is_time(f"the {name} state", state, EXPIRES)
-        self._state, self._marks, self._time, self._keep, self._keys = state, marks, time, keep, keys
-        self.counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])
+        self._state, self._marks = state, marks
+        counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])
+        kept = counting.withColumn(EXPIRES, later(time, keep))
+        self.changes = changes(_CHECKS.shaped(kept, state, keys))
+        self.new = _CHECKS.with_maps_of(counting, state)
 
     def waiting(self) -> DataFrame:
         return self._state.where(~self._marks.passed(EXPIRES)).drop(EXPIRES)
-
-    def changes(self) -> DataFrame:
-        kept = self.counting.withColumn(EXPIRES, later(self._time, self._keep))
-        return changes(_CHECKS.shaped(kept, self._state, self._keys))
 
 
 @dataclass(frozen=True)
