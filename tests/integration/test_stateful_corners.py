@@ -781,13 +781,26 @@ def test_a_sum_of_floating_point_numbers_is_warned_about_by_its_column(session: 
     assert "(part)" in told
 
 
-def test_a_row_that_waited_keeps_the_fields_of_its_maps_though_the_state_names_them_in_another_order(
-    world: World,
-) -> None:
-    """Spark's unionByName takes structs inside of a map by the places of their fields."""
-    left = world.rows(row(5)).withColumn("m", F.expr("map('x', named_struct('a', 1, 'b', 2))"))
-    waiting = left.withColumn("m", F.expr("map('x', named_struct('b', 20, 'a', 10))")).withColumn(
-        "expires", F.col("ts") + timedelta(seconds=10)
-    )
-    joined = world.join(left=left, left_state=waiting)
-    assert sorted((made.m["x"].a, made.m["x"].b) for made in joined.out.collect()) == [(1, 2), (10, 20)]
+def test_a_state_that_names_the_fields_of_structs_in_another_order_pairs_the_same_rows(world: World) -> None:
+    """Spark asks by the places of fields whether structs are equal, and unites maps of structs by them."""
+    g, m = "named_struct('a', 5, 'b', 6) g", "map('x', named_struct('a', 1, 'b', 2)) m"
+    left = world.rows(row(5)).selectExpr("*", g, m)
+    waiting = left.selectExpr("o", "named_struct('b', 6, 'a', 5) g", "map('x', named_struct('b', 20, 'a', 10)) m")
+    old = left.drop("g", "m").join(waiting, "o").withColumn("expires", F.timestamp_seconds(F.lit(9_999_999_999)))
+    right = world.right().selectExpr("* except (k)", g)
+    joined = world.join(right, left, left_state=old, on=["g"])
+    found = sorted((made.g.a, made.g.b, made.m["x"].a, made.m["x"].b) for made in joined.out.collect())
+    assert found == [(5, 6, 1, 2), (5, 6, 10, 20)]
+
+
+def test_a_state_that_names_the_fields_of_structs_in_another_order_has_the_same_largest_ones(world: World) -> None:
+    """Spark compares the first field first: the last value of a window is the one with the largest time."""
+    last = {"agg": [F.max(F.struct("ts", "v")).alias("last")], "merge": [F.max("last").alias("last")]}
+    for operator, columns in ((world.windowed, OPEN), (world.sessionize, SESSIONS)):
+        times = [name for name in columns if name.startswith(("window_", "session_"))]
+        state = world.state({"k": "string", **dict.fromkeys(times, "timestamp")}, ("a", 0, 10)).selectExpr(
+            "*", "named_struct('v', try_add(99L, 0L), 'ts', to_timestamp('2001-01-01')) AS last"
+        )
+        changes = operator(world.rows(row(5)), state, **last).changes
+        assert changes.schema["last"].dataType.simpleString() == "struct<v:bigint,ts:timestamp>"
+        assert [changed.last.v for changed in changes.collect() if not changed["__deleted"]] == [1]

@@ -160,17 +160,24 @@ class Checks:
         made = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts}
         return frame.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in state.schema))
 
-    def with_maps_of(self, frame: DataFrame, state: DataFrame) -> DataFrame:
-        """The rows, which ``shaped`` takes, with their maps in the state's types.
+    def in_order_of(self, frame: DataFrame, state: DataFrame) -> DataFrame:
+        """The state with the fields of its structs in the order that they have in ``frame``.
 
-        ``unionByName`` takes the fields of structs by their names, but inside of maps by their places.
+        Spark takes the first field first where it compares structs. It takes fields by their places where it asks
+        whether structs are equal, and where it unites maps of structs.
         """
         from pyspark.sql import functions as F
 
-        parts = [fit.Part(field.name, field.dataType, state.schema[field.name].dataType) for field in frame.schema]
-        maps = [part for part in parts if part.kind and "map<" in part.kind.simpleString()]
-        columns = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in maps}
-        return frame.withColumns(columns) if columns else frame
+        kinds = {field.name: field.dataType for field in frame.schema}
+        parts = [
+            fit.Part(field.name, field.dataType, fit.reordered(field.dataType, kinds[field.name]))
+            for field in state.schema
+            if field.name in kinds
+        ]
+        columns = {
+            part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts if part.changes
+        }
+        return state.withColumns(columns) if columns else state
 
     def _unfit(self, part: fit.Part) -> Refused:
         """The error about values that would become others in the state."""

@@ -59,6 +59,11 @@ class Part:
     kind: DataType | None
     wanted: DataType | None
 
+    @property
+    def changes(self) -> bool:
+        """Whether the declared type is another one."""
+        return self.kind is None or self.wanted is None or self.kind.simpleString() != self.wanted.simpleString()
+
 
 def misfit(part: Part, *, is_key: bool = False) -> Part | None:
     """The first part, itself or inside of it, whose values would become others in the declared type.
@@ -82,7 +87,7 @@ def fitted(value: Column, part: Part, operator: str) -> Column:
     from pyspark.sql import types
 
     kind, wanted = part.kind, part.wanted
-    if kind is None or wanted is None or kind.simpleString() == wanted.simpleString():
+    if kind is None or wanted is None or not part.changes:
         return value
     if isinstance(kind, types.StructType) and isinstance(wanted, types.StructType):
         return _struct(value, part.name, kind, wanted, operator)
@@ -93,6 +98,24 @@ def fitted(value: Column, part: Part, operator: str) -> Column:
     if _may_be_too_large(kind, wanted):
         return _checked(value, part.name, kind, wanted, operator)
     return value.cast(wanted)
+
+
+def reordered(kind: DataType, like: DataType) -> DataType:
+    """``kind`` with the fields of each struct in the order that they have in ``like``, if both name the same ones."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StructType) and isinstance(like, types.StructType):
+        ours, theirs = _by_name(kind), _by_name(like)
+        if ours.keys() != theirs.keys():
+            return kind
+        names = {field.name.lower(): field.name for field in kind}
+        fields = [types.StructField(names[each], reordered(ours[each], theirs[each])) for each in theirs]
+        return types.StructType(fields)
+    if isinstance(kind, types.ArrayType) and isinstance(like, types.ArrayType):
+        return types.ArrayType(reordered(kind.elementType, like.elementType))
+    if isinstance(kind, types.MapType) and isinstance(like, types.MapType):
+        return types.MapType(reordered(kind.keyType, like.keyType), reordered(kind.valueType, like.valueType))
+    return kind
 
 
 def _inside(name: str, kind: DataType, wanted: DataType) -> list[Part]:

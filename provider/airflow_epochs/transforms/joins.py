@@ -61,9 +61,8 @@ def interval_join(
     _check(left, right, apart)
     lefts = _Side("left", left, left_state, marks, keys, left_time, after)
     rights = _Side("right", right, right_state, marks, keys, right_time, before)
-    old_left, old_right = lefts.waiting(), rights.waiting()
-    pairs = apart.pairs(lefts.new.unionByName(old_left), rights.new)
-    out = pairs.unionByName(apart.pairs(lefts.new, old_right))
+    pairs = apart.pairs(lefts.counting.unionByName(lefts.waiting), rights.counting)
+    out = pairs.unionByName(apart.pairs(lefts.counting, rights.waiting))
     return JoinResult(out, lefts.changes, rights.changes, told_late(lefts.late), told_late(rights.late))
 
 
@@ -89,9 +88,10 @@ class _Side:
     """One of the two streams: this epoch's rows and those that wait.
 
     Attributes:
-        new: The epoch's rows, but the late ones.
+        counting: The epoch's rows, but the late ones.
         late: The late ones.
-        changes: The new rows as the state keeps them.
+        changes: The rows that count, as the state keeps them.
+        waiting: The rows of the state.
     """
 
     def __init__(
@@ -106,14 +106,10 @@ class _Side:
     ) -> None:
         _CHECKS.has_keys(f"the {name} state", state, keys)
         _CHECKS.is_time(f"the {name} state", state, EXPIRES)
-        self._state, self._marks = state, marks
-        counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])
-        kept = counting.withColumn(EXPIRES, later(time, keep))
+        self.counting, self.late = split(rows, [time, *keys], marks.passed(time), [time, later(time, keep)])
+        kept = self.counting.withColumn(EXPIRES, later(time, keep))
         self.changes = changes(_CHECKS.shaped(kept, state, keys))
-        self.new = _CHECKS.with_maps_of(counting, state)
-
-    def waiting(self) -> DataFrame:
-        return self._state.where(~self._marks.passed(EXPIRES)).drop(EXPIRES)
+        self.waiting = _CHECKS.in_order_of(rows, state).where(~marks.passed(EXPIRES)).drop(EXPIRES)
 
 
 @dataclass(frozen=True)

@@ -58,15 +58,17 @@ def sessionize(
     of_keys, of_sessions = [*map(quoted, keys)], [*map(quoted, keys), START]
     alone = counting.withColumn(START, F.col(quoted(time))).withColumn(END, later(time, pause))
     connected = _connected(alone, keys)
-    fresh = _CHECKS.shaped(connected.groupBy(*of_sessions, END).agg(*agg), state, keys)
-    near = state.where(~marks.passed(END)).join(fresh.select(*of_keys), keys, "left_semi")
+    made = connected.groupBy(*of_sessions, END).agg(*agg)
+    old = _CHECKS.in_order_of(made, state)
+    fresh = _CHECKS.shaped(made, old, keys)
+    near = old.where(~marks.passed(END)).join(fresh.select(*of_keys), keys, "left_semi")
     parts = near.withColumn(_FRESH, F.lit(False)).unionByName(fresh.withColumn(_FRESH, F.lit(True)))
     merged = _connected(parts, keys).groupBy(*of_sessions, END).agg(*merge, F.max(_FRESH).alias(_FRESH))
     # What is over has no part in the state, so it is one session of this epoch's rows.
     over, lives = merged.where(marks.passed(END)), merged.where(~marks.passed(END))
     late = connected.join(over.select(*of_sessions), [*keys, START], "left_semi").select(*map(quoted, rows.columns))
     new = _CHECKS.shaped(lives.where(_FRESH).drop(_FRESH), state, keys)
-    gone = near.join(lives.select(*of_sessions), [*keys, START], "left_anti").select(*map(quoted, state.columns))
+    gone = _CHECKS.shaped(near.join(lives.select(*of_sessions), [*keys, START], "left_anti"), state, keys)
     return Result(state.where(marks.due(END)), changes(new, gone), told_late(nulls.unionByName(late)))
 
 

@@ -67,8 +67,9 @@ def windowed(
     _check(rows, state, time, names, hop)
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness), hop.times(time))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
-    fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*map(quoted, names), END).agg(*agg), state), state, names)
-    parts = _parts(state, fresh, names, marks, hop.lateness)
+    made = hop.expiring(placed.groupBy(*map(quoted, names), END).agg(*agg), state)
+    old = _CHECKS.in_order_of(made, state)
+    parts = _parts(old, _CHECKS.shaped(made, old, names), names, marks, hop.lateness)
     new = _CHECKS.shaped(parts.groupBy(*map(quoted, names)).agg(*merge, *_latest(state)), state, names)
     return Result(_shown(state, new, names, marks).drop(EXPIRES), changes(new), told_late(late))
 
