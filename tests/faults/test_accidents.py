@@ -49,6 +49,9 @@ def test_a_table_that_is_gone_is_put_back(two_epochs: DiskWorld) -> None:
     error = stopped(world)
     assert error.what == f"The table {table} is gone, but epoch 2 was committed to it. Nothing was written."
     assert anchor_of(error) == "the-table-is-gone"
+    assert error.remedy.startswith(
+        "Put the table back. If somebody renamed or moved it, give it its old name and place;"
+    )
     kept.rename(table)
     assert world.run(81) is None
     assert_all_rows(world, "orders", "audit")

@@ -56,8 +56,9 @@ class Suspect:
         return Corrupt(
             f"The table {self._name} is gone, but {self._last} was committed to it. Nothing was written.",
             code=codes.TABLE_GONE,
-            remedy="Put the table back from a backup: restore its whole folder. If the table cannot come back, give "
-            f"the sink another name, with {backfill_from(1)}: a new table gets what the source still has. See "
+            remedy="Put the table back. If somebody renamed or moved it, give it its old name and place; else get its "
+            "whole folder back from a backup. If the table cannot come back, give the sink another name, with "
+            f"{backfill_from(1)}: a new table gets what the source still has. See "
             "docs/failures.md#the-table-is-gone.",
         )
 
