@@ -795,7 +795,7 @@ def test_a_state_that_names_the_fields_of_structs_in_another_order_pairs_the_sam
 
 def test_a_state_that_names_the_fields_of_structs_in_another_order_has_the_same_largest_ones(world: World) -> None:
     """Spark compares the first field first: the last value of a window is the one with the largest time."""
-    last: dict[str, Any] = {"agg": [F.max(F.struct("ts", "v")).alias("last")], "merge": [F.max("last").alias("last")]}
+    last = {"agg": [F.max(F.struct("ts", "v")).alias("last")], "merge": [F.max("last").alias("last")]}
     for operator, columns in ((world.windowed, OPEN), (world.sessionize, SESSIONS)):
         times = [name for name in columns if name.startswith(("window_", "session_"))]
         state = world.state({"k": "string", **dict.fromkeys(times, "timestamp")}, ("a", 0, 10)).selectExpr(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Code, NotApplied, Refused
+from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import transform, user_files
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 
@@ -327,29 +327,3 @@ def test_what_ends_the_task_goes_through_the_transform(tmp_path: Path, body: str
     epoch = transform.EpochContext.of(PLAN)
     with pytest.raises(KeyboardInterrupt), transform.loaded(app(tmp_path)) as users:
         users("rows", epoch, ["orders"])
-
-
-GONE = """RPC terminated with:
-        status = StatusCode.UNAVAILABLE
-        details = "recvmsg: reset"
-"""
-
-
-@pytest.mark.parametrize(
-    ("raised", "code"),
-    [
-        (f"SparkConnectGrpcException({GONE!r})", codes.SPARK_UNREACHABLE),
-        ("SparkException('Job aborted due to stage failure: ExecutorLostFailure')", codes.SPARK_JOB_FAILED),
-        ("IllegalArgumentException('[INVALID_PARAMETER_VALUE] …')", codes.TRANSFORM_RAISED),
-        ("AnalysisException('[UNRESOLVED_COLUMN] …')", codes.TRANSFORM_RAISED),
-    ],
-)
-def test_a_failure_of_spark_that_may_pass_is_not_told_as_a_mistake_of_the_transform_that_meets_it(
-    tmp_path: Path, raised: str, code: Code
-) -> None:
-    name = raised.partition("(")[0]
-    write(tmp_path, app=f"from pyspark.errors.exceptions.connect import {name}\ndef f(batch, epoch): raise {raised}")
-    kind = Refused if code is codes.TRANSFORM_RAISED else NotApplied
-    with transform.loaded(app(tmp_path)) as users, pytest.raises(kind) as failed:
-        users("rows", transform.EpochContext.of(PLAN), ["orders"])
-    assert failed.value.code is code

@@ -113,19 +113,6 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
 
 
-_OF_MACHINES = ("SparkConnectGrpcException", "SparkException", "Py4JNetworkError")
-"""What pyspark raises for a server that is gone and for a failed job. Its classes for users' mistakes derive from some
-of these."""
-
-
-def passing(error: BaseException, doing: str) -> NotApplied | None:
-    """The error to raise where users' code met a failure of Spark that may pass; None if the code may be the cause."""
-    if type(error).__name__ not in _OF_MACHINES:
-        return None
-    found = of_spark(error, doing)
-    return found if isinstance(found, NotApplied) else None
-
-
 def _is_without_cause(error: BaseException) -> bool:
     """Whether a Connect server told no cause. Spark 4.2 tells none if one in the chain has no text of its own.
 

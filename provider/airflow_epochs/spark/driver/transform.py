@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused
-from airflow_epochs.spark.driver import event_times, failures
+from airflow_epochs.spark.driver import event_times
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
 from airflow_epochs.transforms import registries
@@ -228,7 +228,6 @@ class LoadedTransform:
 
         Raises:
             Refused: The function raised, or did not return one DataFrame per sink. Nothing was written.
-            NotApplied: Spark failed while the function asked it. Nothing was written.
         """
         every = sorted(set(sinks) - {letters})
         return self.frames_of(self.returned(batch, epoch, state), every, needed, letters)
@@ -238,7 +237,6 @@ class LoadedTransform:
 
         Raises:
             Refused: The function raised.
-            NotApplied: Spark failed while the function asked it.
         """
         try:
             with registries.known(epoch.registry):
@@ -246,7 +244,7 @@ class LoadedTransform:
         except EpochError:
             raise
         except RAISED_BY_USERS as error:
-            raise failures.passing(error, f"The transform {self.name}") or self._raised(error) from error
+            raise self._raised(error) from error
 
     def frames_of(
         self,
