@@ -360,7 +360,7 @@ def test_clauses_of_a_merge_that_copy_columns_change_no_value(clauses: str, prob
     table: JsonDict = {"fields": [{"name": "id", "type": "long"}, {"name": "D", "type": "decimal(12,2)"}]}
     kinds = {"ID": "integer", "d": "decimal(12,4)", "x": "long"}
     given: JsonDict = {"fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
-    assert delta_schema.problems_of_merge(table, given, clauses) == problems
+    assert delta_schema.problems_of_merge(table, given, clauses, []) == problems
 
 
 @pytest.mark.parametrize(
@@ -390,10 +390,30 @@ def test_clauses_of_a_merge_that_copy_columns_change_no_value(clauses: str, prob
 )
 def test_a_merge_copies_a_column_into_the_same_type_or_a_wider_one(kind: Any, column: Any, copied: bool) -> None:
     table, given = ({"fields": [{"name": "d", "type": each}]} for each in (column, kind))
-    assert (delta_schema.problems_of_merge(table, given, COPY) == []) is copied
+    assert (delta_schema.problems_of_merge(table, given, COPY, []) == []) is copied
 
 
 AB, BA = ({"type": "struct", "fields": [{"name": name, "type": "long"} for name in names]} for names in ("aB", "ba"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "fits"),
+    [
+        ("integer", "long", True),
+        ("long", "integer", False),
+        ("string", "long", False),
+        (AB, BA, True),
+        (AB, {"type": "struct", "fields": [{"name": "a", "type": "long"}]}, False),
+        ({"type": "array", "elementType": AB}, {"type": "array", "elementType": BA}, True),
+    ],
+)
+def test_a_key_of_a_merge_needs_the_type_of_the_table_or_a_narrower_one_whatever_the_clauses(
+    kind: Any, column: Any, fits: bool
+) -> None:
+    table, given = ({"fields": [{"name": name, "type": each} for name in ("d", "n")]} for each in (column, kind))
+    found = delta_schema.problems_of_merge(table, given, COUNT.replace("INSERT *", "INSERT (d) VALUES (s.d)"), ["D"])
+    assert (found == []) is fits
+    assert fits or "column 'd' is" in found[0]
 
 
 def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Environment) -> None:

@@ -97,7 +97,7 @@ def require_insertable(
         return
     table, rows = shape.schema, staging.shape.schema
     if mode.mode == MERGE:  # whose rows need not look like the table's
-        found = delta_schema.problems_of_merge(table, rows, mode.merge or "")
+        found = delta_schema.problems_of_merge(table, rows, mode.merge or "", mode.keys)
     else:
         partition_by = shape.partition_by if tells_computed and mode.mode in (APPEND, OVERWRITE) else ()
         add_columns = mode.schema_evolution == ADD_COLUMNS

@@ -43,6 +43,9 @@ _BROKEN_RULE = re.compile(
     r"\[(?:DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|"
     r"EXCEED_LIMIT_LENGTH)\]"
 )
+_AMBIGUOUS = "[DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE]"
+ONE_ROW = "several rows of the epoch are for one row of the table"
+"""What the error says, among other things, of a MERGE that cannot tell which row counts."""
 _TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
 _TELLING = ("Traceback (most recent call last)", python_workers.DIED, _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
@@ -141,6 +144,8 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
         return Refused(f"{doing} failed: a record has no valid timestamp. {text}", code=codes.RECORD_TIME_INVALID)
     if _BROKEN_RULE.search(text):
         return Refused(f"{doing} failed: a row breaks a rule of the table. {text}", code=codes.DELTA_ROWS_UNFIT)
+    if _AMBIGUOUS in text:
+        return Refused(f"{doing} failed: {ONE_ROW}. {text}", code=codes.DELTA_ROWS_UNFIT)
     if OUTGROWN in text:
         return _outgrown(text, doing)
     if _OTHER_ARROW.search(text):

@@ -114,7 +114,7 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame, partition_by: tuple[str, ..
         )
     rows = json.loads(df.schema.json())
     if how.mode == "merge":
-        found = delta_schema.problems_of_merge(schema, rows, how.merge or "")
+        found = delta_schema.problems_of_merge(schema, rows, how.merge or "", how.keys)
     else:
         written = partition_by if how.mode in ("append", "overwrite") else ()
         add_columns = how.schema_evolution is not None
@@ -271,6 +271,8 @@ def _merge_into_table(
     schema = json.loads(found.schema.json())
     if table is None:
         append(plan, found.limit(0), new=True, options={})
+    else:
+        delta_keys.require_apart(rows, schema, plan.change.how, table.schema)
     _merge_into(spark, plan, rows, schema, table)
 
 
