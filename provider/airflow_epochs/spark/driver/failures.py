@@ -52,6 +52,11 @@ _TELLING = ("Traceback (most recent call last)", python_workers.DIED, _TIME_TOO_
 """What says most, wherever it stands in the chain of causes: a user's Python error, a Python worker that died, and
 errors of Spark's Kafka reader.
 """
+_OF_SPARK_ITSELF = (
+    *("StatusCode.UNAVAILABLE", "StatusCode.UNAUTHENTICATED", "[RETRIES_EXCEEDED]"),
+    *("[INVALID_HANDLE.SESSION_", "server side session identifier"),  # of a server that was started again
+    *("SparkContext was shut down", "ExecutorLostFailure", python_workers.DIED),
+)
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -114,6 +119,15 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     if _is_without_cause(error):
         return _without_cause(f"{type(error).__name__}: {text}", doing)
     return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
+
+
+def is_of_spark_itself(error: BaseException) -> bool:
+    """Whether an error is Spark's, and about its servers: then it does not matter what Spark was asked for."""
+    try:
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return False
+    return isinstance(error, PySparkException) and any(words in _message(error) for words in _OF_SPARK_ITSELF)
 
 
 def _is_without_cause(error: BaseException) -> bool:
