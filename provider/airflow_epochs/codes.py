@@ -1968,7 +1968,8 @@ DELTA_COMMIT_REFUSED = DELTA.code(
     "EPOCHS-DELTA-COMMIT-REFUSED",
     Corrupt,
     "The table does not take the promised rows: it was changed after the vote, or the values that a `MERGE` makes of "
-    "these rows and the table's break a rule of the table. Nothing was written.",
+    "these rows and the table's break a rule of the table, or several rows are for one row of the table. Nothing was "
+    "written.",
     "Undo the change of the table, or remove the rule, and clear the commit task. If `stage` warned of settings that "
     "the transform changes, set them in `session_conf` of SparkConnect, or in `conf` of SparkSubmit, and clear the "
     "commit task. Or complete the epoch without the sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.model import OffsetRange
@@ -452,6 +453,35 @@ def busy(connect: ConnectServer, session: dict[str, str]) -> bool:
     mine = rf'Spark Connect - session_id: "{session["session_id"]}"'
     started = re.findall(rf"Got (?:map stage )?job (\d+) \({mine}", text)
     return any(not re.search(rf"Job {job} (?:finished:|cancelled)", text) for job in started)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings(r"ignore:\[RETRIES_EXCEEDED\]")
+def test_a_server_that_dies_under_a_transform_is_not_taken_for_the_transforms_error_and_a_retry_helps(
+    jars: Jars, topic: Topic, tmp_path: Path
+) -> None:
+    with ConnectServer(tmp_path / "server", jars, memory="700m", conf=FEW_ROWS) as server:
+        dies = app(
+            tmp_path,
+            f"""
+            import os, signal
+            from pathlib import Path
+
+            def f(batch, epoch):
+                if not Path("{tmp_path}/died").exists():
+                    Path("{tmp_path}/died").touch()
+                    os.killpg({server.processes[-1].pid}, signal.SIGKILL)
+                return batch.select(*batch.columns)
+            """,
+        )
+        runner = SparkConnect("spark").runner(env_of(server))
+        job = stage_job(topic, dies, {"orders": tmp_path / "orders"})
+        with pytest.raises(NotApplied) as lost:
+            runner.run(job)
+        assert lost.value.code is codes.SPARK_UNREACHABLE
+        server.start()
+        server.wait_ready()
+        assert runner.run(job)["metrics"]["rows_in"] == 100
 
 
 class BareServer(ConnectServer):

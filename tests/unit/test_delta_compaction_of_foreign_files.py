@@ -123,6 +123,31 @@ def test_a_column_whose_name_alone_differs_is_not_taken_for_the_tables_after_a_f
     assert compacted(table) == right
 
 
+BA, AB = struct(b=LONG, a=LONG), struct(a=LONG, b=LONG)
+ORDERED: dict[str, tuple[pa.DataType, pa.DataType, Any]] = {
+    "in a struct": (BA, AB, [{"a": 1, "b": 2}]),
+    "in a list": (pa.list_(BA), pa.list_(AB), [[{"a": 1, "b": 2}]]),
+    "in a map": (pa.map_(TEXT, BA), pa.map_(TEXT, AB), [[("k", {"a": 1, "b": 2})]]),
+}
+
+
+@pytest.mark.parametrize("version", [pa.__version__, "20.0.0"], ids=["this pyarrow", "an older one"])
+@pytest.mark.parametrize("where", ORDERED)
+def test_fields_in_another_order_are_rewritten_by_name_or_keep_no_other_file_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, version: str
+) -> None:
+    wanted, given, values = ORDERED[where]
+    table = tmp_path / "orders"
+    create(table, pa.schema([("id", LONG), ("v", wanted)]))
+    others = {add(table, pa.table({"id": pa.array([n], LONG), "v": pa.array(values, given)})) for n in range(4)}
+    right = {add(table, pa.table({"id": pa.array([n], LONG), "v": pa.array(values, wanted)})) for n in range(4, 8)}
+    before = rows_by_duckdb(table)
+    monkeypatch.setattr(pa, "__version__", version)
+    casts_by_name = int(version.split(".")[0]) >= 21
+    assert compacted(table) == (right | others if casts_by_name else right)
+    assert rows_by_duckdb(table) == before
+
+
 def test_a_file_that_lacks_a_column_that_is_never_null_is_left_alone(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     create(table, pa.schema([pa.field("id", LONG), pa.field("must", TEXT, nullable=False)]))

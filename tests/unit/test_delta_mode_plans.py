@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.spark.driver.delta import conditions
+from airflow_epochs.spark.driver.delta import comparison, conditions
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.merge import _Merge
@@ -359,7 +360,7 @@ def test_clauses_of_a_merge_that_copy_columns_change_no_value(clauses: str, prob
     table: JsonDict = {"fields": [{"name": "id", "type": "long"}, {"name": "D", "type": "decimal(12,2)"}]}
     kinds = {"ID": "integer", "d": "decimal(12,4)", "x": "long"}
     given: JsonDict = {"fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
-    assert delta_schema.problems_of_merge(table, given, clauses) == problems
+    assert delta_schema.problems_of_merge(table, given, clauses, []) == problems
 
 
 @pytest.mark.parametrize(
@@ -389,7 +390,30 @@ def test_clauses_of_a_merge_that_copy_columns_change_no_value(clauses: str, prob
 )
 def test_a_merge_copies_a_column_into_the_same_type_or_a_wider_one(kind: Any, column: Any, copied: bool) -> None:
     table, given = ({"fields": [{"name": "d", "type": each}]} for each in (column, kind))
-    assert (delta_schema.problems_of_merge(table, given, COPY) == []) is copied
+    assert (delta_schema.problems_of_merge(table, given, COPY, []) == []) is copied
+
+
+AB, BA = ({"type": "struct", "fields": [{"name": name, "type": "long"} for name in names]} for names in ("aB", "ba"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "fits"),
+    [
+        ("integer", "long", True),
+        ("long", "integer", False),
+        ("string", "long", False),
+        (AB, BA, True),
+        (AB, {"type": "struct", "fields": [{"name": "a", "type": "long"}]}, False),
+        ({"type": "array", "elementType": AB}, {"type": "array", "elementType": BA}, True),
+    ],
+)
+def test_a_key_of_a_merge_needs_the_type_of_the_table_or_a_narrower_one_whatever_the_clauses(
+    kind: Any, column: Any, fits: bool
+) -> None:
+    table, given = ({"fields": [{"name": name, "type": each} for name in ("d", "n")]} for each in (column, kind))
+    found = delta_schema.problems_of_merge(table, given, COUNT.replace("INSERT *", "INSERT (d) VALUES (s.d)"), ["D"])
+    assert (found == []) is fits
+    assert fits or "column 'd' is" in found[0]
 
 
 def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Environment) -> None:
@@ -402,7 +426,8 @@ def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Envir
 
 
 def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:
-    return _Merge.of(Mode.of(**options).plan(), "/lake/t", columns, "v", no_rows=rows == 0).statement
+    schema = {"fields": [{"name": name, "type": "long"} for name in columns]}
+    return _Merge.of(Mode.of(**options).plan(), "/lake/t", schema, "v", no_rows=rows == 0).statement
 
 
 def test_an_upsert_names_its_columns_and_lets_no_older_row_win() -> None:
@@ -425,6 +450,40 @@ def test_a_merge_runs_the_users_clauses_but_not_for_an_epoch_without_rows() -> N
     options = {"mode": "merge", "keys": ["id"], "merge": COUNT, "on": "t.day = s.day OR true"}
     assert statement(["id"], 3, **options).endswith(f"ON t.`id` = s.`id` AND (t.day = s.day OR true) {COUNT}")
     assert statement(["id"], 0, **options).endswith("WHEN MATCHED AND false THEN DELETE")
+
+
+def test_a_struct_is_compared_by_the_names_of_its_fields() -> None:
+    of_table = comparison.in_order_of({"type": "array", "elementType": AB}, "t.`k`")
+    assert of_table == "transform(t.`k`, e0 -> IF(e0 IS NULL, NULL, struct(e0.`a`, e0.`B`)))"
+    assert comparison.in_order_of({"type": "array", "elementType": "long"}, "t.`k`") == "t.`k`"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "told"),
+    [("seq", "ALTER TABLE delta.`file:///t` ALTER COLUMN `Seq`.element.`a` FIRST"), ("other", ""), (None, "")],
+)
+def test_the_order_of_fields_counts_in_the_sequence_alone(sequence: str | None, told: str) -> None:
+    table, given = (
+        {"fields": [{"name": name, "type": {"type": "array", "elementType": kind}}, {"name": "k", "type": kind}]}
+        for name, kind in (("Seq", BA), ("seq", AB))
+    )
+    found = comparison.problems_of_order("/t", table, given, sequence)
+    assert [text.partition("in Spark: ")[2] for text in found] == ([told] if told else [])
+    assert comparison.problems_of_order("/t", given, given, sequence) == []
+
+
+@pytest.mark.parametrize("wanted", ["abcd", "dcba", "bdac", "cabd"])
+def test_the_statements_of_a_vote_bring_the_fields_into_the_order_of_the_rows(wanted: str) -> None:
+    table, given = (
+        {"fields": [{"name": "v", "type": {"type": "struct", "fields": [{"name": n, "type": "long"} for n in names]}}]}
+        for names in ("abcd", wanted)
+    )
+    now = list("abcd")
+    for text in comparison.problems_of_order("/t", table, given, "v"):
+        for moved, behind in re.findall(r"ALTER COLUMN `v`\.`(.)` (?:FIRST|AFTER `(.)`)", text):
+            now.remove(moved)
+            now.insert(now.index(behind) + 1 if behind else 0, moved)
+    assert now == list(wanted)
 
 
 def test_columns_that_are_named_and_missing_are_told_with_the_option_that_names_them() -> None:

@@ -15,6 +15,7 @@ from airflow_epochs.delta.table import App
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.spark_commit import Insertion, insert
+from airflow_epochs.spark.driver import failures
 from airflow_epochs.spark.driver.delta.layout import DEFAULT
 from airflow_epochs.spark.driver.delta.plans import Committed, Seen
 from airflow_epochs.spark.driver.wire import as_json
@@ -82,6 +83,18 @@ def test_a_rule_that_merged_values_break_is_named_with_what_to_do_and_the_waiver
     assert error.code is codes.DELTA_COMMIT_REFUSED and told in error.what
     assert f"ALTER TABLE delta.`file:///t` {change} in Spark" in error.remedy
     assert "airflow epochs waive orders 7 orders" in error.remedy and "transform" not in error.remedy
+
+
+def test_a_merge_that_cannot_tell_which_row_counts_is_told_with_the_waiver_and_no_change_of_the_table() -> None:
+    told = "[DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE] Cannot perform Merge …"
+
+    def refuse() -> JsonDict:
+        raise failures.of_spark(Exception(told), "The Spark job")
+
+    error = refusal(lambda: seen(exists=False), refuse)
+    assert error.code is codes.DELTA_COMMIT_REFUSED and told in error.what
+    assert "airflow epochs waive orders 7 orders" in error.remedy
+    assert "ALTER TABLE" not in error.remedy and "undo" not in error.remedy
 
 
 def test_a_folder_that_spark_cannot_make_for_a_partition_is_told_with_the_property_that_makes_it_needless() -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver import transform, user_files
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.spark.driver import failures, transform, user_files
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 
 PLAN = StagePlan(
@@ -309,6 +310,32 @@ def test_a_transform_that_exits_is_refused_with_its_line_as_one_that_raises(
     assert refused.value.code is codes.TRANSFORM_RAISED
     assert "The transform f raised SystemExit. Nothing was written.\n" in refused.value.what
     assert f"sys.exit({status})" in refused.value.what
+
+
+GONE = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "refused"\n>'
+LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: ExecutorLostFailure (executor 1 exited)"
+ANEW = "[INVALID_HANDLE.SESSION_CHANGED] The handle x is invalid. The existing Spark server driver has restarted."
+
+
+@pytest.mark.parametrize(("said", "code"), [(GONE, codes.SPARK_UNREACHABLE), *((s, None) for s in (LOST, ANEW))])
+def test_a_spark_that_is_lost_under_a_transform_is_no_error_of_the_transform_and_retried(
+    tmp_path: Path, said: str, code: object
+) -> None:
+    raising = "def f(*_): raise SparkRuntimeException(said)"
+    write(tmp_path, app=f"from pyspark.errors import SparkRuntimeException\n{raising}")
+    with transform.loaded(app(tmp_path)) as users, pytest.raises(PySparkException) as raised:
+        vars(users.module)["said"] = said
+        users("rows", transform.EpochContext.of(PLAN), ["orders"])
+    error = failures.of_spark(raised.value, "The Spark job")
+    assert isinstance(error, NotApplied) and error.code is (code or codes.SPARK_JOB_FAILED)
+
+
+@pytest.mark.parametrize("raised", ["ValueError('StatusCode.UNAVAILABLE')", "SparkRuntimeException('no such table')"])
+def test_what_a_transform_raises_for_other_reasons_is_its_own_error(tmp_path: Path, raised: str) -> None:
+    write(tmp_path, app=f"from pyspark.errors import SparkRuntimeException\ndef f(*_): raise {raised}")
+    with transform.loaded(app(tmp_path)) as users, pytest.raises(Refused) as refused:
+        users("rows", transform.EpochContext.of(PLAN), ["orders"])
+    assert refused.value.code is codes.TRANSFORM_RAISED
 
 
 @pytest.mark.parametrize("where", ["app", "exiting"])

@@ -24,7 +24,7 @@ from airflow_epochs.sinks.delta.modes import (
 )
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.state_table import StateTable
-from airflow_epochs.spark.driver.delta import partitions
+from airflow_epochs.spark.driver.delta import comparison, partitions
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.staged.checks import physical_names
@@ -97,11 +97,12 @@ def require_insertable(
         return
     table, rows = shape.schema, staging.shape.schema
     if mode.mode == MERGE:  # whose rows need not look like the table's
-        found = delta_schema.problems_of_merge(table, rows, mode.merge or "")
+        found = delta_schema.problems_of_merge(table, rows, mode.merge or "", mode.keys)
     else:
         partition_by = shape.partition_by if tells_computed and mode.mode in (APPEND, OVERWRITE) else ()
         add_columns = mode.schema_evolution == ADD_COLUMNS
         found = delta_schema.problems(table, rows, add_columns=add_columns, partition_by=partition_by)
+        found += comparison.problems_of_order(name, table, rows, mode.sequence_by)
     if found:
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",

@@ -40,6 +40,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     ThinNotesPlan,
 )
 from airflow_epochs.spark.driver.delta.spelling import identifier
+from airflow_epochs.spark.driver.failures import ONE_ROW
 from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import Dataclass, as_json
 from airflow_epochs.staged.staging import Staging
@@ -123,10 +124,7 @@ def insert(this: Insertion, env: Environment) -> Seen:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
             code=codes.DELTA_COMMIT_REFUSED,
-            remedy=f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. If "
-            "`stage` warned of changed settings of Spark, set them in `session_conf` of SparkConnect, or in `conf` of "
-            "SparkSubmit. Then clear the commit task. Or complete the epoch without this sink's rows: "
-            f"`{waive_command(this.txn, this.app.sink)}`.",
+            remedy=_remedy_of_refused(this, error),
             **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from error
@@ -143,6 +141,21 @@ def insert(this: Insertion, env: Environment) -> Seen:
     env.reached("delta.commit.after")
     _require_ours(this, report)
     return report
+
+
+def _remedy_of_refused(this: Insertion, error: Refused) -> str:
+    waive = f"`{waive_command(this.txn, this.app.sink)}`"
+    if ONE_ROW in error.what:
+        return (
+            "Let the transform return each key once, in the type that the table has: the next epochs need it. The rows "
+            "of this epoch stay as they are, so no retry helps. Complete it without this sink's rows: "
+            f"{waive}. Then clear the commit task."
+        )
+    return (
+        f"{_remedy(this.target, error)} If the table was changed after the vote, undo that change. If `stage` warned "
+        "of changed settings of Spark, set them in `session_conf` of SparkConnect, or in `conf` of SparkSubmit. Then "
+        f"clear the commit task. Or complete the epoch without this sink's rows: {waive}."
+    )
 
 
 def _remedy(target: str, error: Refused) -> str:

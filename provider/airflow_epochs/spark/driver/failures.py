@@ -43,12 +43,20 @@ _BROKEN_RULE = re.compile(
     r"\[(?:DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|"
     r"EXCEED_LIMIT_LENGTH)\]"
 )
+_AMBIGUOUS = "[DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE]"
+ONE_ROW = "several rows of the epoch are for one row of the table"
+"""What the error says, among other things, of a MERGE that cannot tell which row counts."""
 _TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
 _TELLING = ("Traceback (most recent call last)", python_workers.DIED, _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
 """What says most, wherever it stands in the chain of causes: a user's Python error, a Python worker that died, and
 errors of Spark's Kafka reader.
 """
+_OF_SPARK_ITSELF = (
+    *("StatusCode.UNAVAILABLE", "StatusCode.UNAUTHENTICATED", "[RETRIES_EXCEEDED]"),
+    *("[INVALID_HANDLE.SESSION_", "server side session identifier"),  # of a server that was started again
+    *("SparkContext was shut down", "ExecutorLostFailure", python_workers.DIED),
+)
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -113,6 +121,15 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
 
 
+def is_of_spark_itself(error: BaseException) -> bool:
+    """Whether an error is Spark's, and about its servers: then it does not matter what Spark was asked for."""
+    try:
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return False
+    return isinstance(error, PySparkException) and any(words in _message(error) for words in _OF_SPARK_ITSELF)
+
+
 def _is_without_cause(error: BaseException) -> bool:
     """Whether a Connect server told no cause. Spark 4.2 tells none if one in the chain has no text of its own.
 
@@ -141,6 +158,8 @@ def _about_a_row(text: str, doing: str) -> Refused | None:
         return Refused(f"{doing} failed: a record has no valid timestamp. {text}", code=codes.RECORD_TIME_INVALID)
     if _BROKEN_RULE.search(text):
         return Refused(f"{doing} failed: a row breaks a rule of the table. {text}", code=codes.DELTA_ROWS_UNFIT)
+    if _AMBIGUOUS in text:
+        return Refused(f"{doing} failed: {ONE_ROW}. {text}", code=codes.DELTA_ROWS_UNFIT)
     if OUTGROWN in text:
         return _outgrown(text, doing)
     if _OTHER_ARROW.search(text):

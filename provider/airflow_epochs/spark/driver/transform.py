@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused
-from airflow_epochs.spark.driver import event_times
+from airflow_epochs.spark.driver import event_times, failures
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
 from airflow_epochs.transforms import registries
@@ -235,6 +235,8 @@ class LoadedTransform:
     def returned(self, batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame] | None = None) -> object:
         """What the user's function returns. Nothing has checked it yet.
 
+        An error about Spark's servers, which the function may ask for columns or rows, passes as it is.
+
         Raises:
             Refused: The function raised.
         """
@@ -244,6 +246,8 @@ class LoadedTransform:
         except EpochError:
             raise
         except RAISED_BY_USERS as error:
+            if failures.is_of_spark_itself(error):
+                raise
             raise self._raised(error) from error
 
     def frames_of(

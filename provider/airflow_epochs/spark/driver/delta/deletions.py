@@ -13,13 +13,13 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions, session
+from airflow_epochs.spark.driver.delta import comparison, conditions, session
 from airflow_epochs.spark.driver.delta.files import entries, exists
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
 from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier
 from airflow_epochs.storage import fsync
-from airflow_epochs.transforms.conditions import quoted
+from airflow_epochs.transforms.conditions import column_named, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -129,10 +129,20 @@ def _as(name: str, old: DataType, new: DataType) -> Column:
     from pyspark.sql import functions as F
     from pyspark.sql.types import NumericType
 
-    cast = column(name).try_cast(new)
+    cast = F.expr(_in_order(name, old, new)).try_cast(new)
     if isinstance(old, NumericType) and isinstance(new, NumericType):
         return F.when(cast == column(name), cast)
     return cast
+
+
+def _in_order(name: str, old: DataType, new: DataType) -> str:
+    """A column of notes, in SQL, with its nested fields in the order of the new type, as a cast goes by their places.
+
+    Where names have changed, the places alone tell which is which.
+    """
+    kind, wanted = (json.loads(each.json()) for each in (old, new))
+    value = column_named(name)
+    return comparison.in_order_of(wanted, value) if comparison.has_same_names(kind, wanted) else value
 
 
 def _types(rows: DataFrame) -> dict[str, DataType]:

@@ -10,7 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver import failures
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.plans import How
+from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.conditions import quoted
 from airflow_epochs.transforms.parsed import ORIGIN
@@ -96,6 +101,30 @@ def _counted(rows: DataFrame, columns: list[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.groupBy(*map(column, columns)).agg(F.count(F.lit(1)).alias(_TIMES))
+
+
+def require_apart(rows: DataFrame, schema: JsonDict, how: How, table: JsonDict) -> None:
+    """Look whether the keys of rows of this ``schema``, each of which comes once, are apart in the table's types, too.
+
+    The vote lets through no type that could make one key of two, and then this costs nothing. But an earlier version
+    may have decided the epoch, or somebody may have given the table other columns since.
+
+    Raises:
+        Refused: A MERGE would bring a key twice, or would be ambiguous.
+    """
+    differences = delta_schema.problems_of_merge(table, schema, "", how.keys)
+    if not differences:
+        return
+    kinds = {field["name"].lower(): field["type"] for field in table["fields"]}
+    there = rows.select(*(_as_there(key, kinds.get(key.lower(), {})).alias(key) for key in how.keys))
+    several = _counted(there, list(how.keys)).where(f"{_TIMES} > 1").where(f"NOT ({_any_null(list(how.keys))})")
+    if found := collected(several.select(*map(column, how.keys)).limit(SHOWN_MAX)):
+        raise Refused(f"{failures.ONE_ROW}: {'; '.join(differences)}: {shown(found)}.", code=codes.DELTA_ROWS_UNFIT)
+
+
+def _as_there(key: str, kind: object) -> Column:
+    """A key in the table's type; NULL if it has no such value."""
+    return column(key) if isinstance(kind, dict) else column(key).try_cast(delta_schema.sql_type(kind))
 
 
 def newest(rows: DataFrame, how: How) -> DataFrame:

@@ -13,7 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta import conditions, deletions, partitions, session, staged, table_rules
+from airflow_epochs.spark.driver.delta import (
+    comparison,
+    conditions,
+    deletions,
+    partitions,
+    session,
+    staged,
+    table_rules,
+)
 from airflow_epochs.spark.driver.delta import keys as delta_keys
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.jobs import (
@@ -44,6 +52,7 @@ from airflow_epochs.spark.driver.delta.plans import (
 )
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.plans import Claim
+from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
@@ -105,11 +114,12 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame, partition_by: tuple[str, ..
         )
     rows = json.loads(df.schema.json())
     if how.mode == "merge":
-        found = delta_schema.problems_of_merge(schema, rows, how.merge or "")
+        found = delta_schema.problems_of_merge(schema, rows, how.merge or "", how.keys)
     else:
         written = partition_by if how.mode in ("append", "overwrite") else ()
         add_columns = how.schema_evolution is not None
         found = delta_schema.problems(schema, rows, add_columns=add_columns, partition_by=written)
+        found += comparison.problems_of_order(plan.target, schema, rows, how.sequence_by)
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
@@ -131,7 +141,7 @@ def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame
     target = plan.target if plan.schema is not None else plan.place
     source = delta_keys.newest(rows, plan.how) if plan.how.mode == "upsert" else rows
     with conditions.view(source) as view:
-        merge = _Merge.of(plan.how, target, rows.columns, view)
+        merge = _Merge.of(plan.how, target, json.loads(rows.schema.json()), view)
         told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {merge.statement}").collect())
         if _NOT_PLANNED not in told:
             moved = merge.moved(spark, partitions.instants(plan.schema, plan.partition_by))
@@ -258,9 +268,12 @@ def _merge_into_table(
 
     It is created empty and unsigned: another sink may create it at the same time, whose rows are to be merged too.
     """
+    schema = json.loads(found.schema.json())
     if table is None:
         append(plan, found.limit(0), new=True, options={})
-    _merge_into(spark, plan, rows, found.columns, table)
+    else:
+        delta_keys.require_apart(rows, schema, plan.change.how, table.schema)
+    _merge_into(spark, plan, rows, schema, table)
 
 
 _CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = {
@@ -278,6 +291,7 @@ def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
     Notes that Spark cannot cast are left out here. They stop the sink's next commit, if it deletes too.
     """
     rows = delta_keys.newest(staged.table(spark, plan.place), plan.how)
+    schema = json.loads(rows.schema.json())
     noted = deletions.noted(rows, replace(plan.how, delete_when=None), plan.notes)
     older = deletions.older(rows, plan.how, noted.values()) if noted else None
     if older is None or not older.limit(1).collect():
@@ -285,8 +299,8 @@ def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
     table = delta_describe(spark, DescribePlan(target=plan.target)).table
     session.prepare_commit(spark, plan.layout.of(table.properties if table else {}))
     with conditions.view(older) as view:
-        is_older = f"t.{quoted(plan.how.sequence_by or '')} < s.{deletions.DELETED_AT}"
-        condition = f"{_same_key(plan.how)} AND {is_older}"
+        is_older = f"{_of_table(plan.how.sequence_by or '', schema)} < s.{deletions.DELETED_AT}"
+        condition = f"{_same_key(plan.how, schema)} AND {is_older}"
         told = _Merge(plan.target, view, condition, "WHEN MATCHED THEN DELETE").run(spark, table)[0]
     return Forgotten(rows_deleted=told["num_deleted_rows"])
 
@@ -303,12 +317,10 @@ def _options(plan: ChangePlan) -> dict[str, str]:
     return signature(plan) | evolution
 
 
-def _merge_into(
-    spark: SparkSession, plan: ChangePlan, rows: DataFrame, columns: list[str], table: Table | None
-) -> None:
+def _merge_into(spark: SparkSession, plan: ChangePlan, rows: DataFrame, schema: JsonDict, table: Table | None) -> None:
     how, no_rows = plan.change.how, plan.change.rows == 0
     with conditions.view(rows) as view:
-        merge = _Merge.of(how, plan.target, columns, view, no_rows=no_rows)
+        merge = _Merge.of(how, plan.target, schema, view, no_rows=no_rows)
         with _signed(spark, plan):
             merge.run(spark, None if no_rows else table)
 
@@ -340,13 +352,13 @@ class _Merge:
     evolution: str = ""
 
     @classmethod
-    def of(cls, how: How, target: str, columns: list[str], view: str, *, no_rows: bool = False) -> _Merge:
-        """The MERGE of a mode. Its rows have ``columns``."""
-        clauses = _clauses(how, columns)
+    def of(cls, how: How, target: str, schema: JsonDict, view: str, *, no_rows: bool = False) -> _Merge:
+        """The MERGE of a mode, for rows of this schema."""
+        clauses = _upsert_clauses(how, schema) if how.mode == "upsert" else how.merge or ""
         if no_rows and how.mode == "merge":
             clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
         evolution = " WITH SCHEMA EVOLUTION" if how.schema_evolution else ""
-        return cls(target, view, _condition(how), clauses, evolution)
+        return cls(target, view, _condition(how, schema), clauses, evolution)
 
     @property
     def statement(self) -> str:
@@ -379,23 +391,25 @@ class _Merge:
         return told
 
 
-def _clauses(how: How, columns: list[str]) -> str:
-    return _upsert_clauses(how, columns) if how.mode == "upsert" else how.merge or ""
-
-
-def _condition(how: How) -> str:
+def _condition(how: How, schema: JsonDict) -> str:
     """Of a row of the table and a staged one that have the same key."""
-    return f"{_same_key(how)} AND ({how.on})" if how.on else _same_key(how)
+    return f"{_same_key(how, schema)} AND ({how.on})" if how.on else _same_key(how, schema)
 
 
-def _same_key(how: How) -> str:
-    return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
+def _same_key(how: How, schema: JsonDict) -> str:
+    return " AND ".join(f"{_of_table(key, schema)} = s.{quoted(key)}" for key in how.keys)
 
 
-def _upsert_clauses(how: How, columns: list[str]) -> str:
+def _of_table(name: str, schema: JsonDict) -> str:
+    """A column of the table as it is compared with that of the rows, which have this schema."""
+    kind = next((field["type"] for field in schema["fields"] if field["name"].lower() == name.lower()), None)
+    return comparison.in_order_of(kind, f"t.{quoted(name)}")
+
+
+def _upsert_clauses(how: How, schema: JsonDict) -> str:
     """Named columns and no ``*``: what the table has and the rows have not keeps its value, or is NULL."""
-    deleted, newer = f"s.{quoted(delta_keys.DELETED)}", _newer(how.sequence_by)
-    keys = {key.lower() for key in how.keys}
+    deleted, newer = f"s.{quoted(delta_keys.DELETED)}", _newer(how.sequence_by, schema)
+    keys, columns = {key.lower() for key in how.keys}, [field["name"] for field in schema["fields"]]
     updates = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns if name.lower() not in keys)
     names = ", ".join(quoted(name) for name in columns)
     values = ", ".join(f"s.{quoted(name)}" for name in columns)
@@ -405,9 +419,8 @@ def _upsert_clauses(how: How, columns: list[str]) -> str:
     return " ".join([*clauses, f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({names}) VALUES ({values})"])
 
 
-def _newer(sequence: str | None) -> str:
+def _newer(sequence: str | None, schema: JsonDict) -> str:
     """Of two rows that are equally new, the one of the later epoch counts as newer."""
     if sequence is None:
         return "true"
-    name = quoted(sequence)
-    return f"(t.{name} IS NULL OR s.{name} >= t.{name})"
+    return f"(t.{quoted(sequence)} IS NULL OR s.{quoted(sequence)} >= {_of_table(sequence, schema)})"

@@ -112,28 +112,38 @@ def copies(clauses: str) -> bool:
     return _COPIES.search(clauses) is not None
 
 
-def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str) -> list[str]:
+def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str, keys: Collection[str]) -> list[str]:
     """Why a MERGE with these clauses cannot bring rows of schema ``rows`` into ``table``; empty if it can.
 
-    Only clauses that copy whole rows count. What a user writes out may be meant to change values.
+    Keys count, which Spark compares in the wider type: two of the rows may be one there. Of the others, only those that
+    a clause copies with the whole row: what a user writes out may be meant to change values.
     """
-    if not copies(clauses):
-        return []
     columns = {field["name"].lower(): field for field in table["fields"]}
     both = [(columns[name], field) for field in rows["fields"] if (name := field["name"].lower()) in columns]
-    return [_difference(column, field) for column, field in both if _is_cast(field["type"], column["type"])]
+    compared, copied = {key.lower() for key in keys}, copies(clauses)
+    return [
+        _difference(column, field)
+        for column, field in both
+        if (is_key := column["name"].lower() in compared) or copied
+        if _is_cast(field["type"], column["type"], whole=is_key)
+    ]
 
 
-def _is_cast(kind: Any, wanted: Any) -> bool:
-    """Whether values of type ``kind`` may change in the ``wanted`` type. Fields that one side lacks do not count."""
+def _is_cast(kind: Any, wanted: Any, *, whole: bool) -> bool:
+    """Whether values of type ``kind`` may change in the ``wanted`` type.
+
+    ``whole``: also by a field that one side lacks.
+    """
     if not isinstance(kind, dict) or not isinstance(wanted, dict):
         return kind not in (wanted, "void") and not widens(kind, wanted)
     if kind["type"] != wanted["type"]:
         return True
     fields = {field["name"].lower(): field["type"] for field in wanted.get("fields", ())}
-    inside = [(field["type"], fields.get(field["name"].lower())) for field in kind.get("fields", ())]
+    own = {field["name"].lower(): field["type"] for field in kind.get("fields", ())}
+    inside = [(part, fields.get(name)) for name, part in own.items()]
     inside += [(kind[key], wanted[key]) for key in _NESTED if key in kind]
-    return any(other is not None and _is_cast(part, other) for part, other in inside)
+    lacks = whole and own.keys() != fields.keys()
+    return lacks or any(other is not None and _is_cast(part, other, whole=whole) for part, other in inside)
 
 
 def _required(column: JsonDict) -> str | None:

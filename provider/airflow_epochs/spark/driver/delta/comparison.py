@@ -1,0 +1,88 @@
+"""How a MERGE compares keys and sequences of rows with those of the table: nested fields by their names.
+
+Spark compares structs by the places of their fields, whatever the names, and a table may have them in another order
+than the rows. For what is equal, the order does not matter. What is greater depends on it: the rows' order decides, as
+it does within an epoch. So that all who write to a table mean the same, the vote wants the rows to have its order.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_epochs.spark.driver.delta.schema import JsonDict, type_name
+from airflow_epochs.spark.driver.delta.spelling import identifier
+from airflow_epochs.transforms.conditions import field_of, quoted
+
+
+def in_order_of(kind: Any, value: str, depth: int = 0) -> str:
+    """``value``, in SQL, with nested fields in the order that they have in ``kind``, a type in Spark's JSON.
+
+    Spark compares no maps, so what is inside of them stays as it is.
+    """
+    if not isinstance(kind, dict):
+        return value
+    if kind["type"] == "struct":
+        fields = [in_order_of(field["type"], field_of(value, field["name"]), depth) for field in kind["fields"]]
+        return f"IF({value} IS NULL, NULL, struct({', '.join(fields)}))"
+    if kind["type"] == "array":
+        element = f"e{depth}"
+        made = in_order_of(kind["elementType"], element, depth + 1)
+        return value if made == element else f"transform({value}, {element} -> {made})"
+    return value
+
+
+def has_same_names(kind: Any, other: Any) -> bool:
+    """Whether two types have the same nested fields, in whatever order. Names have no case."""
+    return bool(_names(kind) == _names(other))
+
+
+def _names(kind: Any) -> Any:
+    if not isinstance(kind, dict):
+        return None
+    if kind["type"] == "struct":
+        return {field["name"].lower(): _names(field["type"]) for field in kind["fields"]}
+    return kind["type"], _names(kind.get("elementType"))
+
+
+def problems_of_order(target: str, table: JsonDict, rows: JsonDict, sequence_by: str | None) -> list[str]:
+    """That the fields within ``sequence_by`` have another order in the table than in the rows; empty if not so."""
+    ours, theirs = (_column(schema, sequence_by or "") for schema in (rows, table))
+    if ours is None or theirs is None or not has_same_names(ours["type"], theirs["type"]):
+        return []  # what else may be wrong is told elsewhere
+    moves = list(_moves(theirs["type"], ours["type"], quoted(theirs["name"])))
+    if not moves:
+        return []
+    statements = "; ".join(f"ALTER TABLE {identifier(target)} ALTER COLUMN {move}" for move in moves)
+    return [
+        f"column {theirs['name']!r} is {type_name(ours['type'])} in the rows and {type_name(theirs['type'])} in the "
+        "table, and as `sequence_by` it has an order that depends on the order of its fields. Let the transform return "
+        "them in the table's order. If the rows' order is the right one, give it to the table in Spark: "
+        f"{statements}"
+    ]
+
+
+def _column(schema: JsonDict, name: str) -> JsonDict | None:
+    return next((field for field in schema["fields"] if field["name"].lower() == name.lower()), None)
+
+
+def _moves(kind: Any, wanted: Any, place: str) -> Iterator[str]:
+    """How ALTER COLUMN brings the fields within a column into the ``wanted`` order. Both have the same names."""
+    if not isinstance(kind, dict):
+        return
+    if kind["type"] == "array":
+        yield from _moves(kind["elementType"], wanted["elementType"], f"{place}.element")
+    if kind["type"] != "struct":
+        return
+    fields = {field["name"].lower(): field for field in kind["fields"]}
+    now, last = list(fields), ""
+    for at, field in enumerate(wanted["fields"]):
+        own = fields[field["name"].lower()]
+        name = quoted(own["name"])
+        if now[at] != own["name"].lower():
+            yield f"{place}.{name} {f'AFTER {last}' if last else 'FIRST'}"
+            now.remove(own["name"].lower())
+            now.insert(at, own["name"].lower())
+        yield from _moves(own["type"], field["type"], f"{place}.{name}")
+        last = name
