@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from airflow_epochs import codes
@@ -328,6 +329,13 @@ def test_a_spark_that_is_lost_under_a_transform_is_no_error_of_the_transform_and
         users("rows", transform.EpochContext.of(PLAN), ["orders"])
     error = failures.of_spark(raised.value, "The Spark job")
     assert isinstance(error, NotApplied) and error.code is (code or codes.SPARK_JOB_FAILED)
+
+
+def test_so_is_one_that_a_session_of_the_same_process_loses(tmp_path: Path) -> None:
+    write(tmp_path, app=f"from py4j.protocol import Py4JError\ndef f(*_): raise Py4JError({LOST!r})")
+    with transform.loaded(app(tmp_path)) as users, pytest.raises(Py4JError) as raised:
+        users("rows", transform.EpochContext.of(PLAN), ["orders"])
+    assert isinstance(failures.of_spark(raised.value, "The Spark job"), NotApplied)
 
 
 @pytest.mark.parametrize("raised", ["ValueError('StatusCode.UNAVAILABLE')", "SparkRuntimeException('no such table')"])

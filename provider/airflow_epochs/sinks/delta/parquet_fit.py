@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 _UNIT = "us"
 """Delta's unit for timestamps."""
-_BY_NAME = 21
-"""The first version of pyarrow that casts structs by the names of their fields."""
 
 
 def misfit(metadata: Any, file: pa.Schema, table: pa.Schema, partition_by: Collection[str] = ()) -> str | None:
@@ -44,17 +42,8 @@ def _fields_misfit(file: Any, table: Any, int96: Iterator[bool], within: str) ->
         return "it has a column twice"
     if missing := [field.name for field in table if not field.nullable and field.name not in given]:
         return f"it lacks {within}{missing[0]}, which is NOT NULL"
-    if within and _goes_by_place() and given != [name for name in wanted if name in given]:
-        return f"{within[:-1]} has its fields in another order, which only pyarrow {_BY_NAME} or later brings in order"
     found = (_misfit(each.type, wanted[each.name].type, int96, within + each.name) for each in file)
     return next((problem for problem in found if problem), None)
-
-
-def _goes_by_place() -> bool:
-    """Whether this pyarrow casts structs by the places of their fields, and fails where the names differ."""
-    import pyarrow as pa
-
-    return int(pa.__version__.partition(".")[0]) < _BY_NAME
 
 
 def _misfit(file: pa.DataType, table: pa.DataType, int96: Iterator[bool], name: str) -> str | None:

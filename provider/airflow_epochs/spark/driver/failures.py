@@ -127,7 +127,8 @@ def is_of_spark_itself(error: BaseException) -> bool:
         from pyspark.errors import PySparkException
     except ImportError:
         return False
-    return isinstance(error, PySparkException) and any(words in _message(error) for words in _OF_SPARK_ITSELF)
+    is_of_spark = isinstance(error, PySparkException) or type(error).__module__.startswith("py4j.")
+    return is_of_spark and any(words in _message(error) for words in _OF_SPARK_ITSELF)
 
 
 def _is_without_cause(error: BaseException) -> bool:
