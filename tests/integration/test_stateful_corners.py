@@ -787,7 +787,7 @@ def test_a_state_that_names_the_fields_of_structs_in_another_order_pairs_the_sam
     left = world.rows(row(5)).selectExpr("*", g, m)
     waiting = left.selectExpr("o", "named_struct('b', 6, 'a', 5) g", "map('x', named_struct('b', 20, 'a', 10)) m")
     old = left.drop("g", "m").join(waiting, "o").withColumn("expires", F.timestamp_seconds(F.lit(9_999_999_999)))
-    right = world.right().selectExpr("* except (k)", g)
+    right = world.right().selectExpr("* except (k)", "named_struct('b', 6, 'a', 5) g")
     joined = world.join(right, left, left_state=old, on=["g"])
     found = sorted((made.g.a, made.g.b, made.m["x"].a, made.m["x"].b) for made in joined.out.collect())
     assert found == [(5, 6, 1, 2), (5, 6, 10, 20)]
@@ -795,7 +795,7 @@ def test_a_state_that_names_the_fields_of_structs_in_another_order_pairs_the_sam
 
 def test_a_state_that_names_the_fields_of_structs_in_another_order_has_the_same_largest_ones(world: World) -> None:
     """Spark compares the first field first: the last value of a window is the one with the largest time."""
-    last = {"agg": [F.max(F.struct("ts", "v")).alias("last")], "merge": [F.max("last").alias("last")]}
+    last: dict[str, Any] = {"agg": [F.max(F.struct("ts", "v")).alias("last")], "merge": [F.max("last").alias("last")]}
     for operator, columns in ((world.windowed, OPEN), (world.sessionize, SESSIONS)):
         times = [name for name in columns if name.startswith(("window_", "session_"))]
         state = world.state({"k": "string", **dict.fromkeys(times, "timestamp")}, ("a", 0, 10)).selectExpr(

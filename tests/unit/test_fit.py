@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from airflow_epochs.transforms.fit import Part, misfit
+from airflow_epochs.transforms.fit import Part, misfit, reordered
 
 
 def struct(**fields: Any) -> t.StructType:
@@ -84,3 +84,21 @@ def test_a_type_whose_values_would_become_others_does_not_fit_and_the_place_of_i
 ) -> None:
     found = misfit(Part("c", kind, wanted))
     assert found is not None and found.name == place
+
+
+INT, LONG = t.IntegerType(), t.LongType()
+AB, BA = struct(a=INT, b=INT), struct(b=INT, a=INT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "like", "wanted"),
+    [
+        (struct(B=LONG, a=INT), struct(a=LONG, b=LONG), struct(a=INT, B=LONG)),
+        (t.ArrayType(t.MapType(INT, BA)), t.ArrayType(t.MapType(INT, AB)), t.ArrayType(t.MapType(INT, AB))),
+        (struct(x=INT, y=BA), struct(col1=INT, col2=AB), struct(x=INT, y=AB)),
+        (BA, struct(a=INT, b=INT, c=INT), BA),
+    ],
+    ids=["its own names and types", "inside of others", "fields without names", "not the same fields"],
+)
+def test_fields_get_another_order_and_nothing_else_changes(kind: Any, like: Any, wanted: Any) -> None:
+    assert reordered(kind, like) == wanted

@@ -316,9 +316,12 @@ def test_a_transform_that_exits_is_refused_with_its_line_as_one_that_raises(
 GONE = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "refused"\n>'
 LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: ExecutorLostFailure (executor 1 exited)"
 ANEW = "[INVALID_HANDLE.SESSION_CHANGED] The handle x is invalid. The existing Spark server driver has restarted."
+CLOSED = "[NO_ACTIVE_SESSION] No active Spark session found. Please create a new Spark session before running the code."
 
 
-@pytest.mark.parametrize(("said", "code"), [(GONE, codes.SPARK_UNREACHABLE), *((s, None) for s in (LOST, ANEW))])
+@pytest.mark.parametrize(
+    ("said", "code"), [(GONE, codes.SPARK_UNREACHABLE), *((s, None) for s in (LOST, ANEW, CLOSED))]
+)
 def test_a_spark_that_is_lost_under_a_transform_is_no_error_of_the_transform_and_retried(
     tmp_path: Path, said: str, code: object
 ) -> None:

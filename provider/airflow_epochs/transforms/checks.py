@@ -160,24 +160,24 @@ class Checks:
         made = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts}
         return frame.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in state.schema))
 
-    def in_order_of(self, frame: DataFrame, state: DataFrame) -> DataFrame:
-        """The state with the fields of its structs in the order that they have in ``frame``.
+    def in_order_of(self, like: DataFrame, frame: DataFrame) -> DataFrame:
+        """``frame`` with the fields of its structs in the order that they have in ``like``.
 
         Spark takes the first field first where it compares structs. It takes fields by their places where it asks
         whether structs are equal, and where it unites maps of structs.
         """
         from pyspark.sql import functions as F
 
-        kinds = {field.name: field.dataType for field in frame.schema}
+        kinds = {field.name: field.dataType for field in like.schema}
         parts = [
             fit.Part(field.name, field.dataType, fit.reordered(field.dataType, kinds[field.name]))
-            for field in state.schema
+            for field in frame.schema
             if field.name in kinds
         ]
         columns = {
             part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts if part.changes
         }
-        return state.withColumns(columns) if columns else state
+        return frame.withColumns(columns) if columns else frame
 
     def _unfit(self, part: fit.Part) -> Refused:
         """The error about values that would become others in the state."""

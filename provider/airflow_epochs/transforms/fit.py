@@ -105,7 +105,7 @@ def reordered(kind: DataType, like: DataType) -> DataType:
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType) and isinstance(like, types.StructType):
-        ours, theirs = _by_name(kind), _by_name(like)
+        ours, theirs = _by_name(kind), _by_name(_named_as(like, kind))
         if ours.keys() != theirs.keys():
             return kind
         names = {field.name.lower(): field.name for field in kind}

@@ -59,6 +59,7 @@ def interval_join(
     marks = Watermarks.of(epoch, left_state, right_state)
     apart = _Apart(tuple(keys), left_time, right_time, before, after)
     _check(left, right, apart)
+    right = _CHECKS.in_order_of(left, right)  # of the columns of `on`: no other is in both
     lefts = _Side("left", left, left_state, marks, keys, left_time, after)
     rights = _Side("right", right, right_state, marks, keys, right_time, before)
     pairs = apart.pairs(lefts.counting.unionByName(lefts.waiting), rights.counting)

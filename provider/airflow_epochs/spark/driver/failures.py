@@ -54,7 +54,8 @@ errors of Spark's Kafka reader.
 """
 _OF_SPARK_ITSELF = (
     *("StatusCode.UNAVAILABLE", "StatusCode.UNAUTHENTICATED", "[RETRIES_EXCEEDED]"),
-    *("[INVALID_HANDLE.SESSION_", "server side session identifier"),  # of a server that was started again
+    # The server was started again.
+    *("[NO_ACTIVE_SESSION]", "[INVALID_HANDLE.SESSION_", "server side session identifier"),
     *("SparkContext was shut down", "ExecutorLostFailure", python_workers.DIED),
 )
 _CATALOG = "spark.sql.catalog.spark_catalog"

@@ -283,7 +283,7 @@ def _read_once(given: _Given, uses: int) -> Iterator[Callable[[], dict[str, Any]
             yield lambda: counted if observation else {}
         finally:
             given.batch.unpersist()
-    elif uses and observation:
+    elif uses == 1 and observation:
         yield lambda: observed.result(observation)
     else:
         yield dict
