@@ -94,6 +94,17 @@ def counting() -> Any:
     return count
 
 
+def counted_as_text() -> Any:
+    """The same; it shows keys as texts."""
+    count = counting()
+
+    def shown(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        out, kept = count(key, rows, state, watermark)
+        return out.assign(k=str(key[0])), kept
+
+    return shown
+
+
 @pytest.fixture(scope="module")
 def world(session: Any) -> World:
     return World(session)
@@ -804,3 +815,24 @@ def test_a_state_that_names_the_fields_of_structs_in_another_order_has_the_same_
         changes = operator(world.rows(row(5)), state, **last).changes
         assert changes.schema["last"].dataType.simpleString() == "struct<v:bigint,ts:timestamp>"
         assert [changed.last.v for changed in changes.collect() if not changed["__deleted"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("of_rows", "of_state"),
+    [("decimal(10,2)", "decimal(12,4)"), ("float", "double"), ("date", "timestamp"), ("int", "bigint")],
+)
+def test_a_function_gets_the_state_of_a_key_whose_type_is_wider_in_the_state(
+    world: World, of_rows: str, of_state: str
+) -> None:
+    as_key = "DATE'2026-01-02'" if of_rows == "date" else "3"
+    rows = world.rows(row(5)).selectExpr("* except (k)", f"CAST({as_key} AS {of_rows}) k")
+    state = world.state(COUNTS, ("a", 4)).selectExpr(f"CAST({as_key} AS {of_state}) k", "n")
+    found = world.stateful(rows, state, out="k string, n long", func=counted_as_text()).changes.collect()
+    assert [changed.n for changed in found] == [5]
+
+
+def test_a_key_that_may_become_another_one_in_the_type_of_the_state_is_refused(world: World) -> None:
+    rows = world.rows(row(5)).selectExpr("* except (k)", "CAST(3 AS decimal(12,4)) k")
+    state = world.state(COUNTS, ("a", 4)).selectExpr("CAST(3 AS decimal(10,2)) k", "n")
+    with pytest.raises(Refused, match=r"'k' of what is kept is of type decimal\(12,4\), and the state declares"):
+        world.stateful(rows, state)

@@ -160,6 +160,18 @@ class Checks:
         made = {part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts}
         return frame.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in state.schema))
 
+    def keyed(self, frame: DataFrame, state: DataFrame, keys: Collection[str]) -> DataFrame:
+        """The rows with their keys in the state's types. Spark puts keys of two types apart when it groups by them."""
+        from pyspark.sql import functions as F
+
+        parts = [fit.Part(name, frame.schema[name].dataType, state.schema[name].dataType) for name in keys]
+        if misfit := next(filter(None, (fit.misfit(part, is_key=True) for part in parts)), None):
+            raise self._unfit(misfit)
+        columns = {
+            part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts if part.changes
+        }
+        return frame.withColumns(columns) if columns else frame
+
     def in_order_of(self, like: DataFrame, frame: DataFrame) -> DataFrame:
         """``frame`` with the fields of its structs in the order that they have in ``like``.
 

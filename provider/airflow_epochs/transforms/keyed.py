@@ -63,7 +63,7 @@ def stateful(
             moves it, sets it to None, or deletes the state. A table that expires by another column hides expired keys:
             the function sees no state for them.
         epoch: The transform's epoch.
-        keys: Columns of the rows.
+        keys: Columns of the rows. The function gets them in the state's types.
         func: The function. It need not repeat the keys in the state that it returns.
         out: The columns of the rows to show, like ``"page string, n long"``.
         time: The column with the time of a row, a timestamp. Rows up to W are then late; without it, no row is.
@@ -78,6 +78,7 @@ def stateful(
     times, marks = [time] if time else [], Watermarks.of(epoch, state)
     _check(rows, state, keys, times, order)
     counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False), times)
+    counting = _CHECKS.keyed(counting, state, keys)
     due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
     named = [*map(quoted, keys)]
     called = state.join(counting.select(*named).unionByName(due.select(*named)), keys, "left_semi")
