@@ -1591,8 +1591,8 @@ SPARK_CONNECTION_TYPE = SPARK.code(
     Refused,
     "A record of the ledger says that a connection leads to a Spark Connect server, and the connection has another "
     "type. Nothing was sent there.",
-    "Find out who wrote the record, or who changed the type of the connection, and restore the one or the other. "
-    "Then clear the failed task.",
+    "Name a connection of type spark_connect in the DAG, if the DAG names this one. Otherwise find out who wrote the "
+    "record, or who changed the type of the connection, and restore the one or the other. Then clear the failed task.",
 )
 SPARK_CLEAR_TEXT = SPARK.code(
     "EPOCHS-SPARK-CLEAR-TEXT",

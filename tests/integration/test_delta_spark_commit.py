@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import LastEpoch
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, Receipt, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.cells import fired
@@ -257,6 +257,37 @@ def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: Envir
     sink = DeltaSink("bronze", "spark_catalog.default.not_there")
     with pytest.raises(Refused, match="there is no such table"):
         sink.plan_stage(attempt_of(transaction(1)), "n", world)
+
+
+@pytest.mark.parametrize("when", ["before the stage", pytest.param("after the vote", marks=pytest.mark.long)])
+def test_a_view_in_the_place_of_a_table_is_told_until_the_table_has_its_name_back(
+    session: Any, world: Environment, tmp_path: Path, when: str
+) -> None:
+    name, other = (f"default.t{uuid.uuid4().hex[:12]}" for _ in range(2))
+    # On a path: a rename takes the folder of others along, with what is staged in it.
+    session.sql(f"CREATE TABLE {name} (id BIGINT, p STRING) USING delta LOCATION 'file://{tmp_path}/t'").collect()
+    named, first = f"spark_catalog.{name}", transaction(1)
+    sink = DeltaSink("bronze", named)
+    spark_epoch(sink, first, None, session.sql("SELECT 1L id, 'a' p"), world)
+    attempt, rows = attempt_of(transaction(2), first), session.sql("SELECT 2L id, 'b' p")
+    staged = (
+        None if when == "before the stage" else sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world)
+    )
+    session.sql(f"ALTER TABLE {named} RENAME TO {other}").collect()
+    session.sql(f"CREATE VIEW {named} AS SELECT * FROM {other}").collect()
+    with pytest.raises(EpochError) as refused:
+        sink.commit(attempt, promised(staged), world) if staged else sink.plan_stage(attempt, "n", world)
+    assert refused.value.code is (codes.DELTA_COMMIT_UNKNOWN if staged else codes.DELTA_NOT_A_TABLE)
+    assert f"{named} is not a Delta table: in the catalog, it is a view." in refused.value.what
+    drop, rename = re.findall(r"`((?:DROP|ALTER) .*?)`(?: in Spark|\))", refused.value.remedy)
+    for statement in (drop, rename.replace("…", other)):  # as the remedy says
+        session.sql(statement).collect()
+    if staged:
+        sink.commit(attempt, promised(staged), world)
+    else:
+        spark_epoch(sink, attempt.txn, first, rows, world)
+    assert ids(session, named) == [1, 2]
+    session.sql(f"DROP TABLE {named}").collect()
 
 
 @pytest.mark.few(1)

@@ -118,7 +118,7 @@ def test_a_pipeline_takes_over_from_a_query_a_query_from_it_and_another_pipeline
     assert [lab.checkpoint.joinpath(log, "0").read_text()[:2] for log in ("offsets", "commits")] == ["v2", "v2"]
     lab.produce("efgh")
     screen = lab.types("adopt-checkpoint", str(lab.checkpoint))
-    assert "nothing comes twice, and nothing is missing" in screen
+    assert "has planned no batch after it: the pipeline reads no record of its batches" in screen
     assert lab.run(1) is None
     assert lab.shown("lake") == "abcdefgh"
     lab.produce("ijkl")
@@ -203,10 +203,41 @@ def test_a_batch_that_the_table_has_and_the_checkpoint_does_not_is_not_read_twic
         sure = lab.refused("adopt-checkpoint", str(lab.checkpoint), "--sink-table", str(lab.folder / other))
         assert "EPOCHS-SINK-TABLE-UNKNOWN" in sure and "no Delta table that has a batch of the query" in sure
     screen = lab.types("adopt-checkpoint", str(lab.checkpoint), "--sink-table", str(lab.folder / "lake"))
-    assert "nothing comes twice, and nothing is missing" in screen
+    assert "has planned no batch after it: the pipeline reads no record of its batches" in screen
     lab.produce("gh")
     assert lab.run(1) is None
     assert lab.shown("lake") == "abcdefgh"
+
+
+def test_of_a_table_that_was_taken_back_the_screen_says_what_nobody_can_see_and_the_offsets_bring_its_rows_back(
+    lab: Lab, session: Any
+) -> None:
+    """The table still says that it has the batches: so the pipeline cannot know that their rows are in no sink."""
+    lab.streamed(session)
+    lab.produce("ef")
+    lab.streamed(session)
+    table = DeltaTable(str(lab.folder / "lake"))
+    table.restore(table.version() - 1)
+    assert lab.shown("lake") == "abcd"
+    lab.produce("gh")
+    words = ("adopt-checkpoint", str(lab.checkpoint), "--sink-table", str(lab.folder / "lake"))
+    screen = replace(lab, name="trusting").types(*words)
+    assert "missing" not in screen.partition("The command cannot see these")[0]
+    assert "nothing comes twice" not in screen
+    assert (
+        "    if the sink was taken back (a backup, RESTORE, DELETE), rows of the batches that it lost are miss"
+        in screen
+    )
+    assert "    if a topic was deleted and created again since, the offsets stand for other records" in screen
+    assert "older copy" not in screen, "the table would have told"
+    before = json.dumps({lab.topic(): {"0": 2, "1": 2}})  # as the page says: these offsets into `starting`
+    assert lab.but(starting=before).run(1) is None
+    assert lab.shown("lake") == "abcdefgh"
+
+
+def test_without_a_table_the_screen_says_that_it_cannot_know_an_older_copy_of_a_folder(lab: Lab) -> None:
+    screen = lab.types("adopt-checkpoint", a_checkpoint(lab))
+    assert "    if the folder is an older copy, rows of the batches since then come twice;" in screen
 
 
 # -- consumer groups --------------------------------------------------------------------------------------------------
@@ -389,7 +420,13 @@ def test_a_second_command_takes_the_place_of_the_first(lab: Lab) -> None:
     lab.types("adopt-checkpoint", a_checkpoint(lab))
     earlier = json.dumps({lab.topic(): {"0": 1, "1": 2}})
     settings = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
-    lab.types("adopt-checkpoint", a_checkpoint(lab, **{"offsets/0": f"v1\n{settings}\n{earlier}"}))
+    again = a_checkpoint(lab, **{"offsets/0": f"v1\n{settings}\n{earlier}"})
+    lab.types("adopt-checkpoint", again)
+    for _ in range(2):  # the second time, `reset-source` waits as well
+        screen = lab.asks("reset-source", "--starting", "latest", "--why", "too slow")
+        assert screen.count("counted together with an earlier command") == 1
+        assert "counted together with an earlier command: `adopt-checkpoint`" in screen
+        lab.types("adopt-checkpoint", again)
     assert lab.run(1) is None
     assert lab.shown("lake") == "c"
 

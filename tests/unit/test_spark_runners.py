@@ -234,6 +234,8 @@ def test_a_session_on_a_connection_that_is_not_sparks_is_left_alone(
         )
         == 3
     )
+    first = "What to do: Name a connection of type spark_connect in the DAG, if the DAG names this one."
+    assert caplog.text.count(first) == 3, "a wrong connection in the DAG is nobody's forgery"
 
 
 def test_cluster_mode_is_refused_where_it_cannot_work() -> None:

@@ -26,6 +26,7 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
+from airflow_epochs.model.command import ADOPT_CHECKPOINT, ADOPT_GROUP
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.definitions import Definition
 from airflow_epochs.sources import on_record
@@ -66,13 +67,13 @@ def migration_commands() -> list[ActionCommand]:
 def _moving_in() -> list[ActionCommand]:
     return [
         ActionCommand(
-            name="adopt-checkpoint",
+            name=ADOPT_CHECKPOINT,
             help="Let a new pipeline begin where a query of Spark Structured Streaming ended",
             func=adopt_checkpoint,
             args=(PIPELINE, _PATH, _STORAGE, _TABLE, *_OF_A_DAG),
         ),
         ActionCommand(
-            name="adopt-group",
+            name=ADOPT_GROUP,
             help="Let a new pipeline begin at the committed offsets of a consumer group, also of a Flink job",
             func=adopt_group,
             args=(
@@ -127,13 +128,14 @@ def adopt_checkpoint(args: Namespace) -> None:
         *_begins(beginning, source),
         *_partitions_without(beginning, "its oldest record, as in Spark"),
         *_planned(checkpoint, known=bool(args.sink_table)),
+        *_unseen(known=bool(args.sink_table)),
         *_state_stays(checkpoint, place),
         "  Stop the query for good before you say yes: what it reads from now on comes twice.",
         f"Will be recorded: {caller()}, because: {by.why}",
     )
     if _read(args, files, place) != checkpoint:
         raise _moved_on(f"The checkpoint {place}")
-    _adopt(found, attempt, "adopt-checkpoint", by, beginning.move)
+    _adopt(found, attempt, ADOPT_CHECKPOINT, by, beginning.move)
 
 
 def _read(args: Namespace, files: Files, place: str) -> StreamCheckpoint:
@@ -162,9 +164,9 @@ def _newest_batch_in(args: Namespace, query: str | None) -> int:
 def _planned(checkpoint: StreamCheckpoint, *, known: bool) -> list[str]:
     again = checkpoint.uncommitted
     if checkpoint.planned == checkpoint.batch:
-        return ["  The query has planned no batch after it: nothing comes twice, and nothing is missing."]
+        return ["  The query has planned no batch after it: the pipeline reads no record of its batches."]
     if not again:
-        return [f"  Batch {checkpoint.planned} is planned but not committed, and reads nothing: nothing comes twice."]
+        return [f"  Batch {checkpoint.planned} is planned but not committed, and reads nothing."]
     if known:
         return [f"  The table does not have batch {checkpoint.planned}, so the pipeline reads it: {shown(again)}."]
     batches = (
@@ -178,6 +180,15 @@ def _planned(checkpoint: StreamCheckpoint, *, known: bool) -> list[str]:
         "Delta table, answer no and add --sink-table TABLE: the table knows. Otherwise let the query finish first: it "
         "runs the same offsets again.",
     ]
+
+
+def _unseen(*, known: bool) -> Iterator[str]:
+    """What folder and table do not tell, and would be rows twice or missing. A table tells that a folder is older."""
+    yield "  The command cannot see these; look yourself before you say yes:"
+    if not known:
+        yield "    if the folder is an older copy, rows of the batches since then come twice;"
+    yield "    if the sink was taken back (a backup, RESTORE, DELETE), rows of the batches that it lost are missing;"
+    yield "    if a topic was deleted and created again since, the offsets stand for other records: some are missing."
 
 
 def _state_stays(checkpoint: StreamCheckpoint, place: str) -> list[str]:
@@ -216,7 +227,7 @@ def adopt_group(args: Namespace) -> None:
     with located(args.pipeline):
         if _offsets_of_group(source, args.group) != offsets:
             raise _moved_on(f"The consumer group {args.group}")
-    _adopt(found, attempt, "adopt-group", by, beginning.move)
+    _adopt(found, attempt, ADOPT_GROUP, by, beginning.move)
 
 
 def _otherwise(starting: str | None) -> Starting | None:

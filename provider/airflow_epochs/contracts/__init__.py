@@ -10,6 +10,7 @@ The names are imported from here, whatever file they stand in.
 For all:
     runner       how jobs run on Spark
     environment  connections and Spark
+    connection_types  what is said of a connection of the wrong type
     lineage      what OpenLineage calls a table or a topic
 Sources:
     source       what every source does
@@ -43,6 +44,7 @@ from airflow_epochs.contracts.afterwards import (
     Watching,
 )
 from airflow_epochs.contracts.committing import Adapting, Joint, Noting, Replacing, replaces_by
+from airflow_epochs.contracts.connection_types import names_a_service, typed, used_as
 from airflow_epochs.contracts.diagnosis import Diagnosing, Disagreement
 from airflow_epochs.contracts.environment import Connection, Environment
 from airflow_epochs.contracts.fencing import Fencing
@@ -147,8 +149,11 @@ __all__ = [
     "WithSchemas",
     "backfill_from",
     "is_by_interval",
+    "names_a_service",
     "rebuild_remedy",
     "rename_in_doubt",
     "replaces_by",
+    "typed",
+    "used_as",
     "waive_command",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from airflow_epochs.contracts import replaces_by
 from airflow_epochs.coordinator import orders
@@ -12,6 +12,7 @@ from airflow_epochs.event_time import instant_text
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import commands_obeyed
 from airflow_epochs.model import REWIND, Command, Ranges, described_epochs, records_upper_bound
+from airflow_epochs.model.command import ADOPT_CHECKPOINT, ADOPT_GROUP
 
 PARTITIONS_SHOWN_MAX = 20
 """The ledger's record has all of them."""
@@ -66,11 +67,17 @@ def outcome(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
 
 def earlier(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
     """The commands that wait already, and what becomes of tables that one of them lets go back."""
-    waiting = commands_obeyed(ledger, at.order) if at.order else ()
+    waiting = _in_force(commands_obeyed(ledger, at.order)) if at.order else ()
     restores = next((each for each in reversed(waiting) if each.restores and each.name == REWIND), None)
     others = [each for each in waiting if each is not restores]
     lines = [f"  counted together with an earlier command: {_named(each)}" for each in others]
     return [*lines, *([_of_restore(at, look.restoration, restores)] if restores else [])]
+
+
+def _in_force(waiting: Sequence[Command]) -> Sequence[Command]:
+    """Without commands whose place another one has taken as a whole."""
+    adopting = [number for number, each in enumerate(waiting) if each.name in (ADOPT_CHECKPOINT, ADOPT_GROUP)]
+    return waiting[max(adopting, default=0) :]
 
 
 def _of_restore(at: Standing, now: Restoration, by: Command) -> str:

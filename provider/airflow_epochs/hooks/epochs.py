@@ -155,13 +155,19 @@ class EpochsHook(BaseHook):
         described = self._described
         root = described.extra.get("ledger_root")
         if not root:
-            raise Refused(
-                f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
-                code=codes.LEDGER_ROOT_MISSING,
-            )
+            raise self._no_root(described)
         store = open_store(without_blanks(str(root)), _storage_options(described), _holder(described))
         self._require_folder(store)
         return store
+
+    def _no_root(self, described: Connection) -> Refused:
+        from airflow_epochs.contracts import typed
+
+        refused = Refused(
+            f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
+            code=codes.LEDGER_ROOT_MISSING,
+        )
+        return typed(refused, self.ledger_conn_id, described.conn_type, self.conn_type, named="as `ledger_conn_id`")
 
     def _require_folder(self, store: Store) -> None:
         """No file is where the ledger's folder has to be."""

@@ -158,7 +158,7 @@ class KafkaClient:
         what = f"The request to {doing} failed. {where}: {reasons or (silence if self._gave_up else error)}."
         if strangers:
             what += f" The connection does not name {', '.join(strangers)}: brokers sent it (advertised.listeners)."
-        return NotApplied(what, code=codes.KAFKA_UNREACHABLE)
+        return self._access.unreachable(what)
 
     def _who(self) -> str:
         sasl = self._access.sasl

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection, Dataset
-from airflow_epochs.errors import Refused
+from airflow_epochs.contracts import Connection, Dataset, typed, used_as
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.sasl import SASL_KEYS, Sasl, read_sasl
 from airflow_epochs.kafka.tls import TLS_KEYS, Refuse, Tls, read_tls
 from airflow_epochs.secrecy import shown
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+TYPE = "kafka"
 DEFAULT_PORT = 9092
 DEFAULT_TIMEOUT_MS = 15_000
 
@@ -69,6 +70,7 @@ class KafkaAccess:
     servers: tuple[str, ...]
     protocol: str
     timeout_s: float
+    conn_type: str = TYPE
     client_id: str | None = None
     tls: Tls | None = None
     sasl: Sasl | None = field(default=None, repr=False)
@@ -112,6 +114,10 @@ class KafkaAccess:
         """Options of Spark's Kafka source with secrets: do not log them."""
         return {**(self.tls.spark_secrets() if self.tls else {}), **(self.sasl.spark_secrets() if self.sasl else {})}
 
+    def unreachable(self, what: str) -> NotApplied:
+        """The error if no broker answers. The connection may be that of another service."""
+        return typed(NotApplied(what, code=codes.KAFKA_UNREACHABLE), self.conn_id, self.conn_type, TYPE)
+
     def _context(self, tls: Tls) -> ssl.SSLContext:
         try:
             return tls.context()
@@ -130,8 +136,13 @@ def read_connection(connection: Connection) -> KafkaAccess:
     Raises:
         Refused: A setting is missing or wrong, or a client cannot honour it. The text names it and shows no secret.
     """
+    with used_as(connection, TYPE):
+        return _read(connection)
+
+
+def _read(connection: Connection) -> KafkaAccess:
     settings = {str(key): value for key, value in connection.extra.items() if value is not None and value != ""}
-    reader = _Reader(connection.conn_id, settings)
+    reader = _Reader(connection, settings)
     servers = _servers(connection, settings, reader.refuse)
     protocol = reader.text("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
@@ -142,6 +153,7 @@ def read_connection(connection: Connection) -> KafkaAccess:
     _check_names(settings, protocol, reader)
     access = KafkaAccess(
         conn_id=connection.conn_id,
+        conn_type=connection.conn_type,
         servers=servers,
         protocol=protocol,
         timeout_s=reader.milliseconds("socket.timeout.ms", DEFAULT_TIMEOUT_MS) / 1000,
@@ -172,11 +184,14 @@ def _warn_of_open_ways(access: KafkaAccess) -> None:
 
 @dataclass(frozen=True)
 class _Reader:
-    conn_id: str
+    connection: Connection
     settings: Mapping[str, Any] = field(repr=False)
 
     def refuse(self, what: str, remedy: str) -> NoReturn:
-        raise Refused(f"Connection {self.conn_id!r} of type kafka: {what}.", code=codes.KAFKA_CONNECTION, remedy=remedy)
+        of = f" of type {TYPE}" if self.connection.conn_type == TYPE else ""
+        raise Refused(
+            f"Connection {self.connection.conn_id!r}{of}: {what}.", code=codes.KAFKA_CONNECTION, remedy=remedy
+        )
 
     def text(self, key: str, default: str) -> str:
         return str(self.settings.get(key, default)).strip()
@@ -232,4 +247,6 @@ def _check_names(settings: Mapping[str, Any], protocol: str, reader: _Reader) ->
         idle |= settings.keys() & TLS_KEYS
     ignored = sorted({*unknown, *(settings.keys() & _HARMLESS), *idle})
     if ignored:
-        secrecy.warn_once(log, f"connection {reader.conn_id}: settings that have no effect here: {', '.join(ignored)}")
+        secrecy.warn_once(
+            log, f"connection {reader.connection.conn_id}: settings that have no effect here: {', '.join(ignored)}"
+        )

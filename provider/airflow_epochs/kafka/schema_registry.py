@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, typed, used_as
+from airflow_epochs.contracts.connection_types import AnyError
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.protobuf_files import compiled
 from airflow_epochs.ledger.store import VALUE_BYTES_MAX
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         SchemaRegistryError,
     )
 
+TYPE = "schema_registry"
 TIMEOUT_S = 10.0
 SHOWN_MAX = 10
 SAID_MAX = 300
@@ -185,15 +187,20 @@ def client_of(connection: Connection) -> Iterator[SchemaRegistryClient]:
             f"The client of schema registries needs the Python package {missing.name}, which is not installed.",
             code=codes.REGISTRY_PACKAGE_MISSING,
         ) from missing
+    with used_as(connection, TYPE):
+        client = _client(connection, SchemaRegistryClient)
+    with client:
+        yield client
+
+
+def _client(connection: Connection, make: Callable[[dict[str, Any]], SchemaRegistryClient]) -> SchemaRegistryClient:
     try:
-        client = SchemaRegistryClient(_settings(connection))
+        return make(_settings(connection))
     except (ValueError, TypeError, OSError) as error:  # OSError: a file with certificates
         raise Refused(
             f"Connection {connection.conn_id!r} is not one of a schema registry: {error}.",
             code=codes.REGISTRY_CONNECTION,
         ) from error
-    with client:
-        yield client
 
 
 def _settings(connection: Connection) -> dict[str, Any]:
@@ -252,7 +259,7 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
             raise missing(f"{at} does not have {what}: {error}.") from error
         if error.http_status_code == _MISSING:
             raise _no_registry(connection, what, error) from error
-        raise NotApplied(f"{at} does not tell {what}: {error}.", code=codes.REGISTRY_UNREACHABLE) from error
+        raise _unreachable(connection, f"{at} does not tell {what}: {error}.") from error
     except OAuthTokenError as error:
         raise NotApplied(
             f"{at} was not asked, as the server of tokens gives no token: {error}.",
@@ -268,7 +275,7 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
                 code=codes.REGISTRY_CONNECTION,
                 remedy=_DISTRUST,
             ) from error
-        raise NotApplied(f"{at} does not answer: {error!r}.", code=codes.REGISTRY_UNREACHABLE) from error
+        raise _unreachable(connection, f"{at} does not answer: {error!r}.") from error
 
 
 def _is_of_registry(missing: SchemaRegistryError) -> bool:
@@ -277,13 +284,23 @@ def _is_of_registry(missing: SchemaRegistryError) -> bool:
     return missing.http_status_code == _MISSING and isinstance(code, int) and code // 100 == _MISSING
 
 
+def _unreachable(connection: Connection, what: str) -> NotApplied:
+    return _typed(NotApplied(what, code=codes.REGISTRY_UNREACHABLE), connection)
+
+
 def _no_registry(connection: Connection, what: str, said: Exception) -> Refused:
-    return Refused(
+    refused = Refused(
         f"The schema registry of connection {connection.conn_id!r} is not at {_addresses(connection)}. What answers "
         f"there is no registry: asked for {what}, it said: {str(said)[:SAID_MAX]}.",
         code=codes.REGISTRY_CONNECTION,
         remedy=_OTHER_ADDRESS,
     )
+    return _typed(refused, connection)
+
+
+def _typed(error: AnyError, connection: Connection) -> AnyError:
+    """The error; where the connection may be that of another service, it says so."""
+    return typed(error, connection.conn_id, connection.conn_type, TYPE)
 
 
 def _addresses(connection: Connection) -> str:

@@ -9,6 +9,8 @@ from airflow_epochs.model.record import JsonDict
 
 REWIND = "rewind"
 """The name of the command that alone brings tables back."""
+ADOPT_CHECKPOINT, ADOPT_GROUP = "adopt-checkpoint", "adopt-group"
+"""The names of the commands that say where a new pipeline begins. Each takes the place of all before it."""
 ACKNOWLEDGE_CODE = "acknowledge-code"
 """The name of the command that is no attempt: it may come while an epoch is open, and changes no position."""
 

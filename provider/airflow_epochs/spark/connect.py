@@ -26,7 +26,12 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
 from airflow_epochs.spark import kafka_credentials
-from airflow_epochs.spark.connect_address import DEFAULT_PORT, connection_url, refuse_to_send_readably
+from airflow_epochs.spark.connect_address import (
+    DEFAULT_PORT,
+    connection_url,
+    refuse_to_send_readably,
+    used_for_connect,
+)
 from airflow_epochs.spark.connect_caches import Caches
 from airflow_epochs.spark.driver import failures, jobs, kafka_read, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
@@ -146,8 +151,10 @@ class ConnectRunner:
 
     @contextmanager
     def _session(self, session: JsonDict) -> Iterator[SparkSession]:
-        url = connection_url(self._env.connection(session["conn_id"]))
-        _refuse_if_nobody_listens(url, session["conn_id"])
+        connection = self._env.connection(session["conn_id"])
+        url = connection_url(connection)
+        with used_for_connect(connection):
+            _refuse_if_nobody_listens(url, session["conn_id"])
         with _connect_mode():
             spark = _client(f"{url};session_id={session['session_id']}")
             # Those of a running job, also if another client ends it.

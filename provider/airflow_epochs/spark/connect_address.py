@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from urllib.parse import ParseResult, quote, urlparse
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, used_as
 from airflow_epochs.errors import Refused
 from airflow_epochs.secrecy import shown
 
 log = secrecy.logger(__name__)
 
+TYPE, OF_SUBMIT = "spark_connect", "spark"
 DEFAULT_PORT = 15002
 DEFAULT_USER = "airflow"
 OPT_IN = "allow_clear_text"
@@ -24,7 +25,7 @@ def connection_url(connection: Connection) -> str:
     Unlike the hook, it escapes a ``/`` in a token: pyspark would take the rest for a path. It holds the token: do not
     log it. Raises Refused if the connection is one for spark-submit, or has no host, or none that is an address.
     """
-    if connection.conn_type == "spark" and not (connection.host or "").startswith("sc://"):
+    if connection.conn_type == OF_SUBMIT and not (connection.host or "").startswith("sc://"):
         raise Refused(
             f"Connection {connection.conn_id} has the type spark, which is for spark-submit. SparkConnect needs the "
             "address of a Spark Connect server.",
@@ -32,6 +33,16 @@ def connection_url(connection: Connection) -> str:
             remedy="Give SparkConnect a connection of type spark_connect, or use SparkSubmit with this one. Then clear "
             "the failed task.",
         )
+    with used_for_connect(connection):
+        return _url(connection)
+
+
+def used_for_connect(connection: Connection) -> AbstractContextManager[None]:
+    """An error from here says first if the connection is that of another service."""
+    return nullcontext() if connection.conn_type == OF_SUBMIT else used_as(connection, TYPE)
+
+
+def _url(connection: Connection) -> str:
     if not connection.host:
         raise Refused(
             f"Connection {connection.conn_id} has no host.",
@@ -84,20 +95,25 @@ def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> N
         return
     names = ", ".join(sorted(secrets))
     if names and str(connection.extra.get(OPT_IN)).lower() != "true":
-        raise Refused(
-            f"Others on the way to the Spark Connect server {shown(url)} could read {names}: connection "
-            f"{connection.conn_id} has neither TLS nor a token, and the server is on another machine. "
-            "Nothing was sent.",
-            code=codes.SPARK_CLEAR_TEXT,
-            remedy="Put TLS in front of the server. Then set use_ssl in the connection's extra, or set a token, which "
-            "implies TLS. Or set kafka_credentials_file in the extra, which keeps Kafka's credentials out of plans "
-            f"(docs/spark.md). If nobody else can read that network, set {OPT_IN}: true in the extra. Then clear the "
-            "failed task.",
-        )
+        with used_for_connect(connection):
+            raise _readable(connection, url, names)
     secrecy.warn_once(
         log,
         f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans travel readably"
         + (f", with {names} in them" if names else ""),
+    )
+
+
+def _readable(connection: Connection, url: str, names: str) -> Refused:
+    return Refused(
+        f"Others on the way to the Spark Connect server {shown(url)} could read {names}: connection "
+        f"{connection.conn_id} has neither TLS nor a token, and the server is on another machine. "
+        "Nothing was sent.",
+        code=codes.SPARK_CLEAR_TEXT,
+        remedy="Put TLS in front of the server. Then set use_ssl in the connection's extra, or set a token, which "
+        "implies TLS. Or set kafka_credentials_file in the extra, which keeps Kafka's credentials out of plans "
+        f"(docs/spark.md). If nobody else can read that network, set {OPT_IN}: true in the extra. Then clear the "
+        "failed task.",
     )
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
+from airflow_epochs.contracts import typed
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import main
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Connection
 
+TYPE = "spark"
 _LINES_MAX, _LENGTH_MAX = 500, 1_000
 _COMMAND = re.compile(r"^Cannot execute: .*?\. Error code is: ", re.S)
 _TAIL = "\nLast spark-submit output:"
@@ -51,6 +53,11 @@ def told(failure: Exception | None, lines: Sequence[str]) -> str:
 
 def of_start(said: str, connection: Connection) -> NotApplied | None:
     """The error if Spark could not start as the connection says; None if ``said`` is about something else."""
+    error = _of_start(said, connection)
+    return error and typed(error, connection.conn_id, connection.conn_type, TYPE)
+
+
+def _of_start(said: str, connection: Connection) -> NotApplied | None:
     master = f"the master of connection {connection.conn_id}, whose host is {connection.host!r}"
     if wrong := _WRONG_MASTER.search(said):
         return Refused(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, names_a_service
 from airflow_epochs.errors import Refused
 from airflow_epochs.secrecy import shown
 
@@ -105,9 +105,7 @@ def _refuse_unread_fields(connection: Connection) -> None:
             f"nothing for an object store, and it has {', '.join(found)}. The provider would ignore that, and use the "
             "worker's own credentials.",
             code=codes.STORE_UNUSABLE,
-            remedy="Take these fields out to go on with the worker's own credentials, as so far; or give a connection "
-            "of type aws, google_cloud_platform, wasb or adls a login and password, or keys (no role); or put the "
-            "credentials into `storage_options` in the extra (docs/delta.md). Then clear the failed task.",
+            remedy=_remedy_of_unread(connection),
         )
     if found := [name for name in _PLACES if fields.get(name)]:
         secrecy.warn_once(
@@ -115,6 +113,21 @@ def _refuse_unread_fields(connection: Connection) -> None:
             f"connection {connection.conn_id}: {', '.join(found)} are ignored: of its type, {connection.conn_type!r},"
             " the provider reads nothing for an object store. It goes by the worker's environment",
         )
+
+
+def _remedy_of_unread(connection: Connection) -> str:
+    """What to do about credentials that are not read. Another service's connection must not lose its own."""
+    own = (
+        "Take these fields out to go on with the worker's own credentials, as so far; or give a connection of type "
+        "aws, google_cloud_platform, wasb or adls a login and password, or keys (no role); or put the credentials into "
+        "`storage_options` in the extra (docs/delta.md). Then clear the failed task."
+    )
+    if not names_a_service(connection):
+        return own
+    return (
+        "Name a connection of type aws, google_cloud_platform, wasb or adls in place of this one, or none, to go on "
+        f"with the worker's own credentials. If this one is right for all that: {own}"
+    )
 
 
 def _warn_of_open_ways(conn_id: str, options: Mapping[str, str]) -> None:

@@ -399,7 +399,7 @@ class Cluster:
         if code == KafkaError.CONCURRENT_TRANSACTIONS:
             return NotApplied(f"{where} cannot {doing} yet: {error.str()}.", code=codes.TRANSACTION_ENDING)
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
-        return NotApplied(f"The request to {doing} failed. {where}: {reasons}.", code=codes.KAFKA_UNREACHABLE)
+        return self.access.unreachable(f"The request to {doing} failed. {where}: {reasons}.")
 
 
 def _new_topic(topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> NewTopic:

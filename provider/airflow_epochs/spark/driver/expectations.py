@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ VALUE_LENGTH_MAX = 60
 MESSAGE_LENGTH_MAX = 2_000
 """Of what a sink's vote says: it travels through XCom, and stands in the ledger."""
 _ROWS = "rows"
+_TAIL = re.compile(r"\s*SQLSTATE: \w{5}.*")
+"""What Spark adds to a sentence: a number, and a place in a statement that the reader does not see."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +125,12 @@ def _require_computable(sink: str, frame: DataFrame, rule: ExpectedRows) -> None
         frame.where(F.expr(rule.condition)).select(F.lit(1), *map(quoted, rule.show)).schema  # noqa: B018
     except Exception as error:
         raise Refused(
-            f"The expectation {rule.condition!r} cannot be computed over the rows of sink {sink!r}. "
-            f"{str(error).strip().splitlines()[0]}",
+            f"The expectation {rule.condition!r} cannot be computed over the rows of sink {sink!r}. {_sentence(error)}",
             code=codes.EXPECTATION_INVALID,
             sink=sink,
         ) from error
+
+
+def _sentence(error: Exception) -> str:
+    """What Spark says first."""
+    return _TAIL.sub("", str(error).strip().splitlines()[0])

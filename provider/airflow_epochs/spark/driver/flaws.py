@@ -65,12 +65,17 @@ def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
         yield from found if _is_in(field["name"], fit.keys) else _unless(fit.unless, found)
         if _is_in(field["name"], fit.partition_by):  # also of a row that deletes: it is staged in its partition
             yield from _of_partition(field["name"], field["type"], fit)
-    rules = (*fit.conditions, *((f"the expectation {rule.condition!r}", rule.condition) for rule in fit.expected))
-    broken = ((f"the row breaks {what}", f"NOT coalesce(({condition}), false)") for what, condition in rules)
-    yield from _unless(fit.unless, broken)
+    rules = [(f"the row breaks {what}", condition) for what, condition in fit.conditions]
+    rules += [(of_expected(rule.condition), rule.condition) for rule in fit.expected]
+    yield from _unless(fit.unless, ((what, f"NOT coalesce(({condition}), false)") for what, condition in rules))
     if fit.record_bytes is not None:
         size = _record_size({field["name"]: field["type"] for field in schema["fields"]}, fit.packed)
         yield f"the record has more than {fit.record_bytes} bytes", f"{size} > {fit.record_bytes}"
+
+
+def of_expected(condition: str) -> str:
+    """The flaw of a row that breaks an expectation of the pipeline."""
+    return f"the row breaks the expectation {condition!r}"
 
 
 def _of_record_part(column: str, kind: Any, low: str, fit: Fit) -> Iterator[Flaw]:

@@ -49,23 +49,48 @@ _FLAW, _COUNT, _ROWS = "__epochs_flaw", "flawed", "rows"
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Of one sink.
+
+    Attributes:
+        letters: How many of its rows are dead letters.
+        broken: Condition of an expectation -> how many of them are so because they break it. A row counts once, for
+            its first flaw: behind that, a condition need not even be computable.
+    """
+
+    letters: int
+    broken: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Judged:
-    """The rows of one sink. ``rows``: those that it takes; ``bad``: its dead letters, without their records."""
+    """The rows of one sink.
+
+    Attributes:
+        rows: Those that it takes.
+        bad: Its dead letters, without their records.
+        flawed: All of them, with their flaws.
+        conditions: Those of the expectations whose rows become dead letters.
+        observation: Counts ``flawed``.
+    """
 
     rows: DataFrame
     bad: DataFrame
+    flawed: DataFrame
+    conditions: Sequence[str]
     observation: Observation
 
-    def count(self, staged: Claim) -> int:
-        """How many dead letters there are, once ``rows`` were staged.
+    def counts(self, staged: Claim) -> Counts:
+        """What there is, once ``rows`` were staged.
 
         Spark's count must not be too low, or rows would be nowhere: so it must fit what was staged.
         """
         found = observed.result(self.observation)
         rows = staged.content.rows if staged.content else None
-        if found and found[_ROWS] - found[_COUNT] == rows:
-            return int(found[_COUNT])
-        return int(self.bad.count())
+        if not found or found[_ROWS] - found[_COUNT] != rows:
+            found = self.flawed.agg(*_sums(self.conditions)).collect()[0].asDict()
+        broken = {condition: int(found[_broken(number)]) for number, condition in enumerate(self.conditions)}
+        return Counts(letters=int(found[_COUNT]), broken=broken)
 
 
 @dataclass(frozen=True)
@@ -75,12 +100,14 @@ class Posted:
     Attributes:
         frames: Its rows, by its name; empty if it is not to be staged.
         counts: Sink -> how many of its rows are dead letters.
+        broken: Sink -> what ``Counts`` says of its expectations; of sinks that have some.
         bad: The dead letters of all sinks.
         observation: Counts them on their way.
     """
 
     frames: dict[str, DataFrame] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, dict[str, int]] = field(default_factory=dict)
     bad: Sequence[DataFrame] = ()
     observation: Observation | None = None
 
@@ -155,16 +182,17 @@ def posted(
     if plan.letters is None:
         return Posted()
     # Staged again alone, the letters of all sinks are computed: nobody has counted them.
-    counts = {} if plan.again else {sink: each.count(staged[sink]) for sink, each in judged.items() if sink in staged}
-    found = {sink: number for sink, number in counts.items() if number}
+    counts = {} if plan.again else {sink: each.counts(staged[sink]) for sink, each in judged.items() if sink in staged}
+    found = {sink: each.letters for sink, each in counts.items() if each.letters}
+    broken = {sink: each.broken for sink, each in counts.items() if each.broken}
     if (name := plan.letters.sink) not in plan.sinks:
         _require_none(name, found)
-        return Posted()
+        return Posted(broken=broken)
     bad = [each.bad for sink, each in judged.items() if plan.again or sink in found]
     observation = Observation(f"letters {uuid.uuid4().hex}")
     known = _Records(batch, plan.table.location if plan.table else None)
     frame = _frame_of(plan.letters, known, every.get(name), bad, observation)
-    return Posted(frames={name: frame}, counts=found, bad=bad, observation=observation if bad else None)
+    return Posted(frames={name: frame}, counts=found, broken=broken, bad=bad, observation=observation if bad else None)
 
 
 def _require_none(letters: str, counts: Mapping[str, int]) -> None:
@@ -185,13 +213,27 @@ def _judged(sink: str, frame: DataFrame, fit: Fit) -> Judged | None:
     if flaw is None:
         return None
     observation = Observation(f"letters {uuid.uuid4().hex}")
-    flawed = frame.withColumn(_FLAW, flaw)
-    counted = flawed.observe(observation, F.count(F.lit(1)).alias(_ROWS), F.count(_FLAW).alias(_COUNT))
+    flawed, conditions = frame.withColumn(_FLAW, flaw), tuple(dict.fromkeys(each.condition for each in fit.expected))
+    counted = flawed.observe(observation, *_sums(conditions))
     return Judged(
         rows=plain(counted.where(F.isnull(_FLAW)).drop(_FLAW)),
         bad=_letters_of(sink, flawed.where(F.isnotnull(_FLAW)), flat=not fit.is_topic),
+        flawed=flawed,
+        conditions=conditions,
         observation=observation,
     )
+
+
+def _sums(conditions: Sequence[str]) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    are = [F.col(_FLAW) == flaws.of_expected(condition) for condition in conditions]
+    broken = [F.count(F.when(each, 1)).alias(_broken(number)) for number, each in enumerate(are)]
+    return [F.count(F.lit(1)).alias(_ROWS), F.count(_FLAW).alias(_COUNT), *broken]
+
+
+def _broken(number: int) -> str:
+    return f"broken_{number}"
 
 
 def plain(frame: DataFrame) -> DataFrame:

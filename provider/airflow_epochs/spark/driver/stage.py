@@ -83,7 +83,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             *_doubts(audits),
         ),
         event_times=seen.newest,
-        broken={sink: audit.counts for sink, audit in audits.items() if audit.counts},
+        broken=_broken(audits, post),
         letters=post.counts,
     )
 
@@ -193,6 +193,16 @@ def _filler(
 
 def _claims(audits: Mapping[str, Audit]) -> dict[str, Claim]:
     return {sink: audit.claim for sink, audit in audits.items()}
+
+
+def _broken(audits: Mapping[str, Audit], post: letters.Posted) -> dict[str, dict[str, int]]:
+    """As in ``StageOutcome``. What became a dead letter is not among the rows that were audited."""
+    found = {sink: dict(counts) for sink, counts in post.broken.items()}
+    for sink, audit in audits.items():
+        of = found.setdefault(sink, {})
+        for condition, rows in audit.counts.items():
+            of[condition] = of.get(condition, 0) + rows
+    return {sink: counts for sink, counts in found.items() if counts}
 
 
 def _doubts(audits: Mapping[str, Audit]) -> Iterator[str]:

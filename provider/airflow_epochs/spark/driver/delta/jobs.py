@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
+from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import dates, partitions, session, staged, table_rules, types
 from airflow_epochs.spark.driver.delta import schema as delta_schema
@@ -47,6 +48,8 @@ WRITER_CONF = {"parquet.page.size.row.check.min": "10"}
 each reader of the staged rows must hold a whole page in memory."""
 OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
+_IS_VIEW = "[EXPECT_TABLE_NOT_VIEW"
+"""How Spark's error begins about a name that is one of a view."""
 FEW_RECORDS = 50_000
 """Of one task: to shuffle so many takes a moment, and without it their file would be small."""
 HISTORY_DEPTHS = (20, 1_000)
@@ -183,6 +186,8 @@ def _described(spark: SparkSession, name: str) -> Described:
     except Exception as error:
         if is_missing(error):
             return Described()
+        if _IS_VIEW in str(error):
+            raise _a_view(name) from error
         raise
     if detail["format"] != "delta" or not detail["id"]:
         return Described(format=detail["format"])
@@ -197,6 +202,18 @@ def _described(spark: SparkSession, name: str) -> Described:
         features=tuple(sorted(detail.get("tableFeatures") or [])),
     )
     return Described(table=table)
+
+
+def _a_view(name: str) -> Refused:
+    in_catalog = ".".join(name.split(".")[-2:])  # RENAME TO takes no name of a catalog
+    rename = f"`ALTER TABLE … RENAME TO {identifier(in_catalog)}`"
+    return Refused(
+        f"{name} is not a Delta table: in the catalog, it is a view.",
+        code=codes.DELTA_NOT_A_TABLE,
+        remedy=f"Put the table back under its name: drop the view (`DROP VIEW {identifier(name)}` in Spark), and give "
+        f"the table its old name ({rename}). Or, if the sink has shown no epoch yet, name a table in the sink. Then "
+        "clear the failed task.",
+    )
 
 
 def delta_marker(spark: SparkSession, plan: MarkerPlan) -> Seen:
