@@ -425,7 +425,7 @@ class DateTaken(Refusing):
         from airflow.utils.session import create_session
 
         self.laid_out(schedule=EVERY_HOUR, catchup=True)
-        ends = {"next_dagrun_data_interval_end": date + HOUR, "next_dagrun_create_after": date + HOUR}
+        ends: dict[Any, Any] = {"next_dagrun_data_interval_end": date + HOUR, "next_dagrun_create_after": date + HOUR}
         with create_session() as session:
             model = session.query(DagModel).filter_by(dag_id=self.harness.dag.dag_id)
             model.update({"next_dagrun": date, "next_dagrun_data_interval_start": date, **ends})
