@@ -1291,7 +1291,8 @@ INTERVAL_MISSED = INTERVALS.code(
     "is lost.",
     "Type `airflow epochs retry PIPELINE --why …`, once for each interval that is left out: it clears the run of the "
     "oldest one if that failed. Else it names the `airflow backfill create` for it, which also repeats runs after a "
-    "command. If the pipeline has no epoch yet, create the runs of all earlier intervals: "
+    "command. If another run has the logical date of the interval, it names that run, which must be deleted first: "
+    "docs/intervals.md#runs-by-hand. If the pipeline has no epoch yet, create the runs of all earlier intervals: "
     "docs/intervals.md#runs-that-were-missed. Then clear the failed task with its downstream tasks. Or set "
     '`missed="read"`: this run then reads those records, too.',
 )

@@ -20,6 +20,7 @@ from airflow_epochs.coordinator import admin, orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.hooks.known_runs import newest_run
 from airflow_epochs.hooks.passed_on import interval_of_run
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.deeds import deeds
@@ -81,6 +82,49 @@ def test_an_epoch_in_doubt_is_rolled_forward_by_the_run_in_charge_of_it(
     assert lab.shown() == [["a", "b"], ["a", "b"]]
     [deed] = deeds(fresh(lab), 5)
     assert (deed.what, deed.epoch, deed.who) == ("retry: run r1 tasks cleared", 1, "ana")
+
+
+class Killed(BaseException):
+    """Ends what ``airflow dags test`` does, as the death of its process does: Airflow notes nothing."""
+
+
+def dags_tested_until_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``airflow dags test``, which is killed when it begins to stage; the id of its run."""
+    from airflow.sdk.definitions import dag as tested
+
+    runs_task = tested._run_task
+
+    def runs_first_task(*, ti: Any, **options: Any) -> Any:
+        if ti.task_id == "orders.stage":
+            raise Killed
+        return runs_task(ti=ti, **options)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(tested, "_run_task", runs_first_task)
+        lab.harness.dag.test()
+    newest = newest_run(lab.harness.dag.dag_id)
+    assert newest and newest[1] == "running"
+    return newest[0].run_id
+
+
+@pytest.mark.parametrize("policy", ["take_over", pytest.param("block", marks=pytest.mark.long)])
+def test_the_run_of_a_killed_dags_test_is_at_work_until_it_is_marked_as_failed_and_goes_on_by_a_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy)
+    lab.produce("a", "b")
+    run_id = dags_tested_until_killed(lab, monkeypatch)
+    with pytest.raises(Refused, match="is running") as refused:
+        Retry.of(fresh(lab), "orders")
+    assert refused.value.code is codes.RUN_AT_WORK and "mark it as failed in Airflow" in refused.value.remedy
+    browser = Browser("ADMIN")
+    with browser.client:
+        path = f"/api/v2/dags/{lab.harness.dag.dag_id}/dagRuns/{run_id}"
+        assert browser.client.patch(path, json={"state": "failed"}).status_code == 200
+    assert retried(lab).run_id == run_id
+    assert short(lab.harness.drive(run_id)).state == "success"
+    assert lab.shown() == [["a", "b"]] * 2
 
 
 @pytest.mark.few(1)

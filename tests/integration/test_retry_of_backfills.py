@@ -17,7 +17,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, CronTriggerTimetable
+from airflow.sdk import (
+    DAG,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+)
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
 from airflow_epochs.contracts import Environment, Interval, Move, Position, SinkAttempt
@@ -46,6 +52,8 @@ EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
 PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
 SWISS = CronPartitionTimetable("@hourly", timezone="Europe/Zurich", run_offset=-1)
 SYDNEY = CronPartitionTimetable("@hourly", timezone="Australia/Sydney", run_offset=-1)
+EACH_HOUR = DeltaDataIntervalTimetable(HOUR)
+BY_HAND = "by_hand__11:00+00:00"
 AFTER_THE_HOUR = CronTriggerTimetable("@hourly", timezone="UTC", interval=HOUR)
 
 
@@ -370,6 +378,22 @@ class Refusing(Intervals):
         self.started()
         self.require_read(*read)
 
+    def by_hand(self, date: datetime, run_id: str = BY_HAND) -> None:
+        answer = self.asked("POST", "", {"dag_run_id": run_id, "logical_date": date.isoformat()})
+        assert answer.status_code == 200, answer.text
+
+    def deleted_as_told(self, remedy: str) -> None:
+        """The call of Airflow's API that a remedy names, as it stands there."""
+        (path,) = re.findall(r"`DELETE (/api/v2/[^`]*)`", remedy)
+        browser = Browser("ADMIN")
+        with browser.client:
+            assert browser.client.delete(path).status_code == 204
+
+    def asked(self, method: str, path: str, body: JsonDict | None = None) -> Any:
+        browser = Browser("ADMIN")
+        with browser.client:
+            return browser.client.request(method, f"/api/v2/dags/{self.harness.dag.dag_id}/dagRuns{path}", json=body)
+
     def backfilled_as_told(self, *read: int) -> None:
         """A retry names a backfill, whose run then ends."""
         self.typed(self.refused().remedy)
@@ -381,6 +405,118 @@ class Refusing(Intervals):
         """The hours of all rows, in order, counted from the first one."""
         first, *others = self.has_read()
         assert [0, *(record - first for record in others)] == list(read)
+
+
+class DateTaken(Refusing):
+    """A run by hand has read one more hour. Its logical date is that of the run of the hour after."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any = EVERY_HOUR) -> None:
+        super().__init__(folder, monkeypatch, schedule)
+        self.by_hand(at(self.has_read()[0] + 2))
+        self.started()
+        self.require_read(0, 1)
+
+    def runs(self) -> list[str]:
+        return [run["dag_run_id"] for run in self.asked("GET", "").json()["dag_runs"]]
+
+    def catches_up(self, date: datetime) -> None:
+        """The DAG file has ``catchup=True``, and the schedule has come to this date."""
+        from airflow.models.dag import DagModel
+        from airflow.utils.session import create_session
+
+        self.laid_out(schedule=EVERY_HOUR, catchup=True)
+        ends: dict[Any, Any] = {"next_dagrun_data_interval_end": date + HOUR, "next_dagrun_create_after": date + HOUR}
+        with create_session() as session:
+            model = session.query(DagModel).filter_by(dag_id=self.harness.dag.dag_id)
+            model.update({"next_dagrun": date, "next_dagrun_data_interval_start": date, **ends})
+
+    def scheduled(self) -> None:
+        """Airflow's scheduler makes the run that is due next."""
+        from airflow.jobs.job import Job
+        from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+        from airflow.models.dag import DagModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            due = session.query(DagModel).filter_by(dag_id=self.harness.dag.dag_id)
+            due.update({"exceeds_max_non_backfill": False})  # as at the end of a run
+            SchedulerJobRunner(job=Job())._create_dag_runs(due.all(), session)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "schedule", [EVERY_HOUR, AFTER_THE_HOUR, EACH_HOUR], ids=["interval", "after the hour", "delta"]
+)
+def test_a_run_by_hand_that_holds_the_date_of_the_next_interval_is_deleted_as_told_and_each_interval_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
+) -> None:
+    lab = DateTaken(tmp_path, monkeypatch, schedule)
+    lab.one(12, ends=False)
+    remedy = lab.refused().remedy
+    assert remedy.startswith(f"Delete run {BY_HAND} of DAG {lab.harness.dag.dag_id} in Airflow")
+    lab.deleted_as_told(remedy)
+    assert BY_HAND not in lab.runs()
+    assert lab.fresh.epoch_of(Run(lab.harness.dag.dag_id, BY_HAND)) == 2
+    lab.backfilled_as_told(0, 1, 2)
+    lab.cleared(0, 1, 2, 3)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("again", ["none", "failed", "completed"])
+def test_while_a_run_by_hand_holds_the_date_of_an_interval_no_backfill_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    lab = DateTaken(tmp_path, monkeypatch)
+    lab._create(Namespace(from_date=at(11), to_date=at(11), reprocess_behavior=again))
+    for run_id in lab.to_start():
+        assert (run_id, lab.started()) == (BY_HAND, BY_HAND)
+    lab.require_read(0, 1)
+
+
+def test_the_schedule_stands_still_at_a_date_that_a_run_by_hand_holds_until_it_is_deleted_as_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = DateTaken(tmp_path, monkeypatch)
+    lab.catches_up(at(11))
+    for _ in range(3):
+        lab.scheduled()
+    assert BY_HAND in lab.runs() and len(lab.runs()) == 2
+    lab.deleted_as_told(lab.refused().remedy)
+    for read in ([0, 1, 2], [0, 1, 2, 3]):
+        lab.scheduled()
+        assert lab.started().startswith("scheduled__")
+        lab.require_read(*read)
+
+
+def test_the_date_of_an_interval_that_is_not_over_is_freed_for_the_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = DateTaken(tmp_path, monkeypatch)
+    ends = datetime.now(timezone.utc) + HOUR
+    monkeypatch.setattr(backfills, "next_interval", lambda *of: Interval(at(11), ends))
+    remedy = lab.refused().remedy
+    assert remedy.startswith(f"Delete run {BY_HAND}") and "Wait: the next data interval" in remedy
+    lab.deleted_as_told(remedy)
+    assert lab.refused().remedy.startswith("Wait: the next data interval")
+
+
+@pytest.mark.long
+def test_a_run_by_hand_whose_backfill_was_cancelled_leaves_its_epoch_to_another_run_of_its_interval_as_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Refusing(tmp_path, monkeypatch)
+    lab.by_hand(at(10))
+    lab.started()
+    lab.by_hand(at(11), "second")
+    lab.spark.failures = 1
+    assert lab.started(ends=False) == "second"
+    number = lab._create(Namespace(from_date=at(11), to_date=at(11), reprocess_behavior="failed"))
+    told("cancel", number)
+    lab.mark_as_failed("second")
+    remedy = lab.refused().remedy
+    assert remedy.startswith(f"Delete run {BY_HAND}") and "a new run for the same interval finishes the epoch" in remedy
+    lab.deleted_as_told(remedy)
+    lab.backfilled_as_told(0, 1)
 
 
 @pytest.mark.few(2)

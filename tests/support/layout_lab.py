@@ -88,8 +88,8 @@ class Lab:
     def dag(self, dag_id: str, **layout: Any) -> DAG:
         self.behind = "epochs" if layout.get("layout") == "single" else "complete"
         self.prefix = "orders." if layout.get("prefix_group_id", True) else ""
-        scheduled = {"schedule": layout.pop("schedule", None), "start_date": BEGAN, "catchup": False}
-        with DAG(dag_id, max_active_runs=1, **scheduled) as dag:
+        scheduled = {"schedule": layout.pop("schedule", None), "start_date": BEGAN}
+        with DAG(dag_id, max_active_runs=1, catchup=layout.pop("catchup", False), **scheduled) as dag:
             group = EpochPipeline(
                 "orders",
                 source=self.source,

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from airflow_epochs.contracts import ByInterval, Interval
 from airflow_epochs.coordinator import rereading
 from airflow_epochs.coordinator.lag import source_in
-from airflow_epochs.hooks import backfills
+from airflow_epochs.hooks import backfills, taken_dates
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.known_runs import FAILED, failed_run_at, latest_runs, state_of
 from airflow_epochs.hooks.passed_on import may_read_again
@@ -94,12 +94,18 @@ def told(following: NextInterval, run: Run | None, halted: Halted | None, *, ref
         return what, _BY_OFFSETS.format(command=backfills.COMMAND, dag_id=following.dag_id)
     gone = f"{run} is of {halted}: Airflow does not start it again. And a" if halted else "A"
     what = f"{gone} run that is started by hand has no data interval, so it would fail."
-    if (at := following.at) and at.end > datetime.now(timezone.utc):
-        return what, f"Wait: the next data interval, {at}, is not over. The schedule starts its run then."
-    command, others = backfills.of_interval(following.dag_id, at) if at else ("", "")
+    return what, _taking(following.dag_id, following.at) if following.at else None
+
+
+def _taking(dag_id: str, at: Interval) -> str | None:
+    """What takes this interval, the next one; None if that is not known."""
+    first = taken_dates.freeing(dag_id, at)
+    if at.end > datetime.now(timezone.utc):
+        return joined(first, f"Wait: the next data interval, {at}, is not over. The schedule starts its run then.")
+    command, others = backfills.of_interval(dag_id, at)
     takes = f"Type `{command}`: it takes the next data interval, {at}."
     later = "A later `--to-date` takes the intervals after it, too."
-    return what, joined(takes, others, later, ONE_BACKFILL) if command else None
+    return joined(first, takes, others, later, ONE_BACKFILL) if command else None
 
 
 def joined(*sentences: str) -> str:

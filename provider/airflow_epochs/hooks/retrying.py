@@ -23,7 +23,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
-from airflow_epochs.hooks import backfills, next_intervals
+from airflow_epochs.hooks import backfills, next_intervals, taken_dates
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.cleared_tasks import clear, marked_green, not_green, operators_again
 from airflow_epochs.hooks.known_runs import ACTIVE, FAILED, QUEUED, RUNNING, newest_run, no_dag, state_of
@@ -342,13 +342,14 @@ def _cause_and_remedy(refusal: Callable[[], Refused]) -> str:
 
 def _back_in_charge(run: Run, halted: Halted, by_interval: bool) -> tuple[str, str | None]:
     """Why the run in charge of an epoch that no other run may have does not go on, and what does."""
-    what, anew = f"{run} is of {halted}: Airflow does not start it again.", backfills.is_by_partition(run.dag_id)
+    what, at = f"{run} is of {halted}: Airflow does not start it again.", interval_of_run(run)
+    anew = backfills.is_by_partition(run.dag_id) or (at is not None and not taken_dates.is_dated(run, at))
     if anew and not by_interval:
         return what, f"A backfill would make another run. {_TAKE_OVER}"
-    at = interval_of_run(run)
     command, others = backfills.of_interval(run.dag_id, at) if at else ("", "")
-    goes_on = "a new run for the same partition finishes the epoch" if anew else "it clears the run, which goes on"
-    remedy = next_intervals.joined(f"Type `{command}`: {goes_on}.", others, next_intervals.ONE_BACKFILL)
+    goes_on = "a new run for the same interval finishes the epoch" if anew else "it clears the run, which goes on"
+    first = taken_dates.freeing(run.dag_id, at) if at else ""
+    remedy = next_intervals.joined(first, f"Type `{command}`: {goes_on}.", others, next_intervals.ONE_BACKFILL)
     return what, remedy if command else None
 
 
