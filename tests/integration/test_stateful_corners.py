@@ -831,6 +831,17 @@ def test_a_function_gets_the_state_of_a_key_whose_type_is_wider_in_the_state(
     assert [changed.n for changed in found] == [5]
 
 
+def test_a_function_gets_the_states_of_many_keys_of_another_type_from_many_partitions(
+    world: World, session: Any
+) -> None:
+    """Spark chooses the partition of a key by its type, too."""
+    rows = world.rows(*(row(5, str(k)) for k in range(10))).selectExpr("* except (k)", "CAST(k AS int) k")
+    state = world.state(COUNTS, *((str(k), 4) for k in range(10))).selectExpr("CAST(k AS bigint) k", "n")
+    with settings(session, {"spark.sql.shuffle.partitions": "8"}):
+        found = world.stateful(rows, state, out="k string, n long", func=counted_as_text()).changes.collect()
+    assert [changed.n for changed in found] == [5] * 10
+
+
 def test_a_key_that_may_become_another_one_in_the_type_of_the_state_is_refused(world: World) -> None:
     rows = world.rows(row(5)).selectExpr("* except (k)", "CAST(3 AS decimal(12,4)) k")
     state = world.state(COUNTS, ("a", 4)).selectExpr("CAST(3 AS decimal(10,2)) k", "n")
