@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.support.environment import Environment
 
 THEIRS = rows(1, 2, p=["a", "b"])
 OURS = rows(3, p=["b"])
-FIVE = datetime(2026, 1, 1, 5, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -342,30 +340,6 @@ def test_rows_in_the_partition_of_null_are_found_however_it_is_written(table: st
     require_against(
         vote_of(overwriting(table, mode="overwrite_partitions"), world, rows(3, 4, p=[None, "z"])),
         "overwrite_partitions",
-    )
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours", "spelt", "as_spelt"),
-    [
-        (0.0, -0.0, None, None),
-        (FIVE, FIVE, r'"2026-01-01[^"]*"', '"2026-01-01 05:00:00"'),
-    ],
-    ids=["a zero", "a time"],
-)
-def test_rows_in_a_partition_of_one_value_are_found_however_it_is_spelt(
-    table: str, world: Environment, theirs: object, ours: object, spelt: str | None, as_spelt: str | None
-) -> None:
-    """Delta compares partitions by their values, and writers spell some values in several ways."""
-    fixes = DeltaSink("fixes", table, partition_by=["p"])
-    run_epoch(fixes, transaction(1, pipeline="corrections"), None, rows(2, p=[theirs]), world)
-    if spelt and as_spelt:
-        entry = Path(table, log_entry(0))
-        written = entry.read_text()
-        entry.write_text(re.sub(rf'("partitionValues":\s*{{"p":\s*){spelt}', rf"\g<1>{as_spelt}", written))
-        assert entry.read_text() != written
-    require_against(
-        vote_of(overwriting(table, mode="overwrite_partitions"), world, rows(3, p=[ours])), "overwrite_partitions"
     )
 
 

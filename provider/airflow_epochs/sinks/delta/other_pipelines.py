@@ -9,9 +9,8 @@ back, only the newest 1,000 entries are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import isnan
 from urllib.parse import unquote
 
 from airflow_epochs import codes
@@ -72,27 +71,11 @@ def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
     if how.mode != OVERWRITE_PARTITIONS:
         return lambda add: True
     names, staged_names = physical_names(shape), physical_names(staging.shape)
-    kinds = {field["name"].lower(): field["type"] for field in shape.schema["fields"]}
     columns = [column.lower() for column in shape.partition_by]
-
-    def partition(values: Mapping[str, str | None], named: Mapping[str, str]) -> tuple[object, ...]:
-        return tuple(_value(values.get(named[column]), kinds[column]) for column in columns)
-
-    partitions = {partition(file.partition_values, staged_names) for file in staging.files}
-    return lambda add: partition(add["partitionValues"], names) in partitions
-
-
-def _value(text: str | None, kind: object) -> object:
-    """What the text of a partition means, as Delta compares it. Writers spell one number or time in several ways."""
-    if not text:
-        return None  # an empty text is NULL
-    if kind in ("float", "double"):
-        number = float(text)
-        return text if isnan(number) else number
-    if kind in ("timestamp", "timestamp_ntz"):
-        at, _, fraction = text.replace("T", " ").removesuffix("Z").partition(".")
-        return at, fraction.rstrip("0")
-    return text
+    partitions = {  # an empty text is NULL
+        tuple(file.partition_values.get(staged_names[column]) or None for column in columns) for file in staging.files
+    }
+    return lambda add: tuple(add["partitionValues"].get(names[column]) or None for column in columns) in partitions
 
 
 def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int, touches: Touches) -> Foreign | None:
