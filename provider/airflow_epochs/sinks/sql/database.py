@@ -96,8 +96,8 @@ class Session(Protocol):
         """
         ...
 
-    def bytewise(self, column: SqlColumn) -> str:
-        """The clause by which texts of the column are compared byte by byte; empty if the column has no texts."""
+    def bytewise(self, value: str, column: SqlColumn) -> str:
+        """``value``, of this column, so that texts are compared by the bytes that they have in UTF-8, as Spark does."""
         ...
 
     def nullable(self, column: SqlColumn) -> str:

@@ -19,6 +19,7 @@ from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session
 from airflow_epochs.sinks.sql.sink import folded
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
+    family,
     sqlite_affinity,
     sqlite_retyped,
     sqlite_sorts,
@@ -34,6 +35,7 @@ WAIT_S = 30.0
 """Seconds to wait for another writer, or for a reader."""
 _MAIN = "main"
 _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
+_UTF_8 = "UTF-8"
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _HELD = ("locked", "busy")
 """Those of them that tell of another process."""
@@ -69,8 +71,8 @@ class Sqlite:
         return None
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.sqlite_sorts`` says."""
-        return sqlite_sorts(column.affinity, kind)
+        """As ``types.sqlite_sorts`` says. SQLite compares the bytes of a text, which in UTF-16 have another order."""
+        return sqlite_sorts(column.affinity, kind) and (column.encoding == _UTF_8 or family(kind) != "string")
 
     def type_for(self, kind: Any) -> str | None:
         """As ``types.sqlite_type`` says."""
@@ -156,9 +158,9 @@ class SqliteSession:
         its_name = found.name if found else self.folded(name)
         return f"table {its_name} of the SQLite file {file.st_ino} on device {file.st_dev}"
 
-    def bytewise(self, column: SqlColumn) -> str:
-        """The collation ``BINARY``: any column may hold texts."""
-        return "COLLATE BINARY"
+    def bytewise(self, value: str, column: SqlColumn) -> str:
+        """The collation ``BINARY``: any column may hold texts. ``Sqlite.sorts`` says where it has Spark's order."""
+        return f"{value} COLLATE BINARY"
 
     def nullable(self, column: SqlColumn) -> str:
         """The column itself: SQLite has no domains."""
@@ -186,6 +188,7 @@ class SqliteSession:
         )
         strict = self._is_strict(its_name)
         return SqlTable(
+        ((encoding,),) = self.execute("PRAGMA encoding")
             schema=schema,
             name=its_name,
             columns=tuple(
@@ -197,6 +200,7 @@ class SqliteSession:
                     not_null=bool(notnull),
                     affinity=sqlite_affinity(spelled, strict=strict),
                 )
+                    encoding=encoding,
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
             unique=self._unique(its_name, [row[0] for row in columns if row[4]]) if keyed else {},
