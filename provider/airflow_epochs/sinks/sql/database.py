@@ -177,6 +177,13 @@ class Session(Protocol):
         """
         ...
 
+    def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
+        """The condition that ``value``, of this column, was stored from rows of another type than ``kind``.
+
+        None if the database compares the values of a column whatever rows they come from.
+        """
+        ...
+
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """What the rows will draw numbers from, if they have these columns."""
         ...

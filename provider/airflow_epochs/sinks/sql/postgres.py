@@ -296,6 +296,10 @@ class PostgresSession(PostgresCatalog):
         """As ``types.postgres_retyped`` says."""
         return postgres_retyped(quoted(was.name), was.kind, now.kind)
 
+    def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
+        """None: a column has one type."""
+        return None
+
     def hurry(self) -> None:
         """Set ``lock_timeout`` to one second."""
         self.execute("SELECT pg_catalog.set_config('lock_timeout', '1s', true)")

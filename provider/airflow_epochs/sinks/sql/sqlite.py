@@ -23,6 +23,7 @@ from airflow_epochs.sinks.sql.types import (
     sqlite_affinity,
     sqlite_retyped,
     sqlite_sorts,
+    sqlite_stored_otherwise,
     sqlite_takes,
     sqlite_type,
 )
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 """Seconds to wait for another writer, or for a reader."""
 _MAIN = "main"
-_MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
 _UTF_8 = "UTF-8"
+_MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _HELD = ("locked", "busy")
 """Those of them that tell of another process."""
@@ -187,8 +188,8 @@ class SqliteSession:
             'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
         )
         strict = self._is_strict(its_name)
-        return SqlTable(
         ((encoding,),) = self.execute("PRAGMA encoding")
+        return SqlTable(
             schema=schema,
             name=its_name,
             columns=tuple(
@@ -199,8 +200,8 @@ class SqliteSession:
                     generated=bool(hidden),
                     not_null=bool(notnull),
                     affinity=sqlite_affinity(spelled, strict=strict),
-                )
                     encoding=encoding,
+                )
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
             unique=self._unique(its_name, [row[0] for row in columns if row[4]]) if keyed else {},
@@ -298,6 +299,10 @@ class SqliteSession:
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
         return sqlite_retyped(quoted(was.name), was.affinity, now.affinity)
+
+    def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
+        """As ``types.sqlite_stored_otherwise`` says."""
+        return sqlite_stored_otherwise(value, column.affinity, kind)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""
