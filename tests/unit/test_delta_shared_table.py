@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,43 @@ def test_rows_in_the_partition_of_null_are_found_however_it_is_written(table: st
         vote_of(overwriting(table, mode="overwrite_partitions"), world, rows(3, 4, p=[None, "z"])),
         "overwrite_partitions",
     )
+
+
+NOON = datetime(2026, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "theirs", "ours", "spelled", "refused"),
+    [
+        (pa.float64(), 0.0, -0.0, None, True),
+        (pa.float64(), 1.0, 1.0, "1.0", True),
+        (pa.int64(), 1, 1, "01", True),
+        (pa.timestamp("us"), NOON, NOON, "2026-01-01 12:00:00", True),
+        (pa.timestamp("us", "UTC"), NOON, NOON, "2026-01-01T12:00:00.000000Z", True),
+        (pa.timestamp("us", "UTC"), NOON, NOON, "2026-01-01 12:00:00.000000", True),
+        (pa.timestamp("us", "UTC"), NOON, NOON, "2026-01-01 12:00:00.1", False),
+        (pa.float64(), 1.0, 1.5, None, False),
+        (pa.string(), "1", "1.0", None, False),
+    ],
+)
+def test_an_overwrite_of_partitions_spares_the_equal_value_however_it_is_written(
+    table: str, world: Environment, kind: pa.DataType, theirs: object, ours: object, spelled: str | None, refused: bool
+) -> None:
+    def data(value: object) -> pa.Table:
+        return pa.table({"id": [1], "p": pa.array([value], kind)})
+
+    fixes = DeltaSink("fixes", table, partition_by=["p"])
+    run_epoch(fixes, transaction(1, pipeline="corrections"), None, data(theirs), world)
+    if spelled:
+        entry = Path(table, log_entry(0))
+        text = re.sub(r'("partitionValues":\s*\{"[^"]+":\s*)"[^"]*"', rf'\1"{spelled}"', entry.read_text())
+        entry.write_text(text)
+        assert f'"{spelled}"' in text
+    vote = vote_of(overwriting(table, mode="overwrite_partitions"), world, data(ours))
+    if refused:
+        require_against(vote, "overwrite_partitions")
+    else:
+        require_for(vote)
 
 
 def test_an_overwrite_that_only_compacts_is_not_told_as_a_loss(table: str, world: Environment) -> None:

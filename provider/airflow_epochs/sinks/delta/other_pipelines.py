@@ -9,7 +9,7 @@ back, only the newest 1,000 entries are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -21,6 +21,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.names import DRY_RUN
 from airflow_epochs.sinks.delta.modes import OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta.partition_values import value_of
 from airflow_epochs.staged.checks import physical_names
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
@@ -72,10 +73,13 @@ def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
         return lambda add: True
     names, staged_names = physical_names(shape), physical_names(staging.shape)
     columns = [column.lower() for column in shape.partition_by]
-    partitions = {  # an empty text is NULL
-        tuple(file.partition_values.get(staged_names[column]) or None for column in columns) for file in staging.files
-    }
-    return lambda add: tuple(add["partitionValues"].get(names[column]) or None for column in columns) in partitions
+    kinds = {each["name"].lower(): each["type"] for each in shape.schema["fields"]}
+
+    def partition(values: Mapping[str, str | None], named: Mapping[str, str]) -> tuple[object, ...]:
+        return tuple(value_of(values.get(named[column]), kinds[column]) for column in columns)
+
+    partitions = {partition(file.partition_values, staged_names) for file in staging.files}
+    return lambda add: partition(add["partitionValues"], names) in partitions
 
 
 def newest_of_others(files: Files, app: App, ledger_id: str | None, newest: int, touches: Touches) -> Foreign | None:

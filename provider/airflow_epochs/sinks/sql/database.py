@@ -96,8 +96,8 @@ class Session(Protocol):
         """
         ...
 
-    def bytewise(self, column: SqlColumn) -> str:
-        """The clause by which texts of the column are compared byte by byte; empty if the column has no texts."""
+    def bytewise(self, value: str, column: SqlColumn) -> str:
+        """``value``, of this column, so that texts are compared by the bytes that they have in UTF-8, as Spark does."""
         ...
 
     def nullable(self, column: SqlColumn) -> str:
@@ -174,6 +174,13 @@ class Session(Protocol):
         """The column ``was``, for a comparison with ``now``, which has its values in the type that it got later.
 
         None if such values may not be compared.
+        """
+        ...
+
+    def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
+        """The condition that ``value``, of this column, was stored from rows of another type than ``kind``.
+
+        None if the database compares the values of a column whatever rows they come from.
         """
         ...
 

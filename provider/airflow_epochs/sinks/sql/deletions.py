@@ -19,6 +19,7 @@ from functools import cached_property
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.forms import Forms
 from airflow_epochs.sinks.sql.statements import Names
 from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, quoted, require_none_deferrable
 
@@ -150,7 +151,7 @@ class Deletions:
             lacking += [f"{right} on table {notes.spelled}" for right in self.session.lacks(notes, *needed)]
         return lacking
 
-    def apply(self, batch: str, deleted: str) -> int:
+    def apply(self, batch: str, deleted: str, forms: Forms) -> int:
         """Note the deletions among the rows of a table, and take away rows that are older than a note of their key.
 
         Of all transactions that do so for one target, one goes on at a time, and the others wait until it ends.
@@ -158,6 +159,7 @@ class Deletions:
         Args:
             batch: The table, quoted: one row per key.
             deleted: Its column that says whether a row deletes its key.
+            forms: What the notes must be like, so that the database can compare them with the rows.
 
         Returns:
             How many rows it took away.
@@ -170,6 +172,8 @@ class Deletions:
         self.require_rights(deletes=bool(found))  # another user's sink may have made notes since ``open``
         # Before the sink makes a table of its own: the remedy depends on whether there is one already.
         earlier = [self._as_today(notes) for notes in self._tables()]
+        for notes in earlier:
+            forms.require(notes, batch)
         if found:
             if not self.exist:
                 self._create()

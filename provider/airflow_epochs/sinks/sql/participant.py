@@ -208,12 +208,12 @@ class SqlParticipant:
         """
         table = self._table(session, staging, attempt.previous)
         require_kept(table, self.sink.table)
-        load = self._load(session, table, staging, attempt.stored)
+        load = replace(self._load(session, table, staging, attempt.stored), rehearses=True)
         self._require_rights(session, table, load.columns)
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_unchanged(attempt, marker, marker.make())
         if self.sink.rehearse:
-            replace(load, rehearses=True).run(self._reader(staging), staged.rows)
+            load.run(self._reader(staging), staged.rows)
         else:
             load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)

@@ -90,6 +90,8 @@ _PRESENCE = """
     FROM pg_catalog.unnest(%s::text[]) AS name
 """
 """A shared lock that every session of a sink that may wait holds to its end. It only shows that the session exists."""
+_BYTES_OF_UTF_8 = ("UTF8", "SQL_ASCII")
+"""Encodings of databases in which a text has the bytes that it has in UTF-8."""
 _COPYING_SINCE = 140_000
 """The first server version that reports the progress of COPY."""
 _AWAITING_CLIENT = """
@@ -264,9 +266,13 @@ class PostgresSession(PostgresCatalog):
             f"that has run since {began_at}"
         )
 
-    def bytewise(self, column: SqlColumn) -> str:
-        """The collation ``C``."""
-        return 'COLLATE "C"' if is_postgres_text(column.kind) else ""
+    def bytewise(self, value: str, column: SqlColumn) -> str:
+        """The collation ``C``, which compares bytes; outside of UTF-8, the bytes that the text has there."""
+        if not is_postgres_text(column.kind):
+            return value
+        if self._connection.info.parameter_status("server_encoding") in _BYTES_OF_UTF_8:
+            return f'{value} COLLATE "C"'
+        return f"pg_catalog.convert_to({value}, 'UTF8')"
 
     def nullable(self, column: SqlColumn) -> str:
         """Of the base type: a domain may be NOT NULL. The target takes the value as its domain all the same."""
@@ -289,6 +295,10 @@ class PostgresSession(PostgresCatalog):
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.postgres_retyped`` says."""
         return postgres_retyped(quoted(was.name), was.kind, now.kind)
+
+    def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
+        """None: a column has one type."""
+        return None
 
     def hurry(self) -> None:
         """Set ``lock_timeout`` to one second."""

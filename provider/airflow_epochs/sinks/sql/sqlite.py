@@ -19,9 +19,11 @@ from airflow_epochs.sinks.sql.database import Numbers, RowRefused, Session
 from airflow_epochs.sinks.sql.sink import folded
 from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable, qualified, quoted
 from airflow_epochs.sinks.sql.types import (
+    family,
     sqlite_affinity,
     sqlite_retyped,
     sqlite_sorts,
+    sqlite_stored_otherwise,
     sqlite_takes,
     sqlite_type,
 )
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 """Seconds to wait for another writer, or for a reader."""
 _MAIN = "main"
+_UTF_8 = "UTF-8"
 _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _HELD = ("locked", "busy")
@@ -69,8 +72,8 @@ class Sqlite:
         return None
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
-        """As ``types.sqlite_sorts`` says."""
-        return sqlite_sorts(column.affinity, kind)
+        """As ``types.sqlite_sorts`` says. SQLite compares the bytes of a text, which in UTF-16 have another order."""
+        return sqlite_sorts(column.affinity, kind) and (column.encoding == _UTF_8 or family(kind) != "string")
 
     def type_for(self, kind: Any) -> str | None:
         """As ``types.sqlite_type`` says."""
@@ -156,9 +159,9 @@ class SqliteSession:
         its_name = found.name if found else self.folded(name)
         return f"table {its_name} of the SQLite file {file.st_ino} on device {file.st_dev}"
 
-    def bytewise(self, column: SqlColumn) -> str:
-        """The collation ``BINARY``: any column may hold texts."""
-        return "COLLATE BINARY"
+    def bytewise(self, value: str, column: SqlColumn) -> str:
+        """The collation ``BINARY``: any column may hold texts. ``Sqlite.sorts`` says where it has Spark's order."""
+        return f"{value} COLLATE BINARY"
 
     def nullable(self, column: SqlColumn) -> str:
         """The column itself: SQLite has no domains."""
@@ -185,6 +188,7 @@ class SqliteSession:
             'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
         )
         strict = self._is_strict(its_name)
+        ((encoding,),) = self.execute("PRAGMA encoding")
         return SqlTable(
             schema=schema,
             name=its_name,
@@ -196,6 +200,7 @@ class SqliteSession:
                     generated=bool(hidden),
                     not_null=bool(notnull),
                     affinity=sqlite_affinity(spelled, strict=strict),
+                    encoding=encoding,
                 )
                 for column, spelled, notnull, default, pk, hidden in columns
             ),
@@ -294,6 +299,10 @@ class SqliteSession:
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
         """As ``types.sqlite_retyped`` says."""
         return sqlite_retyped(quoted(was.name), was.affinity, now.affinity)
+
+    def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
+        """As ``types.sqlite_stored_otherwise`` says."""
+        return sqlite_stored_otherwise(value, column.affinity, kind)
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
         """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""

@@ -41,8 +41,8 @@ class Names:
 
     def ordered(self, sequence: str, of: str) -> str:
         """A column that tells which row is newer. Texts are compared byte by byte, as Spark does."""
-        column = self.table.column_of(sequence)
-        return f"{self._of(sequence, of)} {self.session.bytewise(column) if column else ''}".rstrip()
+        column, value = self.table.column_of(sequence), self._of(sequence, of)
+        return self.session.bytewise(value, column) if column else value
 
     def _of(self, name: str, row: str | None) -> str:
         return f"{row}.{quoted(name)}" if row else quoted(name)

@@ -48,6 +48,7 @@ class SqlColumn:
         generated: Whether rows must not have it, because the database computes it.
         not_null: Whether a row's value must not be NULL.
         affinity: In SQLite, what it makes of texts and numbers in the column, as ``types.sqlite_affinity`` says.
+        encoding: In SQLite, how it stores texts: ``UTF-8`` or another.
     """
 
     name: str
@@ -57,6 +58,7 @@ class SqlColumn:
     parts: tuple[str, ...] = ()
     not_null: bool = False
     affinity: str = ""
+    encoding: str = "UTF-8"
 
     @property
     def told_kind(self) -> str:
@@ -278,7 +280,7 @@ def sequence_column(table: SqlTable, sequence: str, fields: Sequence[JsonDict], 
             "Spark, so the two would not agree which row is the newest.",
             code=codes.SQL_ROWS_UNFIT,
             remedy="Give the sink a `sequence_by` with whole numbers or times. For texts, make the column of the table "
-            "a text. Then clear the stage task.",
+            "a text; in SQLite, also use a file whose `PRAGMA encoding` is UTF-8. Then clear the stage task.",
         )
     return column.name
 

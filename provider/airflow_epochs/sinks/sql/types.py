@@ -58,6 +58,11 @@ _TEXTS = ("text", "character varying", "character", "bpchar")
 _AFFINITIES = {"INT": "INTEGER", "CHAR|CLOB|TEXT": "TEXT", "BLOB": "BLOB", "REAL|FLOA|DOUB": "REAL"}
 """Words in a column's type -> what SQLite makes of texts and numbers there. The first that matches counts."""
 NESTED = ("struct", "array", "map")
+_DIGIT = "[0-9]"
+_DATE = f"*-{_DIGIT * 2}-{_DIGIT * 2}"
+_LOCAL = f"{_DATE} {_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 6}"
+_TIMES = {"date": (10, _DATE), "timestamp_ntz": (26, _LOCAL), "timestamp": (29, f"{_LOCAL}+00")}
+"""The texts that ``values`` makes of dates and times: their length, and their pattern for SQLite's GLOB."""
 _SIZED = re.compile(r"character(?: varying)?\((\d+)\)")
 
 
@@ -178,6 +183,34 @@ def sqlite_sorts(affinity: str, kind: Any) -> bool:
             return affinity != "TEXT"
         case _:
             return True
+
+
+def sqlite_stored_otherwise(value: str, affinity: str, kind: Any) -> str:
+    """The condition that SQLite stored ``value``, of a column of this affinity, from rows of another type.
+
+    It compares numbers by their value, and texts and bytes as they are stored. In a column for texts, it does not tell
+    texts of the rows from what ``values`` makes of other types.
+    """
+    no_text = f"({value} < '' OR {value} >= x'')"  # in SQLite's order, numbers come first, then texts, then bytes
+    match family(kind):
+        case "binary":
+            return f"{value} < x''"
+        case "date" | "timestamp" | "timestamp_ntz" as name:
+            others = " OR ".join(f"{value} GLOB '{form}'" for other, (_, form) in _TIMES.items() if other != name)
+            return f"{no_text} OR (length({value}) <> {_TIMES[name][0]} AND ({others}))"
+        case "byte" | "short" | "integer" | "long" | "boolean" | "float" | "double" | "decimal":
+            decimal = _DECIMAL.fullmatch(str(kind))
+            if affinity == "TEXT" or (decimal and affinity == "BLOB"):
+                return f"{no_text} OR {_has_other_decimals(value, int(decimal[2]) if decimal else 0)}"
+            return f"{value} >= ''"
+        case _:
+            return no_text
+
+
+def _has_other_decimals(value: str, decimals: int) -> str:
+    """The condition that a text is a number with another number of decimals. The cheap part comes first."""
+    otherwise = f"substr({value}, {-1 - decimals}, 1) <> '.'" if decimals else f"instr({value}, '.') > 0"
+    return f"({otherwise} AND {value} NOT GLOB '*[^-.0-9]*' AND {value} GLOB '*[0-9]*')"
 
 
 def _scale(column: str) -> int:

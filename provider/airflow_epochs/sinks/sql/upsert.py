@@ -11,6 +11,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.deletions import Deletions
+from airflow_epochs.sinks.sql.forms import Forms
 from airflow_epochs.sinks.sql.statements import Names
 from airflow_epochs.sinks.sql.table import SqlTable, qualified, quoted
 
@@ -60,12 +61,14 @@ class Upsert:
             row.
 
         Raises:
-            Refused: The database refuses a row, keys are NULL or repeated, or a trigger changes what later epochs
-                look for.
+            Refused: The database refuses a row, keys are NULL or repeated, the table has keys or sequences of another
+                type, or a trigger changes what later epochs look for.
         """
         sent = self._fill(fields, rows)
         self._require_keys()
-        done = self._delete() if self.by.deleted else 0
+        forms = self._forms(fields)
+        forms.require(self._target, self._batch)
+        done = self._delete(self.by.deleted, forms) if self.by.deleted else 0
         done += self._take_older()
         done += self._insert(sent - done)
         self.session.execute(f"DROP TABLE {self._batch}")
@@ -116,11 +119,10 @@ class Upsert:
 
     # -- the target ----------------------------------------------------------------------------------------------
 
-    def _delete(self) -> int:
+    def _delete(self, mark: str, forms: Forms) -> int:
         """Delete keys. Returns how many rows of the batch need no more: deletions, and rows older than one."""
-        assert self.by.deleted is not None
-        deleted = quoted(self.by.deleted)
-        older = self._notes.apply(self._batch, self.by.deleted) if self._notes else 0
+        deleted = quoted(mark)
+        older = self._notes.apply(self._batch, mark, forms) if self._notes else 0
         ((deletions,),) = self.session.execute(f"SELECT count(*) FROM {self._batch} WHERE {deleted}")
         if not deletions:
             return older
@@ -256,6 +258,16 @@ class Upsert:
     @property
     def _names(self) -> Names:
         return Names(self.session, self.table, self.by.keys)
+
+    def _forms(self, fields: Sequence[JsonDict]) -> Forms:
+        return Forms(
+            session=self.session,
+            table=self.table,
+            keys=self.by.keys,
+            sequence=self.by.sequence,
+            kinds={name: field["type"] for name, field in zip(self.columns, fields, strict=True)},
+            all_keys=self.rehearses,
+        )
 
     @property
     def _notes(self) -> Deletions | None:

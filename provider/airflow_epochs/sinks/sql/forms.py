@@ -1,0 +1,71 @@
+"""Refuses rows that a database would compare with values of another type than theirs, in the same column.
+
+A column of SQLite takes any type. A decimal is stored as a text with its type's decimals, a time with or without its
+zone: SQLite compares these texts, and puts every number before every text. So 1.10 would be another key than 1.1000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.statements import Names
+from airflow_epochs.sinks.sql.table import SqlTable, quoted
+from airflow_epochs.spark.driver.delta.schema import type_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forms:
+    """The columns by which an upsert compares rows.
+
+    Attributes:
+        kinds: Each column of the rows -> its Delta type.
+        all_keys: Whether to look at all keys of a table: nothing is promised yet.
+    """
+
+    session: Session
+    table: SqlTable
+    keys: Sequence[str]
+    sequence: str | None
+    kinds: Mapping[str, Any]
+    all_keys: bool
+
+    def require(self, there: str, batch: str) -> None:
+        """Raise Refused if rows that are there have another form than the batch's.
+
+        Args:
+            there: The target or its notes, as a statement needs it.
+            batch: The table with the epoch's rows. Of the sequences, only those that have a key of it are compared.
+        """
+        for key in self.keys if self.all_keys else ():
+            self._require_none(key, f"{there} o", "1 = 1")
+        if self.sequence:
+            same = Names(self.session, self.table, self.keys).same_keys("o", "b")
+            self._require_none(self.sequence, f"{batch} b CROSS JOIN {there} o", same)
+
+    def _require_none(self, name: str, rows: str, where: str) -> None:
+        column = self.table.column_of(name)
+        assert column
+        value = f"o.{quoted(name)}"
+        otherwise = self.session.stored_otherwise(value, column, self.kinds[name])
+        if otherwise is None:
+            return
+        if found := self.session.execute(f"SELECT {value} FROM {rows} WHERE {where} AND ({otherwise}) LIMIT 1"):
+            raise self._refused(name, found[0][0])
+
+    def _refused(self, name: str, value: Any) -> Refused:
+        kind, table = type_name(self.kinds[name]), self.table.name
+        return Refused(
+            f"Column {name!r} is {kind} in the rows. Table {table!r}, or its notes of deleted keys, has the value "
+            f"{value!r} in this column, which comes from rows of another type. SQLite compares values as they are "
+            "stored, so the sink would not find equal keys, or would take newer rows as older.",
+            code=codes.SQL_ROWS_UNFIT,
+            remedy="Let the transform return the column with the type that it had before, by a cast of Spark. Then "
+            f"clear the stage task. Or, while no task runs, UPDATE column {quoted(name)} of {self.table.spelled} and "
+            f"of each table named {quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: "
+            "docs/sql.md, 'When a type changes in SQLite', shows how. Then clear the failed task.",
+        )
