@@ -58,8 +58,7 @@ def problems_of_order(target: str, table: JsonDict, rows: JsonDict, sequence_by:
     return [
         f"column {theirs['name']!r} is {type_name(ours['type'])} in the rows and {type_name(theirs['type'])} in the "
         "table, and as `sequence_by` it has an order that depends on the order of its fields. Let the transform return "
-        "them in the table's order. If the rows' order is the right one, give it to the table in Spark: "
-        f"{statements}"
+        f"them in the table's order. Or type {statements} in Spark: then the table has the rows' order"
     ]
 
 
