@@ -37,10 +37,10 @@ def used_as(connection: Connection, *types: str, named: str = "in the DAG") -> I
 
 
 def typed(error: AnyError, conn_id: str, conn_type: str, *types: str, named: str = "in the DAG") -> AnyError:
-    """The error itself, with what ``used_as`` gives it. Twice is as good as once."""
+    """The error itself, with what ``used_as`` gives it. Idempotent."""
     kinds = " or ".join(types)
     first = f"Connection {conn_id!r} is of type {conn_type}, and one of type {kinds} belongs here"
     if conn_type not in (*types, *_UNTYPED) and not error.what.startswith(first):
         error.what = f"{first}. {error.what}"
-        error.remedy = f"Name a connection of type {kinds} {named}. If this one is right for all that: {error.remedy}"
+        error.remedy = f"Name a connection of type {kinds} {named}. If this one is right all the same: {error.remedy}"
     return error
