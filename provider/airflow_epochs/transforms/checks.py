@@ -162,15 +162,10 @@ class Checks:
 
     def keyed(self, frame: DataFrame, state: DataFrame, keys: Collection[str]) -> DataFrame:
         """The rows with their keys in the state's types. Spark puts keys of two types apart when it groups by them."""
-        from pyspark.sql import functions as F
-
         parts = [fit.Part(name, frame.schema[name].dataType, state.schema[name].dataType) for name in keys]
         if misfit := next(filter(None, (fit.misfit(part, is_key=True) for part in parts)), None):
             raise self._unfit(misfit)
-        columns = {
-            part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts if part.changes
-        }
-        return frame.withColumns(columns) if columns else frame
+        return self._fitted(frame, parts)
 
     def in_order_of(self, like: DataFrame, frame: DataFrame) -> DataFrame:
         """``frame`` with the fields of its structs in the order that they have in ``like``.
@@ -178,18 +173,18 @@ class Checks:
         Spark takes the first field first where it compares structs. It takes fields by their places where it asks
         whether structs are equal, and where it unites maps of structs.
         """
+        kinds, fields = {field.name: field.dataType for field in like.schema}, frame.schema.fields
+        both = [(field.name, field.dataType) for field in fields if field.name in kinds]
+        return self._fitted(frame, [fit.Part(name, kind, fit.reordered(kind, kinds[name])) for name, kind in both])
+
+    def _fitted(self, frame: DataFrame, parts: Iterable[fit.Part]) -> DataFrame:
+        """The rows with some of their columns in other types. No part is a misfit."""
         from pyspark.sql import functions as F
 
-        kinds = {field.name: field.dataType for field in like.schema}
-        parts = [
-            fit.Part(field.name, field.dataType, fit.reordered(field.dataType, kinds[field.name]))
-            for field in frame.schema
-            if field.name in kinds
-        ]
         columns = {
             part.name: fit.fitted(F.col(quoted(part.name)), part, self.operator) for part in parts if part.changes
         }
-        return frame.withColumns(columns) if columns else frame
+        return frame.withColumns(columns) if columns else frame  # Spark Connect takes no empty dict
 
     def _unfit(self, part: fit.Part) -> Refused:
         """The error about values that would become others in the state."""
