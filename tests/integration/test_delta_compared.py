@@ -82,6 +82,25 @@ def test_a_key_stays_deleted_although_the_transform_orders_its_fields_anew(
     assert keys_shown(table) == [(2, 1, 40)]
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("there", "given"),
+    [
+        ("STRUCT<o: STRUCT<d: DECIMAL(20,4)>>", "named_struct('o', named_struct('d', 1))"),
+        ("STRUCT<o: STRUCT<d: TIMESTAMP_NTZ>>", "named_struct('o', named_struct('d', DATE'2026-01-01'))"),
+    ],
+    ids=["a number", "a day"],
+)
+def test_a_key_with_a_field_that_is_wider_in_the_table_finds_itself(
+    session: Any, world: Environment, table: str, there: str, given: str
+) -> None:
+    create(session, table, f"id {there}, n INT", "TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
+    epochs = Epochs(DeltaSink("silver", table, **COUNTER), world)
+    for _ in range(2):
+        epochs.run(session.sql(f"SELECT {given} AS id, 1 AS n"))
+    assert [row["n"] for row in session.sql(f"SELECT n FROM delta.`{table}`").collect()] == [2]
+
+
 # -- a sequence that is a struct ---------------------------------------------------------------------------------
 
 OTHER_ORDER = "id INT, v STRUCT<b: INT, a: STRUCT<y: INT, x: INT>>, name STRING"

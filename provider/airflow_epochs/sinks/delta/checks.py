@@ -103,6 +103,7 @@ def require_insertable(
         add_columns = mode.schema_evolution == ADD_COLUMNS
         found = delta_schema.problems(table, rows, add_columns=add_columns, partition_by=partition_by)
         found += comparison.problems_of_order(name, table, rows, mode.sequence_by)
+    found += comparison.problems_of_places(mode.mode, table, rows)
     if found:
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",

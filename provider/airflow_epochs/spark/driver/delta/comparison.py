@@ -19,18 +19,27 @@ from airflow_epochs.transforms.conditions import field_of, quoted
 def in_order_of(kind: Any, value: str, depth: int = 0) -> str:
     """``value``, in SQL, with nested fields in the order that they have in ``kind``, a type in Spark's JSON.
 
-    Spark compares no maps, so what is inside of them stays as it is.
+    Spark compares no maps, so what is inside of them stays as it is. So do arrays of arrays: Delta, too, takes what is
+    inside of these by its place when it writes.
     """
     if not isinstance(kind, dict):
         return value
     if kind["type"] == "struct":
-        fields = [in_order_of(field["type"], field_of(value, field["name"]), depth) for field in kind["fields"]]
+        # With their names: Spark makes fields of two types comparable only if they have the same names.
+        fields = [
+            f"{in_order_of(field['type'], field_of(value, field['name']), depth)} AS {quoted(field['name'])}"
+            for field in kind["fields"]
+        ]
         return f"IF({value} IS NULL, NULL, struct({', '.join(fields)}))"
-    if kind["type"] == "array":
+    if kind["type"] == "array" and not _is_array(kind["elementType"]):
         element = f"e{depth}"
         made = in_order_of(kind["elementType"], element, depth + 1)
         return value if made == element else f"transform({value}, {element} -> {made})"
     return value
+
+
+def _is_array(kind: Any) -> bool:
+    return isinstance(kind, dict) and kind["type"] == "array"
 
 
 def has_same_names(kind: Any, other: Any) -> bool:
@@ -60,6 +69,41 @@ def problems_of_order(target: str, table: JsonDict, rows: JsonDict, sequence_by:
         "table, and as `sequence_by` it has an order that depends on the order of its fields. Let the transform return "
         f"them in the table's order. Or type {statements} in Spark: then the table has the rows' order"
     ]
+
+
+def problems_of_places(mode: str, table: JsonDict, rows: JsonDict) -> list[str]:
+    """That a MERGE would exchange the values of fields. Empty if not so, and for modes that are no MERGE.
+
+    Delta's MERGE stores the fields of structs by their names, but inside of arrays of arrays, or of maps, by their
+    places.
+    """
+    if mode not in ("upsert", "merge"):
+        return []
+    both = ((field, _column(table, field["name"])) for field in rows["fields"])
+    return [
+        f"column {own['name']!r} is {type_name(field['type'])} in the rows and {type_name(own['type'])} in the table, "
+        "and Delta's MERGE takes fields inside of arrays of arrays, or of maps, by their places. Let the transform "
+        "return them in the table's order"
+        for field, own in both
+        if own and _is_exchanged(field["type"], own["type"])
+    ]
+
+
+def _is_exchanged(kind: Any, other: Any, *, by_place: bool = False) -> bool:
+    """Whether fields that Delta takes by their places have another order. What else may differ is told elsewhere."""
+    if not isinstance(kind, dict) or not isinstance(other, dict) or kind["type"] != other["type"]:
+        return False
+    if kind["type"] == "struct":
+        ours, theirs = ({field["name"].lower(): field["type"] for field in each["fields"]} for each in (kind, other))
+        if by_place and list(ours) != list(theirs):
+            return True
+        return any(_is_exchanged(ours[name], theirs[name], by_place=by_place) for name in ours.keys() & theirs.keys())
+    if kind["type"] == "array":
+        inner = kind["elementType"]
+        in_array = by_place or (isinstance(inner, dict) and inner["type"] in ("array", "map"))
+        return _is_exchanged(inner, other["elementType"], by_place=in_array)
+    parts = ("keyType", "valueType") if kind["type"] == "map" else ()
+    return any(_is_exchanged(kind[part], other[part], by_place=by_place) for part in parts)
 
 
 def _column(schema: JsonDict, name: str) -> JsonDict | None:

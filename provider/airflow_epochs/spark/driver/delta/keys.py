@@ -29,6 +29,7 @@ SHOWN_MAX = 5
 RECORDS_MAX = 3
 """How many records it shows of one of them."""
 DELETED = "__epochs_deleted"
+_INSERTS = re.compile(r"\binsert\b", re.IGNORECASE)
 _RANK, _TIMES, _CONTENTS, _NEWEST = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest"))
 
 
@@ -107,13 +108,14 @@ def require_apart(rows: DataFrame, schema: JsonDict, how: How, table: JsonDict) 
     """Look whether the keys of rows of this ``schema``, each of which comes once, are apart in the table's types, too.
 
     The vote lets through no type that could make one key of two, and then this costs nothing. But an earlier version
-    may have decided the epoch, or somebody may have given the table other columns since.
+    may have decided the epoch, or somebody may have given the table other columns since. Clauses that insert nothing
+    bring no key twice, and Delta itself refuses what is ambiguous. ``on`` may tell apart what the keys do not.
 
     Raises:
         Refused: A MERGE would bring a key twice, or would be ambiguous.
     """
     differences = delta_schema.problems_of_merge(table, schema, "", how.keys)
-    if not differences:
+    if not differences or how.on or not _INSERTS.search(how.merge or ""):
         return
     kinds = {field["name"].lower(): field["type"] for field in table["fields"]}
     there = rows.select(*(_as_there(key, kinds.get(key.lower(), {})).alias(key) for key in how.keys))

@@ -66,6 +66,8 @@ _OF_SESSION = {
 """Option of a write -> setting of the session that is its like for MERGE, which takes no options."""
 _AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 """A server may have it on: then a MERGE adds columns though nobody asked for it."""
+_BY_NAME = "spark.databricks.delta.resolveMergeUpdateStructsByName.enabled"
+"""A server may have it off: then a MERGE stores the fields of structs by their places, and compares them by name."""
 _OVERWRITES_PARTITIONS = "spark.databricks.delta.dynamicPartitionOverwrite.enabled"
 """A server may have it off: then Delta refuses to replace partitions, and a decided epoch could not be committed."""
 _NOT_PLANNED = "Error occurred during query planning"
@@ -86,6 +88,7 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     """
     how = plan.how
     spark.conf.set(_AUTO_MERGE, "false")  # every sink says what it wants, so this setting has no other reader
+    spark.conf.set(_BY_NAME, "true")
     tells_computed = plan.schema is not None  # the log's, as Spark does not tell which columns the table computes
     plan, rules = planned_by_spark(spark, plan, df.columns)
     if problem := _misfit(plan, df, plan.partition_by if tells_computed else ()):
@@ -120,6 +123,7 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame, partition_by: tuple[str, ..
         add_columns = how.schema_evolution is not None
         found = delta_schema.problems(schema, rows, add_columns=add_columns, partition_by=written)
         found += comparison.problems_of_order(plan.target, schema, rows, how.sequence_by)
+    found += comparison.problems_of_places(how.mode, schema, rows)
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
@@ -174,6 +178,7 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
     nothing else may write in it.
     """
     spark.conf.set(_AUTO_MERGE, "false")
+    spark.conf.set(_BY_NAME, "true")
     spark.conf.set(_OVERWRITES_PARTITIONS, "true")
     before = seen(spark, plan.target, plan.app)
     if refused := refusal(before, plan) or _replaced(before, plan):
