@@ -15,6 +15,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.statements import Names
 from airflow_epochs.sinks.sql.table import SqlTable, quoted
+from airflow_epochs.sinks.sql.types import family
 from airflow_epochs.spark.driver.delta.schema import type_name
 
 
@@ -42,16 +43,18 @@ class Forms:
             batch: The table with the epoch's rows. Of the sequences, only those that have a key of it are compared.
         """
         for key in self.keys if self.all_keys else ():
-            self._require_none(key, f"{there} o", "1 = 1")
+            self._require_none(key, self.kinds[key], f"{there} o", "1 = 1")
         if self.sequence:
             same = Names(self.session, self.table, self.keys).same_keys("o", "b")
-            self._require_none(self.sequence, f"{batch} b CROSS JOIN {there} o", same)
+            self._require_none(
+                self.sequence, _ordered(self.kinds[self.sequence]), f"{batch} b CROSS JOIN {there} o", same
+            )
 
-    def _require_none(self, name: str, rows: str, where: str) -> None:
+    def _require_none(self, name: str, kind: Any, rows: str, where: str) -> None:
         column = self.table.column_of(name)
         assert column
         value = f"o.{quoted(name)}"
-        otherwise = self.session.stored_otherwise(value, column, self.kinds[name])
+        otherwise = self.session.stored_otherwise(value, column, kind)
         if otherwise is None:
             return
         if found := self.session.execute(f"SELECT {value} FROM {rows} WHERE {where} AND ({otherwise}) LIMIT 1"):
@@ -69,3 +72,11 @@ class Forms:
             f"of each table named {quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: "
             "docs/sql.md, 'When a type changes in SQLite', shows how. Then clear the failed task.",
         )
+
+
+def _ordered(kind: Any) -> Any:
+    """The type by which to look at values of a sequence.
+
+    Texts of times have the order of the times, with a zone or without, and whoever spelled them.
+    """
+    return "string" if family(kind) in ("date", "timestamp", "timestamp_ntz") else kind
