@@ -158,3 +158,23 @@ def test_times_that_another_program_spelled_in_the_table_are_compared_as_before(
     epochs.takes(changes(("k", "b", MIDNIGHT), lsn=kind))
     epochs.takes(changes(("k", "older", MIDNIGHT - dt.timedelta(days=2)), lsn=kind))
     assert epochs.rows() == [("k", "b")]
+
+
+@pytest.mark.parametrize(
+    ("column", "there", "kind", "ours"),
+    [
+        ("TEXT", "2025-12-31 23:59:59.000000", UTC, MIDNIGHT),
+        ("TEXT", "2025-12-31", WALL, MIDNIGHT),
+        ("TEXT", "3.5", CENTS, Decimal("1.10")),
+        ("", 7, pa.string(), "8"),
+    ],
+    ids=["a time", "a day", "a decimal", "a number"],
+)
+def test_keys_in_another_form_that_no_row_of_the_epoch_means_are_left_alone(
+    sqlite: SqlWorld, column: str, there: object, kind: pa.DataType, ours: object
+) -> None:
+    epochs = SqlEpochs(sqlite, f"id {column} PRIMARY KEY, name TEXT, lsn INTEGER")
+    sqlite.db.run(f"INSERT INTO t VALUES ({there!r}, 'theirs', 1)")
+    for lsn in (1, 2):
+        epochs.takes(changes((ours, str(lsn), lsn), id=kind))
+    assert sorted(name for _, name in epochs.rows()) == ["2", "theirs"]

@@ -15,7 +15,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.statements import Names
 from airflow_epochs.sinks.sql.table import SqlTable, quoted
-from airflow_epochs.sinks.sql.types import family
+from airflow_epochs.sinks.sql.types import family, sqlite_meant
 from airflow_epochs.spark.driver.delta.schema import type_name
 
 
@@ -25,7 +25,7 @@ class Forms:
 
     Attributes:
         kinds: Each column of the rows -> its Delta type.
-        all_keys: Whether to look at all keys of a table: nothing is promised yet.
+        all_keys: Whether to look for other forms of the keys, in the whole table: nothing is promised yet.
     """
 
     session: Session
@@ -40,15 +40,20 @@ class Forms:
 
         Args:
             there: The target or its notes, as a statement needs it.
-            batch: The table with the epoch's rows. Of the sequences, only those that have a key of it are compared.
+            batch: The table with the epoch's rows. Only rows with one of its keys are compared with it.
         """
         for key in self.keys if self.all_keys else ():
-            self._require_none(key, self.kinds[key], f"{there} o", "1 = 1")
+            keys = f"({self._meant('o')}) IN (SELECT {self._meant('b')} FROM {batch} b)"
+            self._require_none(key, self.kinds[key], f"{there} o", keys)
         if self.sequence:
             same = Names(self.session, self.table, self.keys).same_keys("o", "b")
             self._require_none(
                 self.sequence, _ordered(self.kinds[self.sequence]), f"{batch} b CROSS JOIN {there} o", same
             )
+
+    def _meant(self, of: str) -> str:
+        """The keys of a row, so that those that mean the same are equal in whatever form they are stored."""
+        return ", ".join(sqlite_meant(f"{of}.{quoted(key)}", self.kinds[key]) for key in self.keys)
 
     def _require_none(self, name: str, kind: Any, rows: str, where: str) -> None:
         column = self.table.column_of(name)
@@ -57,7 +62,7 @@ class Forms:
         otherwise = self.session.stored_otherwise(value, column, kind)
         if otherwise is None:
             return
-        if found := self.session.execute(f"SELECT {value} FROM {rows} WHERE {where} AND ({otherwise}) LIMIT 1"):
+        if found := self.session.execute(f"SELECT {value} FROM {rows} WHERE ({otherwise}) AND {where} LIMIT 1"):
             raise self._refused(name, found[0][0])
 
     def _refused(self, name: str, value: Any) -> Refused:

@@ -207,6 +207,18 @@ def sqlite_stored_otherwise(value: str, affinity: str, kind: Any) -> str:
             return no_text
 
 
+def sqlite_meant(value: str, kind: Any) -> str:
+    """``value``, which is compared with values of Delta's ``kind``, as a text that does not depend on its form."""
+    text = f"CAST({value} AS TEXT)"
+    match family(kind):
+        case "date" | "timestamp" | "timestamp_ntz":
+            return f"substr(replace({text}, 'T', ' ') || ' 00:00:00.000000', 1, 26)"
+        case "string" | "binary":
+            return text
+        case _:
+            return f"CASE WHEN instr({text}, '.') > 0 THEN rtrim(rtrim({text}, '0'), '.') ELSE {text} END"
+
+
 def _has_other_decimals(value: str, decimals: int) -> str:
     """The condition that a text is a number with another number of decimals. The cheap part comes first."""
     otherwise = f"substr({value}, {-1 - decimals}, 1) <> '.'" if decimals else f"instr({value}, '.') > 0"
