@@ -16,6 +16,7 @@ from airflow_epochs.contracts import Disagreement
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
+from tests.support.sql_upserts import SqlEpochs, changes
 from tests.support.sql_world import Db, PostgresDb, SqlWorld, committed_while_another_waits
 
 CHANGES: dict[str, Any] = {"mode": "upsert", "sequence_by": "lsn", "delete_when": "op = 'd'"}
@@ -526,3 +527,15 @@ def test_notes_do_not_count_for_other_keys_unless_they_get_the_columns_and_the_i
             f"CREATE UNIQUE INDEX notes_by_both ON {notes} (id, part)",
         )
     assert comes_back(world, "pairs", id=1, part=part) is not notes_too
+
+
+@pytest.mark.timeout(30)
+def test_thousands_of_deletions_take_no_time_by_the_square_of_their_number(sqlite: SqlWorld) -> None:
+    """A second here. Without an index on the epoch's rows, SQLite reads all of them for each row of the table."""
+    epochs, keys = (
+        SqlEpochs(sqlite, "id TEXT PRIMARY KEY, name TEXT, lsn INTEGER"),
+        [f"k{n:07d}" for n in range(30_000)],
+    )
+    epochs.takes(changes(*((key, "a", 1) for key in keys)))
+    epochs.takes(changes(*((key, None, 2) for key in keys)))
+    assert epochs.rows() == []

@@ -82,7 +82,7 @@ def test_a_connection_of_another_service_is_named_with_its_type_before_anything_
     first = f"Connection {wrong.conn_id!r} is of type {wrong.conn_type}, and one of type {belongs} belongs here. "
     assert refused.value.what.startswith(first)
     assert refused.value.what.count(first) == 1
-    assert refused.value.remedy.startswith(f"Name a connection of type {belongs} {named}. If this one is right ")
+    assert refused.value.remedy.startswith(f"Name a connection of type {belongs} {named}, unless this one is right. ")
 
 
 @pytest.mark.parametrize("conn_type", ["", "generic", "{expected}"])

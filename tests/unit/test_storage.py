@@ -144,7 +144,7 @@ def test_credentials_in_a_connection_of_another_type_are_refused_not_ignored(
         storage_options(Connection(conn_id="c", conn_type=conn_type, **values))
     assert refused.value.code is codes.STORE_UNUSABLE
     remedy, own = refused.value.remedy, "Take these fields out to go on with the worker's own credentials"
-    assert remedy.startswith(own) or f"If this one is right all the same: {own}" in remedy
+    assert remedy.startswith(own) or f"unless this one is right. {own}" in remedy
     assert remedy.startswith("Name a connection of type aws, ") is (conn_type in ("http", "none"))
 
 

@@ -42,5 +42,5 @@ def typed(error: AnyError, conn_id: str, conn_type: str, *types: str, named: str
     first = f"Connection {conn_id!r} is of type {conn_type}, and one of type {kinds} belongs here"
     if conn_type not in (*types, *_UNTYPED) and not error.what.startswith(first):
         error.what = f"{first}. {error.what}"
-        error.remedy = f"Name a connection of type {kinds} {named}. If this one is right all the same: {error.remedy}"
+        error.remedy = f"Name a connection of type {kinds} {named}, unless this one is right. {error.remedy}"
     return error

@@ -24,9 +24,11 @@ def freeing(dag_id: str, interval: Interval) -> str:
     if holder is None or its == interval:
         return ""
     path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(holder.run_id, safe='')}"
+    what = f"It is of {its}, but has" if its else "It has"
     return (
-        f"Delete {holder} in Airflow: *Delete Dag Run* on its page, or `DELETE {path}` of the REST API. It is of "
-        f"{its}, but has the logical date of the run of {interval}, so Airflow makes no such run. Its epoch stays."
+        f"Delete {holder} in Airflow, when the tasks behind it have ended: *Delete Dag Run* on its page, or `DELETE "
+        f"{path}` of the REST API. {what} the logical date of the run of {interval}, so Airflow makes no such run. "
+        "If it has an epoch, that stays."
     )
 
 

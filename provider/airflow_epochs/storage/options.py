@@ -126,7 +126,7 @@ def _remedy_of_unread(connection: Connection) -> str:
         return own
     return (
         "Name a connection of type aws, google_cloud_platform, wasb or adls in place of this one, or none, to go on "
-        f"with the worker's own credentials. If this one is right all the same: {own}"
+        f"with the worker's own credentials, unless this one is right. {own}"
     )
 
 

@@ -177,6 +177,10 @@ class Session(Protocol):
         """
         ...
 
+    def index(self, temporary: str, keys: Sequence[str]) -> None:
+        """Let a DELETE find a row of a temporary table by these keys, if the database does not by itself."""
+        ...
+
     def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
         """The condition that ``value``, of this column, was stored from rows of another type than ``kind``.
 

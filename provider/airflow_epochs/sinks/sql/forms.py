@@ -19,6 +19,23 @@ from airflow_epochs.sinks.sql.types import family, sqlite_meant
 from airflow_epochs.spark.driver.delta.schema import type_name
 
 
+class OtherForm(Refused):
+    """The table, or its notes, has a value that rows of another type leave.
+
+    Attributes:
+        rewrite: What to do in the database, a clause.
+    """
+
+    def __init__(self, what: str, rewrite: str) -> None:
+        super().__init__(
+            what,
+            code=codes.SQL_ROWS_UNFIT,
+            remedy="Let the transform return the column with the type that it had before, by a cast of Spark. Then "
+            f"clear the stage task. Or, while no task runs, {rewrite}. Then clear the failed task.",
+        )
+        self.rewrite = rewrite
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forms:
     """The columns by which an upsert compares rows.
@@ -65,17 +82,15 @@ class Forms:
         if found := self.session.execute(f"SELECT {value} FROM {rows} WHERE ({otherwise}) AND {where} LIMIT 1"):
             raise self._refused(name, found[0][0])
 
-    def _refused(self, name: str, value: Any) -> Refused:
+    def _refused(self, name: str, value: Any) -> OtherForm:
         kind, table = type_name(self.kinds[name]), self.table.name
-        return Refused(
+        return OtherForm(
             f"Column {name!r} is {kind} in the rows. Table {table!r}, or its notes of deleted keys, has the value "
-            f"{value!r} in this column, which comes from rows of another type. SQLite compares values as they are "
-            "stored, so the sink would not find equal keys, or would take newer rows as older.",
-            code=codes.SQL_ROWS_UNFIT,
-            remedy="Let the transform return the column with the type that it had before, by a cast of Spark. Then "
-            f"clear the stage task. Or, while no task runs, UPDATE column {quoted(name)} of {self.table.spelled} and "
-            f"of each table named {quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: "
-            "docs/sql.md, 'When a type changes in SQLite', shows how. Then clear the failed task.",
+            f"{value!r} in this column, as rows of another type, or another program, leave it. SQLite compares values "
+            "as they are stored, so the sink would not find equal keys, or would take newer rows as older.",
+            rewrite=f"UPDATE column {quoted(name)} of {self.table.spelled} and of each table named "
+            f"{quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: docs/sql.md, 'When a "
+            "type changes in SQLite', shows how",
         )
 
 

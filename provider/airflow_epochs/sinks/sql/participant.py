@@ -40,6 +40,7 @@ from airflow_epochs.model import (
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.deletions import Deletions
+from airflow_epochs.sinks.sql.forms import OtherForm
 from airflow_epochs.sinks.sql.load import Load
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
 from airflow_epochs.sinks.sql.rights import lacking
@@ -360,9 +361,8 @@ class SqlParticipant:
                 f"Table {self.sink.table} refuses the rows of {txn}, which the sink promised in its vote. Nothing was "
                 f"written. The reason: {refused.what}",
                 code=codes.SQL_COMMIT_REFUSED,
-                remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. "
-                "Then clear the commit task. If that is impossible, complete the epoch without this sink's rows: "
-                f"`{waive_command(txn, self.sink.name)}`.",
+                remedy=f"{_mend(refused)}. Then clear the commit task. If that is impossible, complete the epoch "
+                f"without this sink's rows: `{waive_command(txn, self.sink.name)}`.",
             ) from refused
 
     def _require_previous(
@@ -563,3 +563,10 @@ class SqlParticipant:
             pipeline=pipeline,
             sink=self.sink.name,
         )
+
+
+def _mend(refused: Refused) -> str:
+    """What lets the table take rows that are promised: whatever the transform does now, they stay as they are."""
+    if isinstance(refused, OtherForm):
+        return f"While no task runs, {refused.rewrite}"
+    return "Undo what was changed in the database after the vote, or remove what conflicts with the rows"

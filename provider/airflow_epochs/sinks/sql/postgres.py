@@ -296,6 +296,9 @@ class PostgresSession(PostgresCatalog):
         """As ``types.postgres_retyped`` says."""
         return postgres_retyped(quoted(was.name), was.kind, now.kind)
 
+    def index(self, temporary: str, keys: Sequence[str]) -> None:
+        """Nothing: PostgreSQL hashes the rows."""
+
     def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
         """None: a column has one type."""
         return None

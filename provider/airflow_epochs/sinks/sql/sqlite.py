@@ -300,6 +300,10 @@ class SqliteSession:
         """As ``types.sqlite_retyped`` says."""
         return sqlite_retyped(quoted(was.name), was.affinity, now.affinity)
 
+    def index(self, temporary: str, keys: Sequence[str]) -> None:
+        """Without it, SQLite would read the whole temporary table for each row of the other one."""
+        self.execute(f"CREATE INDEX temp.{temporary}_keys ON {temporary} ({', '.join(keys)})")
+
     def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
         """As ``types.sqlite_stored_otherwise`` says."""
         return sqlite_stored_otherwise(value, column.affinity, kind)

@@ -66,6 +66,8 @@ class Upsert:
         """
         sent = self._fill(fields, rows)
         self._require_keys()
+        if self.by.deleted:
+            self.session.index(BATCH_TABLE, list(map(self._names.compared, self.by.keys)))
         forms = self._forms(fields)
         forms.require(self._target, self._batch)
         done = self._delete(self.by.deleted, forms) if self.by.deleted else 0

@@ -43,7 +43,7 @@ def first_flaw(frame: DataFrame, fit: Fit) -> Column | None:
     found = list(flaws(json.loads(frame.schema.json()), replace(fit, conditions=known)))
     if not found:
         return None
-    cases = " ".join(f"WHEN coalesce({condition}, false) THEN {_text(what)}" for what, condition in found)
+    cases = " ".join(f"WHEN coalesce({condition}, false) THEN {literal(what)}" for what, condition in found)
     return F.expr(f"CASE {cases} END")
 
 
@@ -220,6 +220,7 @@ def _sent(kind: Any) -> Any:
     return {**kind, **inside, **(fields if kind["type"] == "struct" else {})}
 
 
-def _text(words: str) -> str:
+def literal(words: str) -> str:
+    """Words in SQL. A session may read escapes in another way: compare them with what the same session made of them."""
     escaped = words.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -227,7 +227,7 @@ def _judged(sink: str, frame: DataFrame, fit: Fit) -> Judged | None:
 def _sums(conditions: Sequence[str]) -> list[Column]:
     from pyspark.sql import functions as F
 
-    are = [F.col(_FLAW) == flaws.of_expected(condition) for condition in conditions]
+    are = [F.col(_FLAW) == F.expr(flaws.literal(flaws.of_expected(condition))) for condition in conditions]
     broken = [F.count(F.when(each, 1)).alias(_broken(number)) for number, each in enumerate(are)]
     return [F.count(F.lit(1)).alias(_ROWS), F.count(_FLAW).alias(_COUNT), *broken]
 
