@@ -97,6 +97,7 @@ class Forms:
 def _ordered(kind: Any) -> Any:
     """The type by which to look at values of a sequence.
 
-    Texts of times have the order of the times, with a zone or without, and whoever spelled them.
+    Texts of times have the order of the times, with a zone or without; those with a T in place of the blank do not, and
+    the sink never writes them.
     """
     return "string" if family(kind) in ("date", "timestamp", "timestamp_ntz") else kind
