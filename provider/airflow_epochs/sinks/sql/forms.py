@@ -26,14 +26,7 @@ class OtherForm(Refused):
         rewrite: What to do in the database, a clause.
     """
 
-    def __init__(self, what: str, rewrite: str) -> None:
-        super().__init__(
-            what,
-            code=codes.SQL_ROWS_UNFIT,
-            remedy="Let the transform return the column with the type that it had before, by a cast of Spark. Then "
-            f"clear the stage task. Or, while no task runs, {rewrite}. Then clear the failed task.",
-        )
-        self.rewrite = rewrite
+    rewrite = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +77,21 @@ class Forms:
 
     def _refused(self, name: str, value: Any) -> OtherForm:
         kind, table = type_name(self.kinds[name]), self.table.name
-        return OtherForm(
+        rewrite = (
+            f"UPDATE column {quoted(name)} of {self.table.spelled} and of each table named "
+            f"{quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: docs/sql.md, 'When a "
+            "type changes in SQLite', shows how"
+        )
+        refused = OtherForm(
             f"Column {name!r} is {kind} in the rows. Table {table!r}, or its notes of deleted keys, has the value "
             f"{value!r} in this column, as rows of another type, or another program, leave it. SQLite compares values "
             "as they are stored, so the sink would not find equal keys, or would take newer rows as older.",
-            rewrite=f"UPDATE column {quoted(name)} of {self.table.spelled} and of each table named "
-            f"{quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: docs/sql.md, 'When a "
-            "type changes in SQLite', shows how",
+            code=codes.SQL_ROWS_UNFIT,
+            remedy="Let the transform return the column with the type that it had before, by a cast of Spark. Then "
+            f"clear the stage task. Or, while no task runs, {rewrite}. Then clear the failed task.",
         )
+        refused.rewrite = rewrite
+        return refused
 
 
 def _ordered(kind: Any) -> Any:
