@@ -67,12 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_all_but_few(items)
     for item in items:
         if item.get_closest_marker("jvm"):
-            item.add_marker("spark" if _is_beside_spark(item) else "brokers")
-
-
-def _is_beside_spark(item: pytest.Item) -> bool:
-    """Chaos comes after the brokers' tests, so Spark's have more time: they take those of the Kafka sink, too."""
-    return "connect" in getattr(item, "fixturenames", ()) or item.path.name.startswith("test_kafka_sink")
+            item.add_marker("spark" if "connect" in getattr(item, "fixturenames", ()) else "brokers")
 
 
 MANY_SESSIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseParallelGC -XX:-UsePerfData"
