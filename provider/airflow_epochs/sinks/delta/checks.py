@@ -15,16 +15,14 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta import state_anew
 from airflow_epochs.sinks.delta.modes import (
-    ADD_COLUMNS,
     APPEND,
     MERGE,
-    OVERWRITE,
     OVERWRITE_PARTITIONS,
     Mode,
 )
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.state_table import StateTable
-from airflow_epochs.spark.driver.delta import comparison, partitions
+from airflow_epochs.spark.driver.delta import partitions, row_problems
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.staged.checks import physical_names
@@ -95,15 +93,8 @@ def require_insertable(
     """
     if shape is None:
         return
-    table, rows = shape.schema, staging.shape.schema
-    if mode.mode == MERGE:  # whose rows need not look like the table's
-        found = delta_schema.problems_of_merge(table, rows, mode.merge or "", mode.keys)
-    else:
-        partition_by = shape.partition_by if tells_computed and mode.mode in (APPEND, OVERWRITE) else ()
-        add_columns = mode.schema_evolution == ADD_COLUMNS
-        found = delta_schema.problems(table, rows, add_columns=add_columns, partition_by=partition_by)
-        found += comparison.problems_of_order(name, table, rows, mode.sequence_by)
-    found += comparison.problems_of_places(mode.mode, table, rows)
+    partition_by = shape.partition_by if tells_computed else ()
+    found = row_problems.problems(mode.plan(), name, shape.schema, staging.shape.schema, partition_by)
     if found:
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",

@@ -57,7 +57,7 @@ def _names(kind: Any) -> Any:
 
 def problems_of_order(target: str, table: JsonDict, rows: JsonDict, sequence_by: str | None) -> list[str]:
     """That the fields within ``sequence_by`` have another order in the table than in the rows; empty if not so."""
-    ours, theirs = (_column(schema, sequence_by or "") for schema in (rows, table))
+    ours, theirs = (column_of(schema, sequence_by or "") for schema in (rows, table))
     if ours is None or theirs is None or not has_same_names(ours["type"], theirs["type"]):
         return []  # what else may be wrong is told elsewhere
     moves = list(_moves(theirs["type"], ours["type"], quoted(theirs["name"])))
@@ -79,7 +79,7 @@ def problems_of_places(mode: str, table: JsonDict, rows: JsonDict) -> list[str]:
     """
     if mode not in ("upsert", "merge"):
         return []
-    both = ((field, _column(table, field["name"])) for field in rows["fields"])
+    both = ((field, column_of(table, field["name"])) for field in rows["fields"])
     return [
         f"column {own['name']!r} is {type_name(field['type'])} in the rows and {type_name(own['type'])} in the table, "
         "and Delta's MERGE takes fields inside of arrays of arrays, or of maps, by their places. Let the transform "
@@ -106,7 +106,8 @@ def _is_exchanged(kind: Any, other: Any, *, by_place: bool = False) -> bool:
     return any(_is_exchanged(kind[part], other[part], by_place=by_place) for part in parts)
 
 
-def _column(schema: JsonDict, name: str) -> JsonDict | None:
+def column_of(schema: JsonDict, name: str) -> JsonDict | None:
+    """The schema's column of this name, which has no case."""
     return next((field for field in schema["fields"] if field["name"].lower() == name.lower()), None)
 
 

@@ -18,12 +18,12 @@ from airflow_epochs.spark.driver.delta import (
     conditions,
     deletions,
     partitions,
+    row_problems,
     session,
     staged,
     table_rules,
 )
 from airflow_epochs.spark.driver.delta import keys as delta_keys
-from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.jobs import (
     MESSAGE_LENGTH_MAX,
     NO_NEW_COLUMNS,
@@ -115,15 +115,7 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame, partition_by: tuple[str, ..
             f"{plan.target} lacks {missing}. `schema_evolution` does not add the columns that `keys` and `sequence_by` "
             "name."
         )
-    rows = json.loads(df.schema.json())
-    if how.mode == "merge":
-        found = delta_schema.problems_of_merge(schema, rows, how.merge or "", how.keys)
-    else:
-        written = partition_by if how.mode in ("append", "overwrite") else ()
-        add_columns = how.schema_evolution is not None
-        found = delta_schema.problems(schema, rows, add_columns=add_columns, partition_by=written)
-        found += comparison.problems_of_order(plan.target, schema, rows, how.sequence_by)
-    found += comparison.problems_of_places(how.mode, schema, rows)
+    found = row_problems.problems(how, plan.target, schema, json.loads(df.schema.json()), partition_by)
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
@@ -407,8 +399,8 @@ def _same_key(how: How, schema: JsonDict) -> str:
 
 def _of_table(name: str, schema: JsonDict) -> str:
     """A column of the table as it is compared with that of the rows, which have this schema."""
-    kind = next((field["type"] for field in schema["fields"] if field["name"].lower() == name.lower()), None)
-    return comparison.in_order_of(kind, f"t.{quoted(name)}")
+    column = comparison.column_of(schema, name)
+    return comparison.in_order_of(column and column["type"], f"t.{quoted(name)}")
 
 
 def _upsert_clauses(how: How, schema: JsonDict) -> str:
