@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUNS = 5
+JIT_RUNS = 4
+"""After about so many runs of some seconds, Java has compiled what runs often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +69,9 @@ def timed(work: Callable[[], object], runs: int = RUNS, warm_up: int = 1) -> lis
     return samples
 
 
-def timed_in_turn(runs: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each of them, after a warm-up each. In turn: what slows the machine down slows all of them."""
-    for work in runs.values():
+def timed_in_turn(runs: Mapping[str, Callable[[], object]], warm_up: int = 1) -> dict[str, list[float]]:
+    """Seconds of each of them, after so many runs of each. In turn: what slows the machine down slows all of them."""
+    for work in [*runs.values()] * warm_up:
         work()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(RUNS):

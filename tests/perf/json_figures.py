@@ -20,7 +20,7 @@ from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
 from stack.broker import Broker
 from stack.jars import fetch
 from tests.perf.apps import json_rows
-from tests.perf.figures import Figure, figure, ratios, timed_in_turn
+from tests.perf.figures import JIT_RUNS, Figure, figure, ratios, timed_in_turn
 from tests.perf.spark_figures import available_now, create_topic, epoch, produce_to, warm_session
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _compared(spark: SparkSession, bootstrap: str, folder: Path, load: Load) -> 
     rows = load.rows  # counted before the time is taken
     runs: dict[str, Callable[[], object]] = {"query": lambda: _query(spark, bootstrap, folder, load)}
     runs |= {engine: partial(_epoch, spark, bootstrap, folder, load, rows, engine) for engine in ENGINES}
-    seconds = timed_in_turn(runs)
+    seconds = timed_in_turn(runs, warm_up=JIT_RUNS)
     what = load.topic.replace("-", " ")
     return [
         each

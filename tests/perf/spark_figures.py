@@ -30,7 +30,7 @@ from stack import spark as stack_spark
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.apps import parse
-from tests.perf.figures import Figure, figure, ratios, timed_in_turn
+from tests.perf.figures import JIT_RUNS, Figure, figure, ratios, timed_in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
         "tuned": lambda: available_now(spark, bootstrap, folder / "tuned", CONSUMER_DEFAULTS, parse.parsed),
         "epoch": lambda: epoch(spark, bootstrap, folder / "epoch", transform, RECORDS),
     }
-    seconds = timed_in_turn(runs)
+    seconds = timed_in_turn(runs, warm_up=JIT_RUNS)
     rates = {name: [RECORDS / each / 1e6 for each in samples] for name, samples in seconds.items()}
     ours = seconds["epoch"]
     return [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -122,6 +125,19 @@ def test_numbers_are_no_truth_values_and_texts_of_numbers_no_longer_than_usual_o
         assert values([f'{{"z":{told}}}' for told in ("true", odd, "false", "true")], struct(z="boolean"))[1] is None
     for odd in ("1" * 19, "0." + "3" * 21, "1e999"):
         assert values([f'{{"d":{told}}}' for told in ("1", odd, "1", "1")], struct(d="double"))[1] is None
+
+
+def test_numbers_that_are_told_without_a_pattern_fit_the_pattern() -> None:
+    """Every text of up to five of these characters, alone and in the midst of usual numbers."""
+    texts = ["".join(told) for size in range(6) for told in itertools.product("01.-e", repeat=size)]
+    for points, kind, usual, many in ((False, "long", "7", "1" * 18), (True, "double", "7.5", "0." + "3" * 17)):
+        pattern, plain = re.compile(json_alike._pattern(kind)), partial(json_alike._are_plain, points=points)
+        told = {text for text in texts if plain(pa.array([text]))}
+        unsigned = [text for text in texts if not {"-", "e"} & {*text} and ("." in text) == points]
+        assert told == set(filter(pattern.fullmatch, unsigned))
+        for text in texts:
+            assert plain(pa.array(["9" + usual, usual, text, usual]).slice(1)) == (text in told), text
+        assert plain(pa.array([many])) and not plain(pa.array([many + "1"])) and plain(pa.array([], pa.string()))
 
 
 def test_a_record_with_less_text_around_a_value_than_its_form_is_not_of_this_form() -> None:

@@ -34,7 +34,9 @@ SHARE = 0.02
 BRACKETS_MAX = 200
 """Records with more brackets are left to ``from_json``: Jackson limits the depth, and pyarrow's own stack is the limit
 there."""
-_QUOTE, _BACKSLASH, _BLANK = b'"\\ '
+DIGITS_MAX = 18
+"""Numbers of so many digits are integers of 64 bits."""
+_QUOTE, _BACKSLASH, _BLANK, _ZERO, _POINT = b'"\\ 0.'
 _OUTSIDE = re.compile(r"([ {}\[\],:]*)([^ {}\[\],:]*)([ {}\[\],:]*)")
 """What stands between two texts in quotes, if it has at most one value."""
 _INTEGER = r"-?(0|[1-9]\d{0,17})"
@@ -42,6 +44,7 @@ _NUMBER = rf"{_INTEGER}(\.\d{{1,20}})?([eE][+-]?\d{{1,2}})?"
 """Numbers of usual lengths, of which Java and pyarrow make the same."""
 _SCALAR = rf"^({_NUMBER}|true|false|null)$"
 _TEXTS = ("string", "date", "timestamp", "timestamp_ntz")
+_NUMBERS = ("byte", "short", "integer", "long", "double")
 
 
 class Gap(NamedTuple):
@@ -153,7 +156,14 @@ def decoded(
         if not fits.all():
             among, cut = among[fits], cut.of(fits)
         yield from _of_form(among, cut, form, schema, kind)
-        rest = np.setdiff1d(rest, among, assume_unique=True)
+        rest = without(rest, among)
+
+
+def without(places: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The places that are left. ``found``: some of them, or all."""
+    import numpy as np
+
+    return places[:0] if len(found) == len(places) else np.setdiff1d(places, found, assume_unique=True)
 
 
 def offsets_of(texts: pa.Array) -> np.ndarray:
@@ -316,6 +326,8 @@ class _Reader:
     def _scalars(self, values: pa.Array, absent: pa.Array, wanted: str, kind: pa.DataType) -> pa.Array:
         import pyarrow.compute as pc
 
+        if wanted in _NUMBERS and _are_plain(values, points=wanted == "double"):
+            return values.cast(kind)
         fits = pc.match_substring_regex(values, f"^({_pattern(wanted)})$")
         self._require(pc.or_(fits, absent))
         return pc.if_else(fits, values, None).cast(kind)
@@ -331,6 +343,31 @@ class _Reader:
 
     def _require(self, condition: pa.Array) -> None:
         self.good &= condition.to_numpy(zero_copy_only=False)
+
+
+def _are_plain(values: pa.StringArray, *, points: bool) -> bool:
+    """Whether all values are digits only; or, if ``points``, all of them digits around one point.
+
+    Such values fit ``_INTEGER``, or with points ``_NUMBER``. Where this is False, a pattern has to tell, which takes
+    ten times as long.
+    """
+    import numpy as np
+
+    data, offsets = data_of(values), offsets_of(values) - offsets_of(values)[0]
+    begins, ends = offsets[:-1], offsets[1:]
+    sizes = ends - begins
+    if sizes.min(initial=DIGITS_MAX) < 1 + 2 * points or sizes.max(initial=0) > DIGITS_MAX + points:
+        return False
+    from_zero = data[begins] == _ZERO
+    others = np.flatnonzero(data - _ZERO > 9)
+    if not points:
+        return not len(others) and not (from_zero & (sizes > 1)).any()
+    return (
+        len(others) == len(sizes)
+        and bool((data[others] == _POINT).all())
+        and bool(((others > begins) & (others < ends - 1)).all())
+        and not (from_zero & (others > begins + 1)).any()
+    )
 
 
 def _pattern(kind: str) -> str:

@@ -226,7 +226,7 @@ def _in_part(texts: pa.Array, schema: Schema) -> Iterator[tuple[np.ndarray, pa.S
         return
     for found, values in json_alike.decoded(texts, rest, schema, arrow_type(schema, read=True)):
         yield found, values
-        rest = np.setdiff1d(rest, found, assume_unique=True)
+        rest = json_alike.without(rest, found)
     if len(rest):
         chosen = texts if len(rest) == len(texts) else texts.take(pa.array(rest))
         rest = rest[_plausible(chosen, schema)]
