@@ -295,6 +295,22 @@ def test_the_digest_of_rows_stays_that_of_earlier_versions_which_promised_them(s
     assert hashed(variants, typed=False).sums == SUMS_OF_VARIANTS
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"), [("spark.sql.ansi.enabled", "false"), ("spark.sql.session.timeZone", "Asia/Kolkata")]
+)
+def test_the_digest_of_rows_is_the_same_under_other_settings_of_a_server(
+    session: Any, other_session: Any, setting: str, value: str
+) -> None:
+    """Another try may meet a server with other settings."""
+    at = "TIMESTAMP'2026-10-25 00:30:00.123456Z'"
+    rows = f"""SELECT id, IF(id > 1, ARRAY(id), NULL) AS a, IF(id > 2, MAP(id, ARRAY(id)), NULL) AS m,
+        NAMED_STRUCT('a', IF(id > 3, ARRAY(MAP('k', id), NULL), NULL)) AS s, MAP('k', IF(id > 4, ARRAY(1), NULL)) AS d,
+        {at} AS at, ARRAY(CAST(ARRAY({at}) AS VARIANT), CAST(id AS VARIANT)) AS v FROM RANGE(6)"""
+    promised = [hashed(session.sql(rows), typed=typed) for typed in (True, False)]
+    other_session.conf.set(setting, value)
+    assert [hashed(other_session.sql(rows), typed=typed) for typed in (True, False)] == promised
+
+
 def test_the_digest_covers_odd_names_even_where_the_session_takes_quoted_ones_for_patterns(other_session: Any) -> None:
     other_session.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
     of_element = ArrayType(StructType([StructField("s s", LongType())]))

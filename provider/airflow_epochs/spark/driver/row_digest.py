@@ -103,7 +103,7 @@ def _parts_of_one(value: str, kind: DataType, typed: bool) -> Iterable[str]:
     from pyspark.sql import types as T
 
     if isinstance(kind, T.VariantType):
-        yield f"to_json({value})"
+        yield f"to_json({value}, map('timeZone', 'UTC'))"  # else its instants are local times of the session
         if typed:
             yield f"schema_of_variant({value})"
         return
@@ -115,7 +115,7 @@ def _parts_of_one(value: str, kind: DataType, typed: bool) -> Iterable[str]:
 def _parts_of_many(value: str, kind: ArrayType | MapType, typed: bool) -> Iterable[str]:
     from pyspark.sql import types as T
 
-    yield f"size({value})"
+    yield f"CASE WHEN {value} IS NOT NULL THEN size({value}) END"  # without ANSI, Spark says -1 of NULL
     if isinstance(kind, T.MapType):
         entry = [*_parts("e.key", kind.keyType, typed), *_parts("e.value", kind.valueType, typed)]
         yield f"array_sort(transform(map_entries({value}), e -> {_hash(entry)}))"
