@@ -321,8 +321,8 @@ ATTEMPT_UNDECIDED = AGREEMENT.code(
     "pipeline, went on without it.",
     "Set `ledger_conn_id` of the DAG, or `ledger_root` of its connection, to the ledger that has the newest records if "
     "it was changed, and clear the failed task. Otherwise restore the newest copy of the ledger. If there is none, "
-    "pause the DAG and run `airflow epochs rebuild PIPELINE --why …`. If you use this copy on purpose, see "
-    "docs/failures.md#the-ledger-is-behind.",
+    "pause the DAG, run `airflow epochs rebuild PIPELINE --why …`, unpause the DAG and clear the failed task. If you "
+    "use this copy on purpose, see docs/failures.md#the-ledger-is-behind.",
 )
 LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-BEHIND",
@@ -330,8 +330,9 @@ LEDGER_BEHIND = AGREEMENT.code(
     "A sink shows an epoch that the ledger does not have.",
     "Set `ledger_conn_id` of the DAG, or `ledger_root` of its connection, to the ledger that has the newest records if "
     "it was changed, and clear the failed task. Otherwise restore the newest copy of the ledger. If another worker has "
-    "it, in a folder of its own, see EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG and run `airflow epochs "
-    "rebuild PIPELINE --why …`: the pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
+    "it, in a folder of its own, see EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG, run `airflow epochs "
+    "rebuild PIPELINE --why …`, unpause the DAG and clear the failed task: the pipeline goes on where its sinks end. "
+    "See docs/failures.md#the-ledger-is-behind.",
 )
 BACKFILL_OVERTAKEN = AGREEMENT.code(
     "EPOCHS-BACKFILL-OVERTAKEN",
@@ -460,7 +461,8 @@ LEDGER_CHANGED = AGREEMENT.code(
     "EPOCHS-LEDGER-CHANGED",
     Refused,
     "The ledger or a sink changed while the command was at work. Nothing that it announced was changed.",
-    "Pause the DAG, wait for its runs to end, and type the command again: it looks at everything anew.",
+    "Pause the DAG, wait for its runs to end, and type the command again: it looks at everything anew. Then unpause "
+    "the DAG.",
 )
 LEDGER_IN_PARTS = AGREEMENT.code(
     "EPOCHS-LEDGER-IN-PARTS",

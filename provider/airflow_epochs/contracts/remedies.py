@@ -33,7 +33,7 @@ def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-beh
     return (
         "Set `ledger_conn_id` of the DAG, or `ledger_root` of its connection, to the ledger that has the newest "
         "records if it was changed, and clear the failed task. Otherwise restore the newest copy of the ledger. If "
-        "another worker has it, in a folder of its own, see EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG "
-        f"and run `airflow epochs rebuild {pipeline} --why …`: the pipeline goes on where its sinks end, in the same "
-        f"tables and topics. See {see}."
+        "another worker has it, in a folder of its own, see EPOCHS-LEDGER-NOT-SHARED. If there is none, pause the DAG, "
+        f"run `airflow epochs rebuild {pipeline} --why …`, unpause the DAG and clear the failed task: the pipeline "
+        f"goes on where its sinks end, in the same tables and topics. See {see}."
     )
