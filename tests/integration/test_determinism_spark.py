@@ -76,6 +76,14 @@ def test_every_function_that_is_looked_for_is_named_as_spark_prints_it(session: 
     assert found == {name: [name.lower()] for name in (*CALLS, *AGGREGATES, *OF_WINDOWS)}
 
 
+def test_a_plan_is_looked_through_to_its_end_where_a_server_cuts_it_off(session: Any, rows: Any) -> None:
+    many = ", ".join(f"k + {number} AS k{number}" for number in range(30))
+    short = {"spark.sql.debug.maxToStringFields": "3", "spark.sql.maxPlanStringLength": "300"}
+    with settings(session, short):
+        assert named(session, rand=f"SELECT {many}, rand() AS r FROM varying") == {"rand": ["rand"]}
+        assert {key: session.conf.get(key) for key in short} == short, "the settings are the server's again"
+
+
 def test_other_spellings_are_named_as_documented(session: Any, rows: Any) -> None:
     found = named(
         session,

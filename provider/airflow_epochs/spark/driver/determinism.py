@@ -33,7 +33,8 @@ CHOICES = (
 """Aggregates whose result depends on the order of the rows, or on which of several equal rows comes first."""
 RANKS = ("lag", "lead", "nth_value", "ntile", "row_number")
 """Window functions that give different results to rows that are equal in the window's order."""
-_FIELDS_CONF = "spark.sql.debug.maxToStringFields"
+_WHOLE = {"spark.sql.debug.maxToStringFields": "10000", "spark.sql.maxPlanStringLength": str(2**31 - 16)}
+"""Settings by which the text of a plan is whole. By default it shows 25 columns; a server may cut it off."""
 # Users choose small seeds (epoch.seed has 31 bits); Spark draws seeds of 63 or 64 bits.
 _SEED_CHOSEN_BELOW = 2**32
 _ALIAS = re.compile(r" AS [^#]*#\d+")
@@ -68,12 +69,14 @@ def analysed_plans(spark: SparkSession, frames: Mapping[str, DataFrame]) -> dict
     """
     from pyspark.sql import functions as F
 
-    before = spark.conf.get(_FIELDS_CONF, "25")
-    spark.conf.set(_FIELDS_CONF, "10000")  # by default a plan shows only its first 25 columns
+    before = {key: spark.conf.get(key, None) for key in _WHOLE}
+    for key, value in _WHOLE.items():
+        spark.conf.set(key, value)
     try:
         return {name: _analysed(frame.where(F.lit(False))) for name, frame in frames.items()}
     finally:
-        spark.conf.set(_FIELDS_CONF, before or "25")
+        for key, given in before.items():
+            spark.conf.unset(key) if given is None else spark.conf.set(key, given)
 
 
 def _analysed(frame: DataFrame) -> str:
