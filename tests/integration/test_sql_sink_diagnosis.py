@@ -18,7 +18,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Code, Corrupt, Refused
-from airflow_epochs.model import Run
+from airflow_epochs.model import Run, TransactionId
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash
 from tests.support.pages import blocks
@@ -617,14 +617,18 @@ def with_the_tables(astray: Db, marker: str = "") -> Db:
         astray.run(f"CREATE SCHEMA {astray.schema}")
     astray.run(PARENT)
     if marker:
-        time = "timestamptz" if isinstance(astray, PostgresDb) else "text"
-        astray.run(
-            "CREATE TABLE epoch_markers (pipeline varchar(63), sink varchar(63), epoch bigint, txn_id text, "
-            f"row_count bigint, committed_at {time}, ends text, target text, PRIMARY KEY (pipeline, sink))",
-            "INSERT INTO epoch_markers (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
-            f"('orders', 'orders', 1, '{marker}', 3, CURRENT_TIMESTAMP)",
-        )
+        with_a_marker(astray, TransactionId.parse(marker))
     return astray
+
+
+def with_a_marker(astray: Db, txn: TransactionId) -> None:
+    time, ends = ("timestamptz", "jsonb") if isinstance(astray, PostgresDb) else ("text", "text")
+    astray.run(
+        "CREATE TABLE epoch_markers (pipeline varchar(63), sink varchar(63), epoch bigint, txn_id text, "
+        f"row_count bigint, committed_at {time}, ends {ends}, target text, PRIMARY KEY (pipeline, sink))",
+        "INSERT INTO epoch_markers (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
+        f"('orders', 'orders', {txn.epoch}, '{txn}', 3, CURRENT_TIMESTAMP)",
+    )
 
 
 def in_doubt_elsewhere(begun: Related, astray: Db, *, landed: bool = False) -> Corrupt:
@@ -661,6 +665,23 @@ def test_a_connection_that_leads_to_another_database_after_the_vote_gets_no_row_
     assert begun.run(3) is None, "the commit task, cleared"
     begun.require_all_shown("orders")
     goes_on(begun)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_a_database_that_was_moved_after_the_vote_without_its_marker_goes_on_once_the_marker_is_there_too(
+    begun: Related, tmp_path: Path
+) -> None:
+    moved = with_the_tables(another_database(begun, tmp_path))
+    in_doubt_elsewhere(begun, moved)
+    for source, partition, offset, payload in begun.db.run("SELECT * FROM orders"):
+        moved.run(f"INSERT INTO orders VALUES ('{source}', {partition}, {offset}, '{payload}')")
+    ((txn,),) = begun.db.run("SELECT txn_id FROM epoch_markers")
+    with_a_marker(moved, TransactionId.parse(txn))
+    there = replace(begun, db=moved)
+    assert there.run(3) is None, "the commit task, cleared"
+    there.require_all_shown("orders")
+    goes_on(there)
 
 
 @pytest.mark.few(1)
