@@ -2250,8 +2250,8 @@ SQL_MARKER_TABLE = SQL.code(
 SQL_MARKER_CHANGED = SQL.code(
     "EPOCHS-SQL-MARKER-CHANGED",
     Refused,
-    "The sink's marker in the database changed after the epoch was opened. It does not show the previous epoch of "
-    "the ledger.",
+    "The sink's marker in the database changed after the epoch was opened, or the connection leads to another "
+    "database. The marker does not show the previous epoch of the ledger.",
     "Clear the task `open` with its downstream tasks, or start a new run: `open` compares the marker with the ledger "
     "again, and its error says how to repair it.",
 )

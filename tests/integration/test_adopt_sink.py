@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from airflow_epochs import codes
+from airflow_epochs import DeltaSink, SqlSink, codes
+from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run, WaivedRecord
 from tests.support.table_lab import TableLab
 from tests.support.table_staging import WithoutSpark
+
+
+@dataclass
+class Moving(TableLab):
+    """The DAG may point the sink ``rows``, or one in its place, to another folder."""
+
+    at: str = "rows"
+    name: str = "rows"
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        return DeltaSink(self.name, str(self.folder / self.at)), DeltaSink("copy", str(self.folder / "copy"))
 
 
 @pytest.fixture
@@ -99,3 +116,135 @@ def test_a_table_with_a_late_commit_that_the_dag_points_to_again_takes_an_adopti
     assert "it lacks nothing. The earlier `adopt-sink`" in lab.typed(error.value, "adopt-sink")
     lab.run()
     assert lab.ids() == Counter([1, 2, 3])
+
+
+def moved_back(lab: Moving) -> None:
+    """The sink went on in another table, and the DAG points it back to the first one."""
+    lab.at = "other"
+    lab.write(2)
+    lab.typed(elsewhere(lab), "adopt-sink")
+    lab.run()
+    lab.at = "rows"
+
+
+def to_a_copy(lab: Moving) -> None:
+    """The DAG points the sink to a copy of its table, which is older."""
+    shutil.copytree(lab.folder / "rows", lab.folder / "older")
+    lab.write(2)
+    lab.run()
+    lab.at = "older"
+
+
+def elsewhere(lab: TableLab) -> EpochError:
+    with pytest.raises(EpochError) as error:
+        lab.run()
+    assert error.value.code is codes.TABLE_ELSEWHERE and error.value.sink == "rows"
+    return error.value
+
+
+@pytest.fixture
+def moving(tmp_path: Path, request: pytest.FixtureRequest) -> Moving:
+    """Epoch 1 is in the table of the DAG and epoch 2 in another one; both are in the sink ``copy``."""
+    lab = Moving(tmp_path, spark=WithoutSpark(), more_sinks=("copy",))
+    lab.write(1)
+    lab.run()
+    request.param(lab)
+    lab.write(3)
+    return lab
+
+
+@pytest.mark.parametrize("moving", [moved_back, to_a_copy], indirect=True)
+def test_a_sink_that_the_dag_points_to_a_table_with_an_older_epoch_goes_on_there_after_the_command_in_the_error(
+    moving: Moving,
+) -> None:
+    error = elsewhere(moving)
+    assert f"points to {moving.folder / moving.at}, which shows epoch 1, but epoch 2 was committed to " in error.what
+    screen = moving.typed(error, "adopt-sink")
+    assert "shows epoch 1, and the ledger expects epoch 2." in screen
+    assert "the rows of epoch 2 (1 by their receipts)" in screen
+    moving.run()
+    assert ids_in(moving, moving.at) == [1, 3]
+    assert ids_in(moving, "copy") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("moving", [moved_back, to_a_copy], indirect=True)
+def test_a_sink_that_the_dag_points_to_a_table_with_an_older_epoch_gets_the_others_under_another_name(
+    moving: Moving,
+) -> None:
+    named = re.search(
+        r'another name, with EpochPipeline\(…, backfill=\{"<the new name>": (\d+)\}\)', str(elsewhere(moving))
+    )
+    assert named
+    moving.name, moving.backfill = "rows_2", {"rows_2": int(named[1])}
+    moving.run()
+    assert ids_in(moving, moving.at) == ids_in(moving, "copy") == [1, 2, 3]
+
+
+class InSqlite(TableLab):
+    """The sink ``rows`` is a table of the file that its connection names."""
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        return (SqlSink("rows", "db", "rows", staging=str(self.folder / "staging")),)
+
+    def connect(self, file: str) -> Path:
+        path = self.folder / file
+        self.connections["db"] = Connection(conn_id="db", conn_type="sqlite", host=str(path))
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE IF NOT EXISTS rows (id bigint, amount double precision)")
+        return path
+
+
+def test_a_connection_that_leads_back_to_a_database_with_an_older_epoch_goes_on_there_after_the_command_in_the_error(
+    tmp_path: Path,
+) -> None:
+    lab = InSqlite(tmp_path, spark=WithoutSpark())
+    first = lab.connect("first.db")
+    lab.write(1)
+    lab.run()
+    other = lab.connect("other.db")
+    lab.write(2)
+    lab.typed(elsewhere(lab), "adopt-sink")
+    lab.run()
+    lab.connect("first.db")
+    lab.write(3)
+    error = elsewhere(lab)
+    assert "leads to another database than the last epoch was committed to" in error.what
+    screen = lab.typed(error, "adopt-sink")
+    assert "shows epoch 1, and the ledger expects epoch 2." in screen
+    assert "the rows of epoch 2 (1 by their receipts)" in screen
+    lab.run()
+    assert [ids_in_sqlite(path) for path in (first, other)] == [[1, 3], [2]]
+
+
+def ids_in_sqlite(path: Path) -> list[int]:
+    with closing(sqlite3.connect(path)) as database:
+        return [number for (number,) in database.execute("SELECT id FROM rows ORDER BY id")]
+
+
+@pytest.mark.parametrize("moving", [moved_back], indirect=True)
+def test_a_command_for_a_new_table_that_shows_an_epoch_is_outdated_and_its_error_says_what_to_add(
+    moving: Moving,
+) -> None:
+    moving.ordered("adopt-sink", "rows", "--new-table")
+    with pytest.raises(EpochError) as error:
+        moving.run()
+    assert error.value.code is codes.ADOPTION_OUTDATED
+    added = re.search(r"If that is not the table of the DAG, add `(--shows 1)`\.", error.value.remedy)
+    assert added
+    assert "shows epoch 1, and the ledger expects epoch 2." in moving.typed(
+        error.value, "adopt-sink", *added[1].split()
+    )
+    moving.run()
+    assert ids_in(moving, "rows") == [1, 3]
+
+
+@pytest.mark.parametrize("epoch", ["0", "2", "9"])
+def test_a_table_that_shows_an_epoch_which_the_ledger_has_no_rows_of_is_not_taken(lab: TableLab, epoch: str) -> None:
+    with pytest.raises(SystemExit, match=rf"EPOCHS-SINK-NOT-ADOPTED: The ledger has no rows of epoch {epoch} in this"):
+        lab.ordered("adopt-sink", "rows", "--shows", epoch)
+
+
+def ids_in(lab: TableLab, table: str) -> list[int]:
+    """As DuckDB reads them."""
+    return sorted(number for (number,) in lab.asked("SELECT id FROM t", table))

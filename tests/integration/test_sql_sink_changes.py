@@ -736,7 +736,7 @@ def test_a_stored_column_that_the_condition_names_is_not_left_out_when_somebody_
     assert receipt.detail["stored"] == ["id", "qty"]
     second = replace(attempt_of(transaction(2), first), stored=("id", "qty"))
     staged = sqlite.staged(sink, second, stock((1, 11), (2, 0), (3, 30)))
-    assert staged.detail == {"stored": ["id", "qty"]}
+    assert staged.detail["stored"] == ["id", "qty"]
     sqlite.db.run(f"ALTER TABLE stock {alter}")
 
     told = r"has no column 'qty' any more, which the sink stored before"

@@ -18,6 +18,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Code, Corrupt, Refused
+from airflow_epochs.model import Run, TransactionId
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash
 from tests.support.pages import blocks
@@ -37,6 +38,12 @@ class Elsewhere(PostgresDb):
 
     def connection(self, **changed: Any) -> Connection:
         return super().connection(schema=self.database, **changed)
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        with self.server.connect(dbname=self.database, options=f"-c search_path={self.schema}") as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
@@ -585,18 +592,131 @@ def test_two_ledgers_under_one_name_are_told_of_and_one_goes_on(world: Related) 
 # -- another database -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(1)
-def test_a_connection_to_another_database_is_told_of_and_corrected(world: Related, tmp_path: Path) -> None:
+def another_database(world: Related, folder: Path) -> Db:
+    """One without the sink's schema or table."""
     if isinstance(world.db, PostgresDb):
         name = f"other_{world.db.schema}"
         world.db.run(f"CREATE DATABASE {name}")
-        astray: Db = Elsewhere(world.db.server, world.db.schema, database=name)
-    else:
-        (tmp_path / "other").mkdir()
-        astray = new_sqlite(tmp_path / "other")
+        return Elsewhere(world.db.server, world.db.schema, database=name)
+    (folder / "other").mkdir()
+    return new_sqlite(folder / "other")
+
+
+@pytest.mark.few(1)
+def test_a_connection_to_another_database_is_told_of_and_corrected(world: Related, tmp_path: Path) -> None:
+    astray = another_database(world, tmp_path)
     error = told(replace(world, db=astray))
     assert "leads to another database than the last epoch was committed to" in error.what
     assert "'The connection leads to another database'" in error.remedy
+    goes_on(world)
+
+
+def with_the_tables(astray: Db, marker: str = "") -> Db:
+    """A database with the sink's table, and perhaps a marker of an earlier epoch: as a copy, or one for tests, has."""
+    if isinstance(astray, PostgresDb):
+        astray.run(f"CREATE SCHEMA {astray.schema}")
+    astray.run(PARENT)
+    if marker:
+        with_a_marker(astray, TransactionId.parse(marker))
+    return astray
+
+
+def with_a_marker(astray: Db, txn: TransactionId) -> None:
+    time, ends = ("timestamptz", "jsonb") if isinstance(astray, PostgresDb) else ("text", "text")
+    astray.run(
+        "CREATE TABLE epoch_markers (pipeline varchar(63), sink varchar(63), epoch bigint, txn_id text, "
+        f"row_count bigint, committed_at {time}, ends {ends}, target text, PRIMARY KEY (pipeline, sink))",
+        "INSERT INTO epoch_markers (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
+        f"('orders', 'orders', {txn.epoch}, '{txn}', 3, CURRENT_TIMESTAMP)",
+    )
+
+
+def in_doubt_elsewhere(begun: Related, astray: Db, *, landed: bool = False) -> Corrupt:
+    """The error of the commit of epoch 1 or 3 whose connection leads astray since the vote, or since a lost receipt."""
+    with pytest.raises(Crash):
+        begun.run(3, {"sql.commit.after" if landed else "decision.landed": crash})
+    error = replace(begun, db=astray).run(3)
+    assert isinstance(error, Corrupt) and error.code is codes.TABLE_ELSEWHERE, error
+    assert "The epoch is in doubt: it waits for sink orders." in error.what
+    assert "leads to another database than at the vote. Database of the connection: " in error.what
+    assert all(str(name) in error.what for name in names_of(begun.db, astray))
+    assert "INSERT INTO" not in error.remedy, "the statement would run in the wrong database"
+    assert "'The connection leads to another database'" in error.remedy
+    return error
+
+
+def names_of(*those: Db) -> list[str]:
+    return [db.path.name if isinstance(db, SqliteDb) else str(db.connection().schema) for db in those]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("begun", [0, 2], ids=["first epoch", "later epoch"], indirect=True)
+@pytest.mark.parametrize("has", ["nothing", "the tables", "an older marker"])
+@pytest.mark.parametrize("landed", [False, True], ids=["voted", "committed"])
+def test_a_connection_that_leads_to_another_database_after_the_vote_gets_no_row_there_and_all_once_it_leads_back(
+    begun: Related, tmp_path: Path, has: str, landed: bool
+) -> None:
+    astray = another_database(begun, tmp_path)
+    if has != "nothing":
+        with_the_tables(astray, f"orders/1/1/{'0' * 32}" if has == "an older marker" else "")
+    error = in_doubt_elsewhere(begun, astray, landed=landed)
+    assert error.remedy.startswith("Point the connection to the database of the vote again.")
+    assert has == "nothing" or astray.run("SELECT count(*) FROM orders") == [(0,)]
+    assert begun.run(3) is None, "the commit task, cleared"
+    begun.require_all_shown("orders")
+    goes_on(begun)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_a_database_that_was_moved_after_the_vote_without_its_marker_goes_on_once_the_marker_is_there_too(
+    begun: Related, tmp_path: Path
+) -> None:
+    moved = with_the_tables(another_database(begun, tmp_path))
+    in_doubt_elsewhere(begun, moved)
+    for source, partition, offset, payload in begun.db.run("SELECT * FROM orders"):
+        moved.run(f"INSERT INTO orders VALUES ('{source}', {partition}, {offset}, '{payload}')")
+    ((txn,),) = begun.db.run("SELECT txn_id FROM epoch_markers")
+    with_a_marker(moved, TransactionId.parse(txn))
+    there = replace(begun, db=moved)
+    assert there.run(3) is None, "the commit task, cleared"
+    there.require_all_shown("orders")
+    goes_on(there)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_a_database_that_is_gone_for_good_after_the_vote_is_left_by_the_command_in_the_error(
+    begun: Related, tmp_path: Path
+) -> None:
+    astray = with_the_tables(another_database(begun, tmp_path))
+    typed(begun.folder / "ledger", in_doubt_elsewhere(begun, astray), "waive")
+    there, voted = replace(begun, db=astray), begun.source.all_rows()
+    assert there.run(3) is None, "the commit task, cleared"
+    begun.source.produce(2)
+    assert there.run(80) is None
+    assert there.shown("orders") == [sorted(set(begun.source.all_rows()) - set(voted))]
+
+
+@pytest.mark.few(1)
+def test_a_connection_that_leads_to_another_database_before_the_vote_is_told_of_by_the_next_open(
+    world: Related, tmp_path: Path
+) -> None:
+    astray = with_the_tables(another_database(world, tmp_path))
+    world.source.produce(2)
+    with pytest.raises(Crash):
+        world.run(3, {"stage.done": crash})
+    there = replace(world, db=astray)
+    run = Run("dag", "run 3")
+    report = there.coordinator().stage(run).stage
+    with pytest.raises(Refused) as refused:
+        there.coordinator().vote(run, report)
+    assert "or edited the connection, which leads to " in refused.value.what
+    assert refused.value.remedy == codes.SQL_MARKER_CHANGED.remedy
+    error = told(there)
+    assert error.code is codes.TABLE_ELSEWHERE and error.remedy.startswith("Point the connection to the database of")
+    assert world.run(3) is None, "all its tasks, cleared"
+    assert astray.run("SELECT count(*) FROM orders") == [(0,)]
     goes_on(world)
 
 

@@ -22,7 +22,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, Row
 from airflow_epochs.testing.environment import MemoryEpoch
 from airflow_epochs.testing.stores import FaultyStore
-from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
+from tests.support.scenario import BOTH, Scenario, abort, in_doubt, newest, run, staged
 
 # -- the way it should go ---------------------------------------------------------------------------------------
 
@@ -243,6 +243,33 @@ def test_an_open_repeated_before_the_decision_fences_the_attempt_it_finds() -> N
     assert again.txn.attempt == 2
     with pytest.raises(Refused, match=r"(?s)The staged rows belong to orders/1/1/.*Clear the stage task"):
         scenario.coordinator().vote(run(1), report)
+
+
+@pytest.mark.parametrize(("task", "moment"), [("vote", "decision.put"), ("stage", "open.put"), ("open", "open.put")])
+def test_a_task_whose_run_opens_another_attempt_meanwhile_says_so_and_names_no_other_run(
+    task: str, moment: str
+) -> None:
+    """Somebody clears `open` alone while the task runs. The remedy is followed to the letter."""
+    scenario = Scenario(BOTH)
+    arguments = (staged(scenario, scenario.coordinator()),) if task == "vote" else ()
+    if task == "stage":
+        staged(scenario, scenario.coordinator())
+        abort(scenario.coordinator(), run(1))
+
+    def cleared(reached: str) -> None:
+        if reached == moment:
+            scenario.coordinator().open(run(1))
+
+    with pytest.raises(Fenced) as fenced:
+        getattr(scenario.coordinator(observer=cleared), task)(run(1), *arguments)
+    assert fenced.value.code is codes.EPOCH_HELD_BY_OTHER
+    process = f"(process {os.getpid()} on host {socket.gethostname()})"
+    assert f"Another task of this run, or another try {process}, went on with the epoch" in fenced.value.what
+    assert fenced.value.remedy == "Clear the open task with its downstream tasks."
+    abort(scenario.coordinator(), run(1))
+    assert scenario.airflow_run(run(1)) is None, "all tasks of the run, from `open` on"
+    scenario.settle()
+    scenario.check_every_row()
 
 
 def test_an_open_repeated_in_doubt_goes_on_with_the_same_attempt() -> None:

@@ -117,6 +117,12 @@ def _staying() -> list[ActionCommand]:
                 PIPELINE,
                 Arg(("sink",), help="The sink's name"),
                 Arg(("--new-table",), action="store_true", help="The DAG points the sink to a new table now"),
+                Arg(
+                    ("--shows",),
+                    type=int,
+                    metavar="EPOCH",
+                    help="The DAG points the sink to another table now, which shows this epoch",
+                ),
                 *_WRITTEN,
             ),
         ),
@@ -199,14 +205,16 @@ def replan(args: Namespace) -> None:
 @tells_refusals
 def adopt_sink(args: Namespace) -> None:
     """``airflow epochs adopt-sink``: take a sink as it is, after a look at what it lacks and a yes."""
+    if args.new_table and args.shows is not None:
+        raise wrong_options("Give either --new-table or --shows EPOCH.")
     by, ledger = account_of(args), known_ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline, sink=args.sink):
-        adoption = orders.adopt(ledger, at, args.sink, environment(), new_table=args.new_table)
+        adoption = orders.adopt(ledger, at, args.sink, environment(), new_table=args.new_table, shows=args.shows)
     if adoption is None:
         print(
             f"Nothing to do: sink {args.sink} shows what the ledger expects. If the DAG points it to a new table now, "
-            "add --new-table."
+            "add --new-table; if that table shows an epoch of the sink, --shows EPOCH."
         )
         return
     source = on_record(at.newest.source)

@@ -126,14 +126,15 @@ def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, e
     found = sink_calls.marker_of(sink, pipeline, env)
     if agree(found, expected):
         return
+    other = f"If that is not the table of the DAG, add `--shows {found.epoch}`. " if found else ""
     raise Corrupt(
         f"The sink shows {_describe(found)}. But the command `adopt-sink`, which the next epoch obeys, expects it to "
         f"show {_describe(expected)}. Since the command, the sink's table was changed, or the DAG points the sink to "
         "another table. Nothing was read or written.",
         code=codes.ADOPTION_OUTDATED,
         remedy="Correct the DAG if it should point the sink to another table. Otherwise type "
-        f"`airflow epochs adopt-sink {pipeline} {sink.name} --why …` again: it looks at the table anew. Then clear the "
-        "failed task.",
+        f"`airflow epochs adopt-sink {pipeline} {sink.name} --why …` again: it looks anew at the table of the sink's "
+        f"last epoch. {other}Then clear the failed task.",
         pipeline=pipeline,
         sink=sink.name,
     )
@@ -206,10 +207,11 @@ def _adopted(seen: Disagreement, sink: str, error: Corrupt) -> str:
     """What to add to the remedy where the sink can be taken as it is: it lacks epochs that the ledger has."""
     if compare(seen.found, seen.expected) in (Shown.AHEAD, Shown.ANOTHER):
         return ""
-    new_table = " --new-table" if error.code is codes.TABLE_ELSEWHERE else ""
+    other = "--new-table" if seen.found is None else f"--shows {seen.found.epoch}"
+    its_table = f" {other}" if error.code is codes.TABLE_ELSEWHERE else ""
     return (
         f" Or let the sink go on as it is now: {_aborted_first(seen)}`airflow epochs adopt-sink {seen.pipeline} {sink}"
-        f"{new_table} --why …` prints which epochs it lacks, and asks. Then clear the failed task."
+        f"{its_table} --why …` prints which epochs it lacks, and asks. Then clear the failed task."
     )
 
 

@@ -116,7 +116,7 @@ class Coordinator:
         for _ in range(OPEN_STEPS_MAX):
             view = self.task.ledger.view_of_next()
             self.task.ledger.require_no_gap(view.number)
-            with self.task.unless_overtaken(view):
+            with self.task.unless_overtaken(view, run):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
                     self._sweep(opened.number - 1)  # the run that completed it may have died before its sweep
                     return opened
@@ -195,7 +195,7 @@ class Coordinator:
         if view.state in (State.IN_DOUBT, State.COMPLETE):
             return self.checkpoint(view)
         pausing.require_taken(self.task, view, run)
-        with self.task.unless_overtaken(view):
+        with self.task.unless_overtaken(view, run):
             opened = self._reopened(view, run, limits) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)
         with located(**attempt_fields(opened.txn)):
@@ -231,14 +231,14 @@ class Coordinator:
             report = self.stage(run, limits).stage
             view = self.task.mine(run)
         if view.state is State.OPEN:
-            with located(**attempt_fields(view.opened.txn)), self.task.unless_overtaken(view):
+            with located(**attempt_fields(view.opened.txn)), self.task.unless_overtaken(view, run):
                 standing = self._decide(view.opened, run, report)
             # In every other case the epoch may be further on: another task's decision stands, or the attempt ended.
             if standing.writer == self.task.writer and standing.decision is DecisionKind.GLOBAL_COMMIT:
                 return self.checkpoint(replace(view, decision=standing), stage=report)
             view = self.task.mine(run)
         if view.state is State.OPEN or (view.open and view.open.command):
-            raise self.task.fenced(view.opened)  # a newer attempt: by another task of this run, or by a command
+            raise self.task.fenced(view.opened, run)  # a newer attempt: by another task of this run, or by a command
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
             raise _aborted(view.opened, view.decision)
@@ -465,7 +465,7 @@ class Coordinator:
                 epoch=view.number,
             )
         if view.state is State.OPEN:
-            with self.task.unless_overtaken(view):
+            with self.task.unless_overtaken(view, run):
                 agreement.sinks_without(view.open, self.task.pipeline.sinks, self.task.env)
             view = self._presume_abort(view, run, reason)  # read back: nothing is deleted before GLOBAL_ABORT stands
         if view.state is not State.ABORTED or not view.decision:
@@ -487,7 +487,7 @@ class Coordinator:
     def _discard_attempt(self, view: EpochView) -> None:
         """Delete an aborted attempt's staging places. ``view`` must have been read after its GLOBAL_ABORT was put."""
         opened = view.opened
-        with self.task.unless_overtaken(view):
+        with self.task.unless_overtaken(view, opened.run):
             sinks = agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         discard_attempt(self.task.ledger, opened, sinks, self.task.pipeline.sinks, self.task.env)
 

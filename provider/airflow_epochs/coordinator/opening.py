@@ -310,7 +310,7 @@ def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
     task.env.reached("open.put")
     standing = task.ledger.put(record)
     if standing.writer != record.writer:
-        raise task.fenced(standing)
+        raise task.fenced(standing, run)
     task.env.reached("open.landed")
     task.ledger.put_run(run, record.txn.epoch)
     log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)

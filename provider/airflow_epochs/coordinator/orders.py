@@ -434,7 +434,9 @@ class Adoption:
         return others if self.takes_back else {**others, self.sink: str(self.shown) if self.shown else None}
 
 
-def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False) -> Adoption | None:
+def adopt(
+    ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False, shows: int | None = None
+) -> Adoption | None:
     """Look at a sink that does not show what the ledger expects, to take it as it is. Reads only.
 
     Args:
@@ -445,6 +447,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
         new_table: The DAG points the sink to a new table, which shows no epoch. The sink is not asked: the next run
             asks it. A name with which no epoch was completed is that of a new state, if the pipeline has states;
             attempts that were aborted may have had it.
+        shows: The DAG points the sink to another table, which shows this epoch. Else as ``new_table``.
 
     Returns:
         None if the sink shows what the ledger expects, and no ``adopt-sink`` waits that expects something else.
@@ -455,9 +458,9 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     """
     if new_table and not at.has_had(name) and at.before and state_tables.of_epoch(ledger, at.before):
         return None if name in at.adopted else _new_state(name)
-    sink = _known(ledger, at, name, new_table=new_table)
+    sink = _known(ledger, at, name, new_table=new_table or shows is not None)
     is_state = _is_state(_describing(ledger, at, name), name)
-    found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else None
+    found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else _marker_in(ledger, at, name, shows)
     waived = at.before.may_show(name) if at.before else []
     expected = waived_in(found, waived) or at.recorded(name)
     if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
@@ -474,7 +477,7 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             "Type `airflow epochs rebuild PIPELINE --why …` if the ledger was lost or restored from an older copy.",
         )
     shown = _shown(ledger, at, name, found) if found else None
-    if shown and isinstance(sink, Stateful):
+    if shown and is_state:
         raise _not_adopted(
             at,
             name,
@@ -557,6 +560,18 @@ def built(spec: JsonDict) -> Sink | None:
         if error.code is not codes.SINK_KIND_UNKNOWN:
             raise
         return None
+
+
+def _marker_in(ledger: Ledger, at: Standing, sink: str, epoch: int | None) -> Marker | None:
+    """The marker of the sink's rows in this epoch; None: of no epoch. Raises Refused if the ledger has none."""
+    if epoch is None:
+        return None
+    complete = ledger.complete_record(epoch)
+    recorded = complete.markers.get(sink) if complete else None
+    txn = TransactionId.parse(recorded) if recorded else None
+    if txn is None or txn.epoch != epoch:
+        raise _not_adopted(at, sink, f"The ledger has no rows of epoch {epoch} in this sink.")
+    return Marker.of(txn)
 
 
 def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> TransactionId:

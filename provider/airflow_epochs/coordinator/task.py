@@ -108,8 +108,11 @@ class TaskTry:
         log.info("epoch %s is complete already, by %s: nothing to do", view.number, by)
         return view
 
-    def fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
-        """The error for a task whose epoch another run has opened or completed: the run in ``by``."""
+    def fenced(self, by: OpenRecord | CompleteRecord, run: Run | None = None) -> Fenced:
+        """The error for a task whose epoch another task has opened or completed: that of ``by``.
+
+        ``run``: the run of the task that fails; None if it has none.
+        """
         if isinstance(by, CompleteRecord):
             return Fenced(
                 f"The epoch is already complete. Opened by: {by.opened_by}. Completed by: "
@@ -124,6 +127,14 @@ class TaskTry:
                 remedy="Clear the run with all its tasks, or let the next one start: it obeys the command.",
                 **attempt_fields(by.txn),
             )
+        if by.run == run:
+            return Fenced(
+                f"Another task of this run, or another try{process_of(by.writer)}, went on with the epoch while this "
+                "task ran, as `open` does if somebody clears it.",
+                code=codes.EPOCH_HELD_BY_OTHER,
+                remedy="Clear the open task with its downstream tasks.",
+                **attempt_fields(by.txn),
+            )
         return Fenced(
             f"The epoch now belongs to {by.run}{process_of(by.writer)}.",
             code=codes.EPOCH_HELD_BY_OTHER,
@@ -131,10 +142,10 @@ class TaskTry:
         )
 
     @contextmanager
-    def unless_overtaken(self, view: EpochView) -> Iterator[None]:
-        """Turn Corrupt into Fenced if the epoch has changed since ``view`` was read.
+    def unless_overtaken(self, view: EpochView, run: Run | None = None) -> Iterator[None]:
+        """Turn Corrupt into Fenced if the epoch has changed since ``view`` was read. ``run``: as in ``fenced``.
 
-        Then another run has moved the epoch on, so sinks rightly show more than ``view`` says, and this try is late.
+        Then another task has moved the epoch on, so sinks rightly show more than ``view`` says, and this try is late.
         """
         try:
             yield
@@ -145,4 +156,4 @@ class TaskTry:
             if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
                 self.ledger.require_no_gap(view.number, thoroughly=True)  # if the ledger lost an epoch, name that cause
                 raise
-            raise self.fenced(now.complete or now.opened) from error
+            raise self.fenced(now.complete or now.opened, run) from error

@@ -48,7 +48,7 @@ class Suspect:
             return self._markers_gone(expected)
         if stands is Shown.ANOTHER:
             return self._other_history(expected)
-        return self._behind(expected)
+        return self._elsewhere() if self._is_elsewhere() else self._behind(expected)
 
     # -- the accidents -----------------------------------------------------------------------------------------------
 
@@ -63,12 +63,15 @@ class Suspect:
         )
 
     def _elsewhere(self) -> Corrupt:
+        found = self.seen.found
+        shows = f", which shows epoch {found.epoch}" if found else ""
+        begins = f", with {backfill_from(found.epoch + 1)}" if found else ": it begins there with the next epoch"
         return Corrupt(
-            f"The sink points to {self._name}, but {self._last} was committed to {self.recorded.get('table')}. "
+            f"The sink points to {self._name}{shows}, but {self._last} was committed to {self.recorded.get('table')}. "
             "Nothing was written.",
             code=codes.TABLE_ELSEWHERE,
             remedy=f"Point the sink back to {self.recorded.get('table')}. To move the table, move its whole folder. To "
-            "continue in another table, give the sink another name: it begins there with the next epoch. See "
+            f"continue in another table, give the sink another name{begins}. See "
             "docs/failures.md#the-sink-points-elsewhere.",
         )
 

@@ -72,13 +72,15 @@ def _is_elsewhere(recorded: JsonDict, session: Session) -> bool:
     return any(then.get(key) not in (None, value) for key, value in now.items() if value is not None)
 
 
+def _named(database: JsonDict) -> str:
+    return ", ".join(f"{k} {v}" for k, v in database.items())
+
+
 def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
-    then, now = (
-        ", ".join(f"{k} {v}" for k, v in found.items()) for found in (recorded["database"], session.identity())
-    )
     return Corrupt(
         f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch was "
-        f"committed to. Database of the connection: {now}. Database of the last epoch: {then}. Nothing was written.",
+        f"committed to. Database of the connection: {_named(session.identity())}. Database of the last epoch: "
+        f"{_named(recorded['database'])}. Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
         remedy="Point the connection to the database of the last epoch again. If you moved the database on purpose by "
         "dump and restore, restore the marker table there too. See docs/sql.md, 'The connection leads to another "
@@ -125,9 +127,13 @@ def is_of(then: JsonDict, table: SqlTable, session: Session) -> bool:
     return in_sqlite(str(then.get("table"))) == folded(table.name)
 
 
-def place_of(sink: SqlSink, table: SqlTable) -> JsonDict:
-    """Which table it is, for ``astray``; empty if the DAG names its schema, or the database has no ids of tables."""
-    return {} if table.id is None or sink.table_name[0] else {"schema": table.schema, "table_id": table.id}
+def place_of(sink: SqlSink, table: SqlTable, session: Session) -> JsonDict:
+    """Which database it is, for ``elsewhere_since_vote``; and which table, for ``astray``.
+
+    No table if the DAG names its schema, or the database has no ids of tables.
+    """
+    named = {} if table.id is None or sink.table_name[0] else {"schema": table.schema, "table_id": table.id}
+    return {"database": session.identity(), **named}
 
 
 def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
@@ -338,6 +344,27 @@ def _at(found: MarkerRow) -> str:
 # -- at the commit ----------------------------------------------------------------------------------------------------
 
 
+def elsewhere_since_vote(sink: SqlSink, attempt: SinkAttempt, voted: JsonDict, session: Session) -> Corrupt | None:
+    """The error for a connection that leads to another database than at the vote; None if it does not.
+
+    For a marker that is not the expected one: a database that was moved together with its marker is the same.
+    ``voted``: what the vote saw. Earlier versions did not note the database.
+    """
+    if not _is_elsewhere(voted, session):
+        return None
+    return Corrupt(
+        f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than at the vote. Database of "
+        f"the connection: {_named(session.identity())}. Database of the vote: {_named(voted['database'])}. Nothing "
+        "was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy="Point the connection to the database of the vote again. If you moved the database on purpose by dump "
+        "and restore, restore the marker table there too. Then clear the commit task. If the database of the vote is "
+        f"gone for good, complete the epoch without this sink's rows: `{waive_command(attempt.txn, sink.name)}`. Clear "
+        "the commit task. With the next epoch, the sink begins in the database of the connection. See docs/sql.md, "
+        "'The connection leads to another database'.",
+    )
+
+
 def unclaimed(
     sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int
 ) -> Corrupt:
@@ -424,9 +451,10 @@ def _to_put_back(
     what: str, without: str, *, sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, rows: int
 ) -> Corrupt:
     return Corrupt(
-        f"{what} Nothing was written.",
+        f"{what} The connection leads to {marker.session.name}. Nothing was written.",
         code=codes.MARKERS_GONE,
-        remedy=f"Check whether table {sink.table} has the {rows} rows of epoch {attempt.txn.epoch}. If it has them: "
+        remedy="Point the connection back if it leads to another database than before. Else check whether table "
+        f"{sink.table} has the {rows} rows of epoch {attempt.txn.epoch}. If it has them: "
         f"{marker.putting_back(attempt.txn, rows)} If it does not: {without} Then clear the commit task. See "
         "docs/sql.md, 'The marker or its table is gone'.",
     )

@@ -82,7 +82,7 @@ class Rehearsed:
         draw: The rows for which the commit will draw numbers.
         takes_columns: Whether the table of markers is of an earlier version, without all columns, and can get them.
         detail: What else the vote saw, as in ``Staged``: the columns that the commit will store, if the sink may leave
-            out some; the table, if only the search path leads to it.
+            out some; the database; the table, if only the search path leads to it.
     """
 
     draw: Draw
@@ -220,7 +220,7 @@ class SqlParticipant:
             load.run(tuple, 0)
         marker.write(attempt, staged.rows, table.name)
         stored = {STORED: [field["name"] for field in load.fields]} if self.sink.delete_when else {}
-        seen = stored | diagnosis.place_of(self.sink, table)
+        seen = stored | diagnosis.place_of(self.sink, table, session)
         return Rehearsed(Draw(table, load.columns, staged.rows), marker.takes_columns, seen)
 
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
@@ -240,11 +240,12 @@ class SqlParticipant:
         if previous:
             return Refused(
                 f"Table {self.sink.table} does not exist any more in {session.name}, although epoch "
-                f"{previous.epoch} was committed to it: somebody dropped or renamed it, or the connection's user "
-                "cannot see it now.",
+                f"{previous.epoch} was committed to it: somebody dropped or renamed it, or the connection leads "
+                "to another database, or its user cannot see the table now.",
                 code=codes.SQL_TABLE_MISSING,
-                remedy="Restore the table with its rows, or grant its rights to the user. Then clear the failed "
-                "task. To fill a new table instead, create it and give the sink another name in the DAG, with "
+                remedy="Restore the table with its rows, or correct the connection, or grant the table's rights to the "
+                "user. Then clear the failed task. To fill a new table instead, create it and give the sink another "
+                "name in the DAG, with "
                 f"{backfill_from(FIRST_AGAIN)}. See docs/sql.md, "
                 "'The table is gone'.",
             )
@@ -302,8 +303,9 @@ class SqlParticipant:
         if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:
             raise Refused(
                 f"The last epoch in table {self.sink.table} is {described_transaction(txn_of(found))}, but the ledger "
-                f"expects {described_transaction(attempt.previous)}. Somebody changed the marker in "
-                f"{marker.schema}.{marker.name} after the epoch was opened. Nothing was written.",
+                f"expects {described_transaction(attempt.previous)}. After the epoch was opened, "
+                f"somebody changed the marker in {marker.schema}.{marker.name}, or edited the connection, which leads "
+                f"to {marker.session.name}. Nothing was written.",
                 code=codes.SQL_MARKER_CHANGED,
             )
 
@@ -322,7 +324,7 @@ class SqlParticipant:
 
         Raises:
             Corrupt: The sink shows neither the previous epoch nor this one, or nobody can say. Or it is another table
-                than the vote found.
+                or database than the vote found.
         """
         if error := diagnosis.astray(self.sink, staged.detail, session):
             raise error
@@ -332,12 +334,13 @@ class SqlParticipant:
         stands = compare(txn_of(found), attempt.previous, attempt.txn)
         if isinstance(found, MarkerRow) and stands is Shown.ALREADY:
             return found
-        if (
-            self.sink.reserves
-            and not attempt.previous
-            and not isinstance(found, MarkerRow)
-            and found != Reservation.of(attempt)
+        is_first = self.sink.reserves and not attempt.previous and not isinstance(found, MarkerRow)
+        is_unclaimed = is_first and found != Reservation.of(attempt)
+        if (is_unclaimed or stands is not Shown.EXPECTED) and (
+            error := diagnosis.elsewhere_since_vote(self.sink, attempt, staged.detail, session)
         ):
+            raise error
+        if is_unclaimed:
             raise diagnosis.unclaimed(self.sink, attempt, marker, found, staged.rows)
         self._require_previous(attempt, marker, found, staged.rows, decided=True)
         return None
