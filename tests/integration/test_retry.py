@@ -398,6 +398,30 @@ def test_tasks_whose_ids_lack_the_pipelines_name_are_found_if_somebody_marked_th
     goes_on_after_one_retry(lab, "commit.audit")
 
 
+@pytest.mark.parametrize("policy", ["take_over", pytest.param("block", marks=pytest.mark.long)])
+def test_a_sink_for_which_the_run_has_no_commit_task_is_committed_by_what_the_error_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], policy: str
+) -> None:
+    """The task reads the changed DAG file; the scheduler makes the run by the one that it has stored."""
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy)
+    lab.produce("a")
+    lab.sinks.append("late")
+    lab.harness.dag = lab.dag(lab.harness.dag.dag_id, on_failed_epoch=policy)
+    ended = lab.run("r1")
+    assert ended.state == "failed" and "commit.late" not in ended.tasks
+    said = capsys.readouterr().out
+    assert "The ledger has no receipt of: late." in said
+    assert codes.RECEIPT_MISSING.remedy.replace("PIPELINE", "orders") in said
+    assert "first wait until Airflow shows its commit task" in said
+    lab.laid_out(on_failed_epoch=policy)
+    cli.retry(Namespace(pipeline="orders", ledger_conn_id="epochs_default", why="x", yes=True))
+    assert short(lab.harness.drive("r1")).tasks["commit.late"] == "success"
+    assert lab.shown() == [["a"]] * 3
+    lab.produce("b")
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a", "b"]] * 3
+
+
 @pytest.mark.long
 def test_a_commit_that_somebody_marked_as_success_is_done(lab: Lab) -> None:
     in_doubt(lab)
