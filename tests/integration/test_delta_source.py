@@ -151,6 +151,16 @@ def test_a_damaged_file_stops_the_epoch_though_the_server_or_the_transform_ignor
     assert lab.ids() == Counter([1, 2, 3])
 
 
+def test_a_feed_is_read_to_its_newest_version_though_the_server_shows_tables_as_they_were(lab: TableLab) -> None:
+    lab.spark = SparkConnect("spark", session_conf={"spark.databricks.delta.stalenessLimit": "1h"})
+    lab.options, lab.transform = {"changes": "feed"}, "net"
+    lab.write(1, configuration=FEED)
+    lab.run()
+    lab.write(2)
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+
+
 @pytest.mark.long
 def test_a_rerun_of_an_aborted_epoch_reads_the_same_versions_though_the_table_goes_on(
     lab: TableLab, session: Any

@@ -41,6 +41,8 @@ OF_READS = {
     # more, and by OPTIMIZE, which takes the file out of the table for good.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # Else Delta may read a table as it was, up to so long ago.
+    "spark.databricks.delta.stalenessLimit": "0",
 }
 """Of every session: it reads all rows that a table has now, whatever the server is set up to do."""
 OF_FILES = {
