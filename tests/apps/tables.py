@@ -19,6 +19,12 @@ def copied(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     return batch.withColumn("epoch", F.lit(epoch.number))
 
 
+def ignoring(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """The same, by a transform that leaves out damaged files, if it should read some of its own."""
+    batch.sparkSession.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    return copied(batch, epoch)
+
+
 def ids_as_text(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     """The first column, whatever its name and type are, with the kind of change."""
     return batch.select(F.col(batch.columns[0]).cast("string").alias("id"), "_change_type")

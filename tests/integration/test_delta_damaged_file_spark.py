@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs import DeltaSink, codes
+from airflow_epochs import DeltaSink, SparkConnect, codes
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from orders_demo.duck import duck
 from stack.connect import ConnectServer
 from tests.support.delta_world import log_of
+from tests.support.spark_world import IGNORING
 from tests.support.table_lab import TableLab
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
@@ -131,3 +133,48 @@ def test_a_damaged_file_that_comes_back_from_a_backup_lets_the_commit_go_on(lab:
     backup.rename(file)
     lab.run()
     assert lab.sums() == {1: 0.5, 2: 0.5, 4: 1.0}
+
+
+# -- a server that is set up to leave out what it cannot read --------------------------------------------------------
+
+
+@pytest.fixture
+def ignoring(lab: Counting) -> Counting:
+    lab.spark = SparkConnect("spark", session_conf=IGNORING)
+    return lab
+
+
+def damaged(file: Path) -> None:
+    file.write_bytes(b"x" * file.stat().st_size)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("strike", [damaged, Path.unlink])
+@pytest.mark.parametrize(
+    "mode", [{"mode": "upsert", "keys": ["id"]}, {"mode": "merge", "keys": ["id"], "merge": COUNT}]
+)
+def test_a_file_that_cannot_be_read_stops_the_commit_whatever_the_server_ignores(
+    ignoring: Counting, mode: dict[str, Any], strike: Callable[[Path], None]
+) -> None:
+    ignoring.mode = {"keys": ["id"], **mode}
+    ignoring.epoch(1, 2)
+    (file,) = ignoring.added(DeltaTable(ignoring.target).version())
+    whole = file.read_bytes()
+    strike(file)
+    ignoring.write(1, 4)
+    error = ignoring.stopped()
+    assert file.name in error.what and error.remedy.startswith("Restore the file from a backup")
+    file.write_bytes(whole)
+    ignoring.run()
+    assert ignoring.asked("SELECT id FROM t ORDER BY id", of=ignoring.into) == [(1,), (2,), (4,)]
+
+
+def test_a_compaction_leaves_a_damaged_file_in_the_table_whatever_the_server_ignores(ignoring: Counting) -> None:
+    ignoring.mode = {"commit": "spark", "compact_every": 2}
+    ignoring.epoch(1, 2)
+    (file,) = ignoring.added(0)
+    whole = file.read_bytes()
+    damaged(file)
+    ignoring.epoch(3)
+    file.write_bytes(whole)
+    assert ignoring.asked("SELECT id FROM t ORDER BY id", of=ignoring.into) == [(1,), (2,), (3,)]

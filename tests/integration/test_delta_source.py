@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from airflow_epochs import codes
-from airflow_epochs.errors import Code, Corrupt, EpochError, NoNewData, located
+from airflow_epochs import SparkConnect, codes
+from airflow_epochs.errors import Code, Corrupt, EpochError, NoNewData, NotApplied, located
 from airflow_epochs.testing import Crash
 from stack.connect import ConnectServer
 from tests.support.faults_world import crash
+from tests.support.spark_world import IGNORING
 from tests.support.table_lab import PIPELINE, TableLab
 
 pytestmark = pytest.mark.jvm
@@ -119,6 +120,45 @@ def test_the_changes_of_a_feed_add_up_to_the_table_whatever_changed_it(lab: Tabl
     assert lab.asked("SELECT count(*) FROM t WHERE _commit_timestamp IS NULL OR _commit_timestamp < '2020-01-01'") == [
         (0,)
     ]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("epochs_before", "ignored", "options", "transform"),
+    [
+        (1, IGNORING, {"changes": "feed"}, "net"),
+        (0, IGNORING, {"changes": "feed"}, "net"),
+        (0, IGNORING, {}, "copied"),
+        (0, {}, {}, "ignoring"),
+    ],
+)
+def test_a_damaged_file_stops_the_epoch_though_the_server_or_the_transform_ignores_such_files(
+    lab: TableLab, epochs_before: int, ignored: dict[str, str], options: dict[str, Any], transform: str
+) -> None:
+    lab.spark, lab.options, lab.transform = SparkConnect("spark", session_conf=ignored), options, transform
+    lab.write(1, 2, configuration=FEED)
+    for _ in range(epochs_before):
+        lab.run()
+    before = set(lab.table.glob("*.parquet"))
+    lab.write(3)
+    (file,) = set(lab.table.glob("*.parquet")) - before
+    whole = file.read_bytes()
+    file.write_bytes(b"x" * len(whole))
+    with pytest.raises(NotApplied, match=rf"EPOCHS-SPARK-JOB-FAILED(.|\n)*{file.name}"):
+        lab.run()
+    file.write_bytes(whole)
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3])
+
+
+def test_a_feed_is_read_to_its_newest_version_though_the_server_shows_tables_as_they_were(lab: TableLab) -> None:
+    lab.spark = SparkConnect("spark", session_conf={"spark.databricks.delta.stalenessLimit": "1h"})
+    lab.options, lab.transform = {"changes": "feed"}, "net"
+    lab.write(1, configuration=FEED)
+    lab.run()
+    lab.write(2)
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
 
 
 @pytest.mark.long

@@ -52,6 +52,8 @@ LEGACY = {
 }
 """Of a server that writes dates before 1582 in the calendar of that time."""
 CORRECTED = dict.fromkeys(LEGACY, "CORRECTED")
+IGNORING = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
+"""Of a server that leaves out the rows of files that it cannot read."""
 
 
 @contextmanager

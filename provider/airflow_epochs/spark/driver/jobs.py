@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import plans as delta_plans
+from airflow_epochs.spark.driver.delta import session
 from airflow_epochs.spark.driver.delta.deletions import delta_thin_notes
 from airflow_epochs.spark.driver.delta.fence import delta_fence
 from airflow_epochs.spark.driver.delta.jobs import delta_commit, delta_describe, delta_marker, delta_optimize
@@ -63,4 +64,5 @@ def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str])
             f"The task asks Spark's driver for the job {kind!r}, which the driver does not have.",
             code=codes.SPARK_VERSION_MIXED,
         )
+    session.read_every_row(spark)
     return JOBS[kind](spark, args, secrets)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""A file that is missing or damaged is an error, whatever the server is set up to ignore."""
+"""A file that is missing or damaged is an error, whatever a transform sets before it reads a state or the batch."""
 
 
 def rows_in(spark: SparkSession, schema: StructType, location: str, files: Collection[str]) -> DataFrame:

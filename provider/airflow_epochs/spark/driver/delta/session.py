@@ -1,4 +1,4 @@
-"""What a server may be set up to do with every table, and must not do with staged rows, nor where it commits them.
+"""What a server may be set up to do with every table, and must not do where we read, stage or commit rows.
 
 A stage job has its Spark session to itself, so that its settings are nobody else's; they are made once, before the
 sinks are staged side by side.
@@ -36,6 +36,15 @@ ROWS_IN_GROUP = 2**20
 ten million narrow rows. Files get 2 % larger; with groups of 131,072 rows they get 12 to 19 % larger."""
 STATISTICS = "spark.databricks.delta.stats.collect"
 FILE_SIZE = "spark.databricks.delta.optimizeWrite.binSize"
+OF_READS = {
+    # Else the rows of a file that is missing or damaged are left out: by a MERGE, which then inserts their keys once
+    # more, and by OPTIMIZE, which takes the file out of the table for good.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    # Else Delta may read a table as it was, up to so long ago.
+    "spark.databricks.delta.stalenessLimit": "0",
+}
+"""Of every session: it reads all rows that a table has now, whatever the server is set up to do."""
 OF_FILES = {
     # Files with dates before 1582 in the calendar of that time are read as other dates by all but Spark.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -54,6 +63,8 @@ OF_FILES = {
 """Of every session that writes rows. When it staged, version 0.1 wrote them as the server said."""
 AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 OF_STAGING = {
+    # Once more: the transform may have changed them for files of its own, and the batch is read after that.
+    **OF_READS,
     **OF_FILES,
     # It would rewrite the staged files in a commit of its own.
     AUTO_COMPACT: "false",
@@ -121,6 +132,12 @@ def prepare_staging(
         variants_by_json=variants_by_json,
         again=again,
     )
+
+
+def read_every_row(spark: SparkSession) -> None:
+    """Let no read of this session leave out rows of a table."""
+    for key, value in OF_READS.items():
+        spark.conf.set(key, value)
 
 
 def write_for_every_reader(spark: SparkSession) -> None:
