@@ -2261,10 +2261,12 @@ SQL_COMMIT_REFUSED = SQL.code(
     "EPOCHS-SQL-COMMIT-REFUSED",
     Corrupt,
     "The database refuses the rows of an epoch that the sink promised in its vote: somebody changed the database "
-    "after the vote, or the vote did not rehearse the rows (`rehearse=False`).",
-    "Undo the change, or remove what conflicts with the rows. Then clear the commit task. If that is impossible, "
-    "complete the epoch without the rows of the sink that the message names: `airflow epochs waive`. If it names "
-    "several, find out first whose rows the database refuses (docs/sql.md, 'Several sinks of one database').",
+    "after the vote, the connection leads to another database, or the vote did not rehearse the rows "
+    "(`rehearse=False`).",
+    "Undo the change, remove what conflicts with the rows, or point the connection back. Then clear the commit task. "
+    "If that is impossible, complete the epoch without the rows of the sink that the message names: `airflow epochs "
+    "waive`. If it names several, find out first whose rows the database refuses (docs/sql.md, 'Several sinks of one "
+    "database').",
 )
 SINK_UNANSWERED = SQL.code(
     "EPOCHS-SINK-UNANSWERED",
