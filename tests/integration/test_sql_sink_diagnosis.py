@@ -739,6 +739,25 @@ def test_a_database_with_the_marker_of_another_ledger_that_takes_the_place_of_a_
     assert there.shown("orders") == [sorted(set(begun.source.all_rows()) - set(voted))]
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_an_epoch_that_went_to_a_copy_by_mistake_comes_to_the_first_database_under_another_name(
+    begun: Related, tmp_path: Path
+) -> None:
+    """The copy counts as the same database, moved. The next run, whose connection leads back, tells of it."""
+    before = begun.ledger.complete_record(2)
+    assert before
+    copy = with_the_tables(another_database(begun, tmp_path), before.txn_id)
+    with pytest.raises(Crash):
+        begun.run(3, {"decision.landed": crash})
+    assert replace(begun, db=copy).run(3) is None
+    assert copy.run("SELECT count(*) FROM orders") == [(3,)]
+    error = told(begun)
+    assert error.code is codes.TABLE_ELSEWHERE
+    (again,) = re.findall(r"another name in the DAG, with EpochPipeline\(…, backfill=.*?: (\d+)\}", error.remedy)
+    goes_on(under_a_new_name(begun, int(again)))
+
+
 def test_a_connection_to_a_database_of_another_kind_is_told_of_by_open_and_by_the_commit(
     postgres: Postgres, tmp_path: Path
 ) -> None:

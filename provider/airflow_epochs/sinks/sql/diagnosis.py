@@ -34,7 +34,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     """The error for a marker that is not the expected one, asked for before anything is opened or completed."""
     found, recorded = marker.look(), seen.receipt.detail if seen.receipt else {}
     if _is_elsewhere(recorded, session):
-        return _elsewhere(sink, recorded, session)
+        return _elsewhere(sink, recorded, session, _rest_of(found, seen.expected))
     if error := astray(sink, recorded, session):
         return error
     if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
@@ -78,15 +78,27 @@ def _named(database: JsonDict) -> str:
     return ", ".join(f"{k} {v}" for k, v in database.items())
 
 
-def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
+def _rest_of(found: MarkerRow | Reservation | None, expected: TransactionId | None) -> str:
+    """How to get the epochs that another database lacks, if it shows an earlier one. A sentence, after a blank."""
+    if not isinstance(found, MarkerRow) or compare(found.txn, expected) is not Shown.BEHIND:
+        return ""
+    return (
+        f" The database of the connection shows epoch {found.txn.epoch}. To go on there without a gap, give the sink "
+        f"another name in the DAG, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the "
+        "source again."
+    )
+
+
+def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session, rest: str) -> Corrupt:
+    """``rest``: as ``_rest_of`` says."""
     return Corrupt(
         f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch was "
         f"committed to. Database of the connection: {_named(session.identity())}. Database of the last epoch: "
         f"{_named(recorded['database'])}. Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
         remedy="Point the connection to the database of the last epoch again. If you moved the database on purpose by "
-        "dump and restore, restore the marker table there too. See docs/sql.md, 'The connection leads to another "
-        "database'.",
+        f"dump and restore, restore the marker table there too.{rest} See docs/sql.md, 'The connection leads to "
+        "another database'.",
     )
 
 
