@@ -356,7 +356,8 @@ ADOPTION_OUTDATED = AGREEMENT.code(
     "The command `adopt-sink` took a sink as it was, and the sink shows something else now, before an epoch obeyed the "
     "command.",
     "Correct the DAG if it should point the sink to another table. Otherwise type `airflow epochs adopt-sink PIPELINE "
-    "SINK --why …` again: it looks at the table anew. Then clear the failed task.",
+    "SINK --why …` again: it looks anew at the table of the sink's last epoch. If that is not the table of the DAG, "
+    "add `--new-table`, or `--shows` with the epoch that its table shows. Then clear the failed task.",
 )
 SINK_BEHIND = AGREEMENT.code(
     "EPOCHS-SINK-BEHIND",
@@ -384,7 +385,8 @@ TABLE_ELSEWHERE = AGREEMENT.code(
     Corrupt,
     "The sink points to another place than the place of its last epoch.",
     "Point the sink back to the old place. To begin a new table at the new place, type `airflow epochs adopt-sink "
-    "PIPELINE SINK --new-table --why …`, or give the sink another name.",
+    "PIPELINE SINK --new-table --why …`. If the table there shows an epoch of the sink, add `--shows` with this epoch "
+    "instead. Or give the sink another name.",
 )
 TABLE_REPLACED = AGREEMENT.code(
     "EPOCHS-TABLE-REPLACED",
@@ -2261,10 +2263,12 @@ SQL_COMMIT_REFUSED = SQL.code(
     "EPOCHS-SQL-COMMIT-REFUSED",
     Corrupt,
     "The database refuses the rows of an epoch that the sink promised in its vote: somebody changed the database "
-    "after the vote, or the vote did not rehearse the rows (`rehearse=False`).",
-    "Undo the change, or remove what conflicts with the rows. Then clear the commit task. If that is impossible, "
-    "complete the epoch without the rows of the sink that the message names: `airflow epochs waive`. If it names "
-    "several, find out first whose rows the database refuses (docs/sql.md, 'Several sinks of one database').",
+    "after the vote, the connection leads to another database, or the vote did not rehearse the rows "
+    "(`rehearse=False`).",
+    "Undo the change, remove what conflicts with the rows, or point the connection back. Then clear the commit task. "
+    "If that is impossible, complete the epoch without the rows of the sink that the message names: `airflow epochs "
+    "waive`. If it names several, find out first whose rows the database refuses (docs/sql.md, 'Several sinks of one "
+    "database').",
 )
 SINK_UNANSWERED = SQL.code(
     "EPOCHS-SINK-UNANSWERED",

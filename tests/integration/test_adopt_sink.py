@@ -17,6 +17,8 @@ from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run, WaivedRecord
+from airflow_epochs.testing import Crash
+from tests.support.faults_world import crash
 from tests.support.table_lab import TableLab
 from tests.support.table_staging import WithoutSpark
 
@@ -237,6 +239,93 @@ def test_a_command_for_a_new_table_that_shows_an_epoch_is_outdated_and_its_error
     )
     moving.run()
     assert ids_in(moving, "rows") == [1, 3]
+
+
+def test_a_command_for_an_older_table_that_is_new_is_outdated_and_its_error_says_what_to_add(tmp_path: Path) -> None:
+    lab = two_epochs(tmp_path)
+    lab.ordered("adopt-sink", "rows", "--shows", "1")
+    lab.at = "new"
+    with pytest.raises(EpochError) as error:
+        lab.run()
+    assert error.value.code is codes.ADOPTION_OUTDATED
+    assert "If that is not the table of the DAG, add `--new-table`." in error.value.remedy
+    lab.typed(error.value, "adopt-sink", "--new-table")
+    lab.run()
+    assert (ids_in(lab, "new"), ids_in(lab, "copy")) == ([3], [1, 2, 3])
+
+
+def two_epochs(folder: Path) -> Moving:
+    """A pipeline with two complete epochs and one row more, in a folder that may be new."""
+    folder.mkdir(exist_ok=True)
+    lab = Moving(folder, spark=WithoutSpark(), more_sinks=("copy",))
+    for number in (1, 2):
+        lab.write(number)
+        lab.run()
+    lab.write(3)
+    return lab
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Moving:
+    """The DAG points the sink to the table of another ledger, which the command has taken unseen."""
+    lab, other = two_epochs(tmp_path / "lab"), Moving(tmp_path, spark=WithoutSpark(), more_sinks=("copy",))
+    other.write(7)
+    other.run()
+    shutil.copytree(tmp_path / "rows", lab.folder / "strange")
+    lab.at = "strange"
+    lab.typed(elsewhere(lab), "adopt-sink")
+    return lab
+
+
+def of_two_ledgers(lab: Moving) -> EpochError:
+    with pytest.raises(EpochError) as error:
+        lab.run()
+    assert (error.value.code, error.value.sink) == (codes.TWO_LEDGERS, "rows")
+    assert "adopt-sink" not in error.value.remedy, "it would take the table again, and the next run would refuse it"
+    return error.value
+
+
+def test_a_table_of_another_ledger_is_not_taken_and_the_run_goes_on_under_another_name(stranger: Moving) -> None:
+    assert "give this pipeline's sink another name: it begins with the next epoch" in of_two_ledgers(stranger).remedy
+    stranger.name = "rows_2"
+    stranger.run()
+    assert (ids_in(stranger, "strange"), ids_in(stranger, "copy")) == ([3, 7], [1, 2, 3])
+
+
+def test_a_table_of_another_ledger_is_not_taken_and_the_run_goes_on_in_the_table_before(stranger: Moving) -> None:
+    assert of_two_ledgers(stranger).remedy.startswith("Correct the DAG if it should point the sink to another table,")
+    stranger.at = "rows"
+    with pytest.raises(EpochError) as error:
+        stranger.run()
+    assert error.value.code is codes.ADOPTION_OUTDATED
+    assert "it lacks nothing" in stranger.typed(error.value, "adopt-sink")
+    stranger.run()
+    assert ids_in(stranger, "rows") == ids_in(stranger, "copy") == [1, 2, 3]
+
+
+def test_a_waived_sink_that_the_dag_points_to_an_older_copy_goes_on_there_with_what_the_error_adds(
+    tmp_path: Path,
+) -> None:
+    """Without a receipt, nobody can tell that it is another table."""
+    lab = two_epochs(tmp_path)
+    shutil.copytree(lab.folder / "rows", lab.folder / "older")
+    lab.run()
+    lab.write(4)
+    with pytest.raises(Crash):
+        lab.run(at={"decision.landed": crash})
+    txn_id = lab.ledger.view(4).opened.txn_id
+    lab.ledger.put(WaivedRecord(txn_id=txn_id, sink="rows", who="me", why="dropped", at="now"))
+    lab.run()
+    lab.at = "older"
+    lab.write(5)
+    with pytest.raises(EpochError) as error:
+        lab.run()
+    assert error.value.code is codes.SINK_BEHIND
+    added = re.search(r"another place for the sink than before, add `(--shows 2)` to the command", str(error.value))
+    assert added
+    lab.typed(error.value, "adopt-sink", *added[1].split())
+    lab.run()
+    assert (ids_in(lab, "older"), ids_in(lab, "copy")) == ([1, 2, 5], [1, 2, 3, 4, 5])
 
 
 @pytest.mark.parametrize("epoch", ["0", "2", "9"])

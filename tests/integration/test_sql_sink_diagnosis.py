@@ -20,12 +20,13 @@ from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.model import Run, TransactionId
 from airflow_epochs.testing import Crash
+from stack.postgres import Postgres
 from tests.support.faults_world import crash
 from tests.support.pages import blocks
 from tests.support.rebuilt import typed_rebuild
 from tests.support.remedies import typed
 from tests.support.sql_pipeline import PARENT, Related
-from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_sqlite
+from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -525,6 +526,10 @@ class Quoted(PostgresDb):
         return f'"{name}"'
 
 
+QUOTED = {"orders": '"orders"'}
+"""As ``Quoted`` spells the table."""
+
+
 class InMain(SqliteDb):
     """The DAG names the tables in quotes, with their schema and in capitals."""
 
@@ -696,6 +701,101 @@ def test_a_database_that_is_gone_for_good_after_the_vote_is_left_by_the_command_
     begun.source.produce(2)
     assert there.run(80) is None
     assert there.shown("orders") == [sorted(set(begun.source.all_rows()) - set(voted))]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_a_database_with_an_older_copy_that_takes_the_place_of_a_lost_one_gets_the_rest_under_another_name(
+    begun: Related, tmp_path: Path
+) -> None:
+    first = begun.ledger.complete_record(1)
+    assert first
+    ends = {each.partition: each.end for ranges in first.ranges.values() for each in ranges}
+    astray = with_the_tables(another_database(begun, tmp_path), first.txn_id)
+    for source, partition, offset, payload in begun.db.run("SELECT * FROM orders"):
+        if offset < ends[partition]:
+            astray.run(f"INSERT INTO orders VALUES ('{source}', {partition}, {offset}, '{payload}')")
+    error = in_doubt_elsewhere(begun, astray)
+    typed(begun.folder / "ledger", error, "waive")
+    assert replace(begun, db=astray).run(3) is None, "the commit task, cleared"
+    (again,) = re.findall(r"another name in the DAG, with EpochPipeline\(…, backfill=.*?: (\d+)\}", error.remedy)
+    goes_on(under_a_new_name(replace(begun, db=astray), int(again)))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("begun", [0, 2], ids=["first epoch", "later epoch"], indirect=True)
+def test_a_database_with_the_marker_of_another_ledger_that_takes_the_place_of_a_lost_one_needs_another_name(
+    begun: Related, tmp_path: Path
+) -> None:
+    foreign = f"orders/{max(1, begun.ledger.newest_complete())}/1/{'0' * 32}"
+    astray, voted = with_the_tables(another_database(begun, tmp_path), foreign), begun.source.all_rows()
+    error = in_doubt_elsewhere(begun, astray)
+    typed(begun.folder / "ledger", error, "waive")
+    there = replace(begun, db=astray)
+    assert there.run(3) is None, "the commit task, cleared"
+    assert f"shows {foreign}. Give the sink another name in the DAG: it begins there" in error.remedy
+    begun.source.produce(2)
+    assert replace(there, names=("orders_again",), tables={"orders_again": "orders"}).run(80) is None
+    assert there.shown("orders") == [sorted(set(begun.source.all_rows()) - set(voted))]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_an_epoch_that_went_to_a_copy_by_mistake_comes_to_the_first_database_under_another_name(
+    begun: Related, tmp_path: Path
+) -> None:
+    """The copy counts as the same database, moved. The next run, whose connection leads back, tells of it."""
+    before = begun.ledger.complete_record(2)
+    assert before
+    copy = with_the_tables(another_database(begun, tmp_path), before.txn_id)
+    with pytest.raises(Crash):
+        begun.run(3, {"decision.landed": crash})
+    assert replace(begun, db=copy).run(3) is None
+    assert copy.run("SELECT count(*) FROM orders") == [(3,)]
+    error = told(begun)
+    assert error.code is codes.TABLE_ELSEWHERE
+    (again,) = re.findall(r"another name in the DAG, with EpochPipeline\(…, backfill=.*?: (\d+)\}", error.remedy)
+    goes_on(under_a_new_name(begun, int(again)))
+
+
+def test_a_connection_to_a_database_of_another_kind_is_told_of_by_open_and_by_the_commit(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    db = new_postgres(postgres)
+    db.run(PARENT)
+    world = Related(tmp_path, Quoted(postgres, db.schema), names=("orders",))
+    epochs(world, 1, 2)
+    astray = with_the_tables(new_sqlite(tmp_path))
+    assert "leads to another database than the last epoch" in told(replace(world, db=astray, tables=QUOTED)).what
+    world.source.produce(2)
+    with pytest.raises(Crash):
+        world.run(3, {"decision.landed": crash})
+    with pytest.raises(Corrupt) as error:
+        replace(world, db=astray, tables=QUOTED).coordinator().commit(Run("dag", "run 3"), "orders")
+    assert error.value.code is codes.TABLE_ELSEWHERE
+    assert "leads to another database than at the vote. Database of the connection: file " in error.value.what
+    assert world.run(3) is None, "the commit task, cleared"
+    goes_on(world)
+
+
+def test_a_database_that_refuses_the_marker_after_the_vote_may_be_another_one(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    """One for tests, say, whose owner has set the tables to ``UNLOGGED``."""
+    db = new_postgres(postgres)
+    db.run(PARENT)
+    world = Related(tmp_path, db, names=("orders",))
+    epochs(world, 1, 2)
+    astray = with_the_tables(another_database(world, tmp_path), f"orders/1/1/{'0' * 32}")
+    astray.run("ALTER TABLE epoch_markers SET UNLOGGED")
+    world.source.produce(2)
+    with pytest.raises(Crash):
+        world.run(3, {"decision.landed": crash})
+    error = replace(world, db=astray).run(3)
+    assert isinstance(error, Corrupt) and error.code is codes.SQL_COMMIT_REFUSED
+    assert "or point the connection back if it leads to another database than at the vote. Then" in error.remedy
+    assert world.run(3) is None, "the commit task, cleared"
+    goes_on(world)
 
 
 @pytest.mark.few(1)

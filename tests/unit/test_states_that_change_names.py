@@ -94,6 +94,18 @@ def test_a_state_under_another_name_does_not_begin_empty_until_a_command_says_so
     assert adopted(ledger, "renamed") is None, "it stands already"
 
 
+def test_a_state_is_not_taken_with_an_older_epoch_in_another_table(ledger: Ledger, made: Made) -> None:
+    """Nobody looks at that table. Later results would lack the rows of the epochs between."""
+    ledger.put(opened_with(made("open"), epoch=2))
+    ledger.put(replace(complete(2), markers=dict.fromkeys(("a", "open"), txn(2))))
+    at = orders.standing(ledger, "p")
+    with pytest.raises(Refused, match="The state shows epoch 1, and the ledger expects epoch 2") as refused:
+        orders.adopt(ledger, at, "open", Environment(), shows=1)
+    assert refused.value.code is codes.SINK_NOT_ADOPTED and "--new-table" in refused.value.remedy
+    other = orders.adopt(ledger, at, "a", Environment(), shows=1)
+    assert other and str(other.shown) == txn(1) and other.lacks == (2, 2)
+
+
 def test_a_state_that_takes_another_ones_place_begins_with_the_rows_that_initial_names(
     ledger: Ledger, made: Made, tmp_path: Any
 ) -> None:

@@ -122,11 +122,17 @@ def late_in(found: Marker | None, waived: Iterable[str]) -> TransactionId | None
 
 
 def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
-    """Raise Corrupt unless the sink still shows what it showed when ``adopt-sink`` took it as it was."""
+    """Raise Corrupt unless the sink shows what ``adopt-sink`` found when it took it as it was, or was told of it."""
     found = sink_calls.marker_of(sink, pipeline, env)
     if agree(found, expected):
         return
-    other = f"If that is not the table of the DAG, add `--shows {found.epoch}`. " if found else ""
+    if compare(found, expected) is Shown.ANOTHER:
+        error = _told(sink, Disagreement(pipeline=pipeline, found=found, expected=expected), env)  # no option takes it
+        error.remedy = (
+            "Correct the DAG if it should point the sink to another table, and clear the failed task. Otherwise: "
+            f"{error.remedy}"
+        )
+        raise error
     raise Corrupt(
         f"The sink shows {_describe(found)}. But the command `adopt-sink`, which the next epoch obeys, expects it to "
         f"show {_describe(expected)}. Since the command, the sink's table was changed, or the DAG points the sink to "
@@ -134,7 +140,7 @@ def require_adopted(sink: Sink, expected: TransactionId | None, pipeline: str, e
         code=codes.ADOPTION_OUTDATED,
         remedy="Correct the DAG if it should point the sink to another table. Otherwise type "
         f"`airflow epochs adopt-sink {pipeline} {sink.name} --why …` again: it looks anew at the table of the sink's "
-        f"last epoch. {other}Then clear the failed task.",
+        f"last epoch. If that is not the table of the DAG, add `{_as_other_table(found)}`. Then clear the failed task.",
         pipeline=pipeline,
         sink=sink.name,
     )
@@ -207,12 +213,20 @@ def _adopted(seen: Disagreement, sink: str, error: Corrupt) -> str:
     """What to add to the remedy where the sink can be taken as it is: it lacks epochs that the ledger has."""
     if compare(seen.found, seen.expected) in (Shown.AHEAD, Shown.ANOTHER):
         return ""
-    other = "--new-table" if seen.found is None else f"--shows {seen.found.epoch}"
-    its_table = f" {other}" if error.code is codes.TABLE_ELSEWHERE else ""
+    other, is_elsewhere = _as_other_table(seen.found), error.code is codes.TABLE_ELSEWHERE
+    its_table = f" {other}" if is_elsewhere else ""
+    perhaps = (
+        "" if is_elsewhere else f" If the DAG has another place for the sink than before, add `{other}` to the command."
+    )
     return (
         f" Or let the sink go on as it is now: {_aborted_first(seen)}`airflow epochs adopt-sink {seen.pipeline} {sink}"
-        f"{its_table} --why …` prints which epochs it lacks, and asks. Then clear the failed task."
+        f"{its_table} --why …` prints which epochs it lacks, and asks.{perhaps} Then clear the failed task."
     )
+
+
+def _as_other_table(found: Marker | None) -> str:
+    """The option of ``adopt-sink`` for a table other than the one of the last epoch, which shows ``found``."""
+    return f"--shows {found.epoch}" if found else "--new-table"
 
 
 def _remedy_of_state(seen: Disagreement, state: str, remedy: str) -> str:

@@ -34,7 +34,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     """The error for a marker that is not the expected one, asked for before anything is opened or completed."""
     found, recorded = marker.look(), seen.receipt.detail if seen.receipt else {}
     if _is_elsewhere(recorded, session):
-        return _elsewhere(sink, recorded, session)
+        return _elsewhere(sink, recorded, session, _rest_of(found, seen.expected))
     if error := astray(sink, recorded, session):
         return error
     if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
@@ -69,6 +69,8 @@ def _disagrees(
 
 def _is_elsewhere(recorded: JsonDict, session: Session) -> bool:
     then, now = recorded.get("database") or {}, session.identity()
+    if then and not then.keys() & now.keys():
+        return True  # of another kind: PostgreSQL or SQLite
     return any(then.get(key) not in (None, value) for key, value in now.items() if value is not None)
 
 
@@ -76,15 +78,27 @@ def _named(database: JsonDict) -> str:
     return ", ".join(f"{k} {v}" for k, v in database.items())
 
 
-def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
+def _rest_of(found: MarkerRow | Reservation | None, expected: TransactionId | None) -> str:
+    """How to get the epochs that another database lacks, if it shows an earlier one. A sentence, after a blank."""
+    if not isinstance(found, MarkerRow) or compare(found.txn, expected) is not Shown.BEHIND:
+        return ""
+    return (
+        f" The database of the connection shows epoch {found.txn.epoch}. To go on there without a gap, give the sink "
+        f"another name in the DAG, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the "
+        "source again."
+    )
+
+
+def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session, rest: str) -> Corrupt:
+    """``rest``: as ``_rest_of`` says."""
     return Corrupt(
         f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch was "
         f"committed to. Database of the connection: {_named(session.identity())}. Database of the last epoch: "
         f"{_named(recorded['database'])}. Nothing was written.",
         code=codes.TABLE_ELSEWHERE,
         remedy="Point the connection to the database of the last epoch again. If you moved the database on purpose by "
-        "dump and restore, restore the marker table there too. See docs/sql.md, 'The connection leads to another "
-        "database'.",
+        f"dump and restore, restore the marker table there too.{rest} See docs/sql.md, 'The connection leads to "
+        "another database'.",
     )
 
 
@@ -139,12 +153,13 @@ def place_of(sink: SqlSink, table: SqlTable, session: Session) -> JsonDict:
 def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
     return Corrupt(
         f"The last epoch in table {sink.table} is {found.txn.epoch}, but the ledger says {expected.epoch}. The "
-        "database was restored to an earlier state, or a standby without the last commits became the primary server."
-        f"{_at(found)} Nothing was written.",
+        "database was restored to an earlier state, a standby without the last commits became the primary server, or "
+        f"the connection leads to another database.{_at(found)} Nothing was written.",
         code=codes.SINK_BEHIND,
-        remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
-        f"name in the DAG, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source "
-        "again. See docs/sql.md, 'The database is behind the ledger'.",
+        remedy="Correct the connection if it leads to another database than before. Else restore the database to the "
+        "later state, if you have a backup of it. If not, give the sink another name in the DAG, with "
+        f"{backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source again. See docs/sql.md, "
+        "'The database is behind the ledger'.",
     )
 
 
@@ -344,11 +359,13 @@ def _at(found: MarkerRow) -> str:
 # -- at the commit ----------------------------------------------------------------------------------------------------
 
 
-def elsewhere_since_vote(sink: SqlSink, attempt: SinkAttempt, voted: JsonDict, session: Session) -> Corrupt | None:
+def elsewhere_since_vote(
+    sink: SqlSink, attempt: SinkAttempt, voted: JsonDict, session: Session, found: MarkerRow | Reservation | None
+) -> Corrupt | None:
     """The error for a connection that leads to another database than at the vote; None if it does not.
 
     For a marker that is not the expected one: a database that was moved together with its marker is the same.
-    ``voted``: what the vote saw. Earlier versions did not note the database.
+    ``voted``: what the vote saw. Earlier versions did not note the database. ``found``: what that database has.
     """
     if not _is_elsewhere(voted, session):
         return None
@@ -360,9 +377,19 @@ def elsewhere_since_vote(sink: SqlSink, attempt: SinkAttempt, voted: JsonDict, s
         remedy="Point the connection to the database of the vote again. If you moved the database on purpose by dump "
         "and restore, restore the marker table there too. Then clear the commit task. If the database of the vote is "
         f"gone for good, complete the epoch without this sink's rows: `{waive_command(attempt.txn, sink.name)}`. Clear "
-        "the commit task. With the next epoch, the sink begins in the database of the connection. See docs/sql.md, "
-        "'The connection leads to another database'.",
+        f"the commit task. {_going_on_there(attempt, found)} See docs/sql.md, 'The connection leads to another "
+        "database'.",
     )
+
+
+def _going_on_there(attempt: SinkAttempt, found: MarkerRow | Reservation | None) -> str:
+    """How the sink goes on in the database of the connection once its epoch was waived."""
+    if not isinstance(found, MarkerRow):
+        return "With the next epoch, the sink begins in the database of the connection."
+    shows = f"The marker in the database of the connection shows {found.txn}. Give the sink another name in the DAG"
+    if compare(found.txn, attempt.previous) is Shown.BEHIND:
+        return f"{shows}, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source again."
+    return f"{shows}: it begins there with the next epoch."
 
 
 def unclaimed(

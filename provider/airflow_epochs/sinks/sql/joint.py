@@ -213,10 +213,10 @@ def _of_any(todo: Sequence[Committer], refused: Refused) -> Corrupt:
         "not tell whose rows it refuses. All of these sinks promised the epoch in their votes. Nothing was written. "
         f"The reason: {refused.what}",
         code=codes.SQL_COMMIT_REFUSED,
-        remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. Then "
-        "clear the commit task. If that is impossible, find out which sink has the rows that break the constraint, as "
-        "docs/sql.md shows in 'Several sinks of one database', and waive this one only. A sink that is waived lacks "
-        "the rows of this epoch for good.",
+        remedy="Undo what was changed in the database after the vote, remove what conflicts with the rows, or point "
+        "the connection back if it leads to another database than at the vote. Then clear the commit task. If that is "
+        "impossible, find out which sink has the rows that break the constraint, as docs/sql.md shows in 'Several "
+        "sinks of one database', and waive this one only. A sink that is waived lacks the rows of this epoch for good.",
         sink=names,
         **attempt_fields(txn),
     )

@@ -337,7 +337,7 @@ class SqlParticipant:
         is_first = self.sink.reserves and not attempt.previous and not isinstance(found, MarkerRow)
         is_unclaimed = is_first and found != Reservation.of(attempt)
         if (is_unclaimed or stands is not Shown.EXPECTED) and (
-            error := diagnosis.elsewhere_since_vote(self.sink, attempt, staged.detail, session)
+            error := diagnosis.elsewhere_since_vote(self.sink, attempt, staged.detail, session, found)
         ):
             raise error
         if is_unclaimed:
@@ -572,4 +572,7 @@ def _mend(refused: Refused) -> str:
     """What lets the table take rows that are promised: whatever the transform does now, they stay as they are."""
     if isinstance(refused, OtherForm):
         return f"While no task runs, {refused.rewrite}"
-    return "Undo what was changed in the database after the vote, or remove what conflicts with the rows"
+    return (
+        "Undo what was changed in the database after the vote, remove what conflicts with the rows, or point the "
+        "connection back if it leads to another database than at the vote"
+    )

@@ -1,4 +1,4 @@
-"""PostgreSQL through psycopg. Rows go in by COPY, in constant memory, and no session of a server that works waits for ever.
+"""PostgreSQL through psycopg. Rows go in by COPY, in constant memory. No session waits for ever, if the server works.
 
 A task may be stopped, or its host may vanish, in the middle of a commit, with the marker's row locked. So the server
 ends a session that is idle in its transaction or has lost its client, and a session that waits too long for the lock

@@ -76,7 +76,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         sinks=_claims(audits),
         metrics=metrics,
         warnings=(
-            *_warnings(analysed, returned.own, users, uses),
+            *_warnings(analysed, returned.own, users, is_used=uses > 0 or plan.again),  # again: one of several sinks
             *returned.warnings,
             *_of_event_times(given.clock, seen),
             *delta_state.warnings(returned.closed),
@@ -316,7 +316,7 @@ def _rows_late(claims: dict[str, Claim], plans: dict[str, str]) -> int | None:
 
 
 def _warnings(
-    plans: dict[str, str], frames: dict[str, DataFrame], users: transform.LoadedTransform, uses: int
+    plans: dict[str, str], frames: dict[str, DataFrame], users: transform.LoadedTransform, *, is_used: bool
 ) -> tuple[str, ...]:
     udfs = determinism.nondeterministic_udfs(users.module)
     texts = [
@@ -324,6 +324,6 @@ def _warnings(
         for sink, plan in plans.items()
         for text in determinism.warnings(sink, plan, udfs, dict(frames[sink].dtypes))
     ]
-    if not uses:
+    if not is_used:
         texts.append("The transform did not use the batch: no input row can be in any sink.")
     return tuple(texts)
