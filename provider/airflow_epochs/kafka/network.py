@@ -45,7 +45,8 @@ def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) 
             connection = super().get_connection(node_id, **options)
             if connection is not known:
                 node = self.cluster.broker_metadata(node_id)
-                address = f"{node.host}:{node.port}"
+                host = f"[{node.host}]" if ":" in node.host else node.host  # as the connection writes IPv6
+                address = f"{host}:{node.port}"
                 failures.setdefault(address, OSError("not connected"))
                 connection.init_future.add_callback(lambda _: failures.pop(address, None))
                 connection.init_future.add_errback(lambda error: failures.__setitem__(address, error))
