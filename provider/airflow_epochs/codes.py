@@ -560,8 +560,10 @@ NOT_DECIDED = STEPS.code(
 RECEIPT_MISSING = STEPS.code(
     "EPOCHS-RECEIPT-MISSING",
     Refused,
-    "The epoch cannot be completed yet, because the ledger has no receipt of a sink.",
-    "Clear the commit task of each sink that the message names, with its downstream tasks.",
+    "The epoch cannot be completed yet, because the ledger has no receipt of a sink. Somebody marked its commit task "
+    "as success, or a branch skipped the task, or the run has no such task.",
+    "Type `airflow epochs retry PIPELINE --why …`. If a sink that the message names was added to the DAG shortly "
+    "before the run, first wait until Airflow shows its commit task in the DAG.",
 )
 GLOBAL_ABORT = STEPS.code(
     "EPOCHS-GLOBAL-ABORT",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from airflow_epochs.errors import OutcomeUnknown
+from airflow_epochs import KafkaSource, codes
+from airflow_epochs.contracts import Limits
+from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown
+from airflow_epochs.model import StagedClaim
 from airflow_epochs.sinks.kafka import publish as kafka_publish
 from stack.broker import Broker
 from stack.jars import Jars
@@ -80,3 +85,34 @@ def test_a_commit_whose_request_or_answer_is_lost_is_looked_up_by_the_next_try(
     assert visible(distant.bootstrap, topic) == ["a", "b", "c"]
     if lost == ANSWERS:
         fired("F6", 9, "C")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("silent", [True, False], ids=["a port that never answers", "a closed port"])
+def test_an_address_that_brokers_advertise_and_nobody_reaches_is_named_with_its_origin(
+    distant: Distant, tmp_path: Path, silent: bool
+) -> None:
+    """The connection's own address answers: whoever checked that one alone would find nothing."""
+    name = uuid.uuid4().hex[:8]
+    topic = create(AdminClient({"bootstrap.servers": distant.bootstrap}), f"out-{name}")
+    known, far = f"127.0.0.1:{distant.behind}", f"127.0.0.1:{distant.in_front}"
+    feed = a_feed(distant.bootstrap, topic, f"orders-{name}", tmp_path)
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a"))
+    near, feed.world = feed.world, world_at(known, **{"socket.timeout.ms": 2_000})
+    with socket.create_server(("127.0.0.1", distant.in_front)) if silent else nullcontext():
+        with pytest.raises(NotApplied) as unplanned:
+            KafkaSource([topic]).plan(None, Limits(), feed.world)
+        with pytest.raises(NotApplied) as unready:
+            feed.sink.require_ready(feed.pipeline, None, feed.world)
+        with pytest.raises(EpochError) as unvoted:
+            feed.sink.vote(attempt, StagedClaim(place=staged.place), feed.world)
+        with pytest.raises(EpochError) as uncommitted:
+            feed.commit(attempt, staged)
+    assert (unplanned.value.code, unready.value.code) == (codes.KAFKA_UNREACHABLE,) * 2
+    for error in (unplanned.value, unready.value, unvoted.value, uncommitted.value):
+        assert f"The connection does not name {far}: brokers sent it (advertised.listeners)." in str(error)
+        assert f"does not name {known}" not in str(error)
+    feed.world = near
+    feed.commit(attempt, staged)
+    assert visible(distant.bootstrap, topic) == ["a"]

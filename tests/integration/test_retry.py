@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
@@ -20,6 +20,7 @@ from airflow_epochs.coordinator import admin, orders
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.hooks.cleared_tasks import not_green
 from airflow_epochs.hooks.known_runs import newest_run
 from airflow_epochs.hooks.passed_on import interval_of_run
 from airflow_epochs.hooks.retrying import Retry
@@ -54,6 +55,12 @@ def in_doubt(lab: Lab) -> None:
     lab.produce("a", "b")
     with broken_commit("audit"):
         assert lab.run("r1").state == "failed"
+
+
+def aborted(lab: Lab) -> None:
+    lab.produce("a", "b")
+    lab.spark.failures = 1
+    assert lab.run("r1").state == "failed"
 
 
 def fresh(lab: Lab) -> Ledger:
@@ -391,6 +398,30 @@ def test_tasks_whose_ids_lack_the_pipelines_name_are_found_if_somebody_marked_th
     goes_on_after_one_retry(lab, "commit.audit")
 
 
+@pytest.mark.parametrize("policy", ["take_over", pytest.param("block", marks=pytest.mark.long)])
+def test_a_sink_for_which_the_run_has_no_commit_task_is_committed_by_what_the_error_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], policy: str
+) -> None:
+    """The task reads the changed DAG file; the scheduler makes the run by the one that it has stored."""
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy)
+    lab.produce("a")
+    lab.sinks.append("late")
+    lab.harness.dag = lab.dag(lab.harness.dag.dag_id, on_failed_epoch=policy)
+    ended = lab.run("r1")
+    assert ended.state == "failed" and "commit.late" not in ended.tasks
+    said = capsys.readouterr().out
+    assert "The ledger has no receipt of: late." in said
+    assert codes.RECEIPT_MISSING.remedy.replace("PIPELINE", "orders") in said
+    assert "first wait until Airflow shows its commit task" in said
+    lab.laid_out(on_failed_epoch=policy)
+    cli.retry(Namespace(pipeline="orders", ledger_conn_id="epochs_default", why="x", yes=True))
+    assert short(lab.harness.drive("r1")).tasks["commit.late"] == "success"
+    assert lab.shown() == [["a"]] * 3
+    lab.produce("b")
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a", "b"]] * 3
+
+
 @pytest.mark.long
 def test_a_commit_that_somebody_marked_as_success_is_done(lab: Lab) -> None:
     in_doubt(lab)
@@ -454,6 +485,52 @@ def test_all_tasks_run_again_of_a_failed_run_whose_tasks_are_all_green(
     retried(lab)
     assert short(lab.harness.drive("r1")).state == "success"
     assert lab.after == [1, 1] and fresh(lab).newest_complete() == 1
+
+
+def tasks_cleaned_away(lab: Lab) -> None:
+    """``airflow db clean`` keeps the last scheduled run of a DAG, and deletes its tasks."""
+    import pendulum
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.db_cleanup import run_cleanup
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunType
+
+    dag_id = lab.harness.dag.dag_id
+    with create_session() as session:
+        session.query(DagRun).filter_by(dag_id=dag_id).update({"run_type": DagRunType.SCHEDULED})
+    run_cleanup(
+        clean_before_timestamp=pendulum.now("UTC"),
+        table_names=["dag_run", "task_instance", "xcom"],
+        dag_ids=[dag_id],
+        skip_archive=True,
+        confirm=False,
+    )
+    newest = newest_run(dag_id)
+    assert newest == (Run(dag_id, "r1"), "failed") and not not_green(newest[0])
+
+
+@pytest.mark.few(2)
+@BOTH_LAYOUTS
+@pytest.mark.parametrize("policy", ["block", "take_over"])
+@pytest.mark.parametrize("fails", [in_doubt, aborted], ids=["in doubt", "aborted"])
+def test_a_run_whose_tasks_airflow_has_deleted_gets_them_again_and_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: dict[str, str],
+    policy: str,
+    fails: Callable[[Lab], None],
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, on_failed_epoch=policy, **layout)
+    fails(lab)
+    tasks_cleaned_away(lab)
+    assert Retry.of(fresh(lab), "orders").told(fresh(lab))[0].startswith("All tasks of run r1")
+    assert retried(lab).run_id == "r1"
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    lab.produce("c")
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
 
 
 @pytest.mark.parametrize("schedule", [EVERY_HOUR, PARTITIONS], ids=["data interval", "partition"])
@@ -581,8 +658,9 @@ def condition(lab: Lab) -> tuple[str, str]:
     return AirflowRuns.of([row]).condition(row)
 
 
+@pytest.mark.parametrize("deleted", [False, True], ids=["", "Airflow has deleted its task"])
 def test_a_run_of_several_epochs_that_failed_between_two_is_said_to_take_new_data_and_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
     lab = Lab(tmp_path, monkeypatch, layout="single")
     lab.produce("a")
@@ -597,6 +675,8 @@ def test_a_run_of_several_epochs_that_failed_between_two_is_said_to_take_new_dat
         patched.setattr(MemorySource, "plan", fails_later)
         assert lab.run("r1").state == "failed"
     assert fresh(lab).newest_complete() == 1
+    if deleted:
+        tasks_cleaned_away(lab)
     lab.produce("b")
     assert "the run will take the next one" in Retry.of(fresh(lab), "orders").told(fresh(lab))[1]
     retried(lab)

@@ -31,7 +31,7 @@ from airflow_epochs.transforms import parse_avro
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
-from stack.ports import answers
+from stack.ports import answers, free_port
 from stack.spark import QUICK_START, with_class_archive
 from tests.support.delta_world import commit_plan
 from tests.support.environment import Environment, connected
@@ -44,9 +44,11 @@ from tests.support.spark_world import (
     SLOW,
     Topic,
     batch_of,
+    hasty,
     produce,
     stage_job,
     staged_rows,
+    tells_of_unreached_brokers,
 )
 from tests.support.waiting import wait_until
 
@@ -491,6 +493,21 @@ class BareServer(ConnectServer):
 
     def wait_ready(self) -> None:
         self.processes[-1].wait_ready(lambda: answers(self.port))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("broker.invalid", marks=pytest.mark.long)])
+def test_brokers_that_spark_does_not_reach_are_told_with_their_connection(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path, host: str
+) -> None:
+    """Airflow's machines may reach them: the connection is right for those."""
+    servers = f"{host}:{free_port()}"
+    places = {"orders": tmp_path / "o", "rejected": tmp_path / "r"}
+    job = stage_job(topic, ORDERS, places, read=hasty(topic.read(), servers), connection="kafka_default")
+    with pytest.raises(EpochError) as failed:
+        runner.run(job)
+    assert tells_of_unreached_brokers(failed.value, servers)
+    runner.run(stage_job(topic, ORDERS, places, connection="kafka_default"))  # now it does
+    assert sum(len(staged_rows(place)) for place in places.values()) == 100
 
 
 @pytest.fixture(scope="module")

@@ -21,18 +21,28 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from stack.broker import Broker
 from stack.jars import Jars
+from stack.ports import free_port
 from stack.spark import QUICK_START, with_class_archive
 from stack.standalone import StandaloneCluster
 from tests.support import spark_world
 from tests.support.environment import connected
 from tests.support.protobuf_world import files
-from tests.support.spark_world import APPS, SLOW, Topic, produce, stage_job, staged_rows
+from tests.support.spark_world import (
+    APPS,
+    SLOW,
+    Topic,
+    hasty,
+    produce,
+    stage_job,
+    staged_rows,
+    tells_of_unreached_brokers,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
@@ -183,6 +193,23 @@ def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
         runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
     assert "factor = 1 / 0" in refused.value.what
     assert "clear the failed task" in refused.value.remedy
+
+
+@pytest.mark.long
+def test_brokers_that_spark_does_not_reach_are_told_with_their_connection(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    servers = f"127.0.0.1:{free_port()}"
+    job = stage_job(
+        topic,
+        ORDERS,
+        {"orders": tmp_path / "o", "rejected": tmp_path / "r"},
+        read=hasty(topic.read(), servers),
+        connection="kafka_default",
+    )
+    with pytest.raises(EpochError) as failed:
+        runner_on("local[2]", monkeypatch, settings).run(job)
+    assert tells_of_unreached_brokers(failed.value, servers)
 
 
 @pytest.mark.few(1)

@@ -56,7 +56,7 @@ class FakeSpark:
 
 
 class Lab:
-    """A pipeline with two sinks and a task of the user's behind it."""
+    """A pipeline with two sinks, at first, and a task of the user's behind it."""
 
     harness: Harness
 
@@ -64,6 +64,7 @@ class Lab:
         self.world = MemoryWorld()
         self.source = layout.pop("source", MemorySource)(world=self.world.name, topics=("orders",))
         self.spark = FakeSpark()
+        self.sinks = ["orders", "audit"]
         self.after: list[int] = []
         self.mine_fails = False
         self.against: str | None = None
@@ -94,7 +95,7 @@ class Lab:
                 "orders",
                 source=self.source,
                 transform=self.transform,
-                sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
+                sinks=[MemorySink(name=name, world=self.world.name) for name in self.sinks],
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
                 wait_for_others=0,
                 vote=self._vote,
@@ -123,7 +124,7 @@ class Lab:
         return short(self.harness.clear(run_id, *(f"orders.{task}" for task in tasks), only_failed=only_failed))
 
     def shown(self) -> list[list[object]]:
-        return [self.world.table(sink).values() for sink in ("orders", "audit")]
+        return [self.world.table(sink).values() for sink in self.sinks]
 
 
 class TwoPipelines(Lab):

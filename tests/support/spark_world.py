@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt, SparkJob
+from airflow_epochs.errors import EpochError, NotApplied
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
@@ -161,6 +163,20 @@ def stage_job(
         files=(path,),
         description="a test",
     )
+
+
+def hasty(read: dict[str, str], bootstrap: str) -> dict[str, str]:
+    """The options of a read of other brokers that gives up after a second or two, not after minutes."""
+    limits = {"kafka.default.api.timeout.ms": "600", "kafka.request.timeout.ms": "500", "fetchOffset.numRetries": "1"}
+    return {**read, **limits, "kafka.bootstrap.servers": bootstrap}
+
+
+def tells_of_unreached_brokers(error: EpochError, servers: str) -> bool:
+    """Whether an error of a stage job tells all that a reader needs: cause, connection, and who must reach what."""
+    cause = f"Spark gets no answer from Kafka at {servers} (connection 'kafka_default')."
+    remedy = "Spark's machines, of the driver and of the executors, can reach the addresses in the connection and every"
+    told = cause in error.what and f"{remedy} address that the brokers advertise" in error.remedy
+    return told and error.code is codes.KAFKA_UNREACHABLE and type(error) is NotApplied
 
 
 def staged_rows(table: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from itertools import chain, repeat
@@ -13,10 +14,12 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Code, NotApplied, Refused
+from airflow_epochs.kafka.client import KafkaClient
 from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sinks.kafka import marker_partitions
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import Assignments
+from stack.ports import free_port
 
 
 class Answers(AdminClient):  # type: ignore[misc]  # confluent-kafka has no types
@@ -67,6 +70,16 @@ def test_brokers_that_refuse_the_settings_of_a_new_topic_are_not_told_as_brokers
     refused = cluster(Answers(), timeout_s=1).failure("create topic m", KafkaError(code, "not permitted here"))
     assert isinstance(refused, Refused)
     assert "EPOCHS-MARKER-TOPIC-SETTINGS" in str(refused) and "not permitted here" in refused.what
+
+
+def test_an_address_of_the_connection_where_nobody_answers_was_not_sent_by_brokers() -> None:
+    server = f"[::1]:{free_port()}"
+    access = KafkaAccess(conn_id="kafka", servers=(server,), protocol="PLAINTEXT", timeout_s=0.3)
+    asked = Cluster(access=access, _admin_client=Answers()).failure("list offsets", KafkaError(KafkaError._TIMED_OUT))
+    with pytest.raises(NotApplied, match=re.escape(f"{server}: ")) as connecting, KafkaClient(access):
+        pass
+    for error in (asked, connecting.value):
+        assert error.code is codes.KAFKA_UNREACHABLE and "brokers sent it" not in error.what
 
 
 def test_a_transaction_that_the_brokers_are_ending_is_not_told_as_brokers_that_do_not_answer() -> None:

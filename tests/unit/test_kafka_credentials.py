@@ -95,6 +95,7 @@ def test_the_stage_job_has_the_secrets_of_the_read_and_says_whose_they_are(monke
     scenario, spark = Scenario(), MemorySpark()
     staged(scenario, scenario.coordinator(spark=spark))
     assert [(job.secrets, job.secrets_of) for job in spark.jobs] == [(SECRETS, "orders_kafka")]
+    assert [job.args["connection"] for job in spark.jobs] == ["orders_kafka"], "errors name it"
 
 
 @pytest.mark.parametrize(

@@ -327,6 +327,24 @@ def test_a_record_that_does_not_come_in_time_may_be_one_of_a_tiered_topic() -> N
     assert error.remedy and 'KafkaSource(options={"kafka.fetch.max.wait.ms": "5000"})' in error.remedy
 
 
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: listNodes",
+        "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls given in bootstrap.servers",
+    ],
+)
+@pytest.mark.parametrize("args", [None, {"read": {}}, {"read": {"kafka.bootstrap.servers": "a:9092,b:9092"}}])
+def test_brokers_that_spark_does_not_reach_are_told(cause: str, args: dict[str, Any] | None) -> None:
+    text = f"An error occurred while calling o145.collectToPython.\n: java.X: {cause}\n\tat a.B.c(D:1)"
+    error = failures.of_spark(ValueError(text), "It", args and {**args, "connection": "kafka_main"})
+    assert type(error) is NotApplied and error.code is codes.KAFKA_UNREACHABLE
+    where = " at a:9092,b:9092 (connection 'kafka_main')" if args and args["read"] else ""
+    assert error.what.startswith(f"It failed: Spark gets no answer from Kafka{where}. ")
+    assert cause in error.what
+    assert error.remedy and "(advertised.listeners)" in error.remedy
+
+
 def test_two_versions_of_python_are_not_retried() -> None:
     last = (
         "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "

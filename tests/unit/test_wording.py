@@ -72,7 +72,6 @@ def test_every_text_that_says_to_clear_a_task_says_to_clear_what_is_behind_it_to
         ("Clear the task: it goes on.", "Clear the task with its downstream tasks: it goes on."),
         ("Clear the task `open`, or wait.", "Clear the task `open` with its downstream tasks, or wait."),
         ("Clear the open task with its downstream tasks.", "Clear the open task with its downstream tasks."),
-        (codes.RECEIPT_MISSING.remedy, codes.RECEIPT_MISSING.remedy.replace(", with", " with")),
         ("Clear the air, and the tasks.", "Clear the air, and the tasks."),
     ],
 )
@@ -134,7 +133,6 @@ def test_the_place_that_an_error_knows_is_filled_into_each_command_that_a_text_n
             codes.GLOBAL_ABORT.remedy.partition(". ")[2],
             "Then clear the task, or let the next run take the same offsets.",
         ),
-        (codes.RECEIPT_MISSING.remedy, "Clear the task."),
         ("Clear the task `open` with its downstream tasks, or start a new run.", "Clear the task, or start a new run."),
         ("Clear it, then clear the air.", "Clear it, then clear the air."),
     ],

@@ -355,7 +355,8 @@ def _read(state: _State) -> str:
     """Spark reads one record, as the stage job would read all."""
     ranges = _to_read(state)
     source = state.pipeline.source.spark_read(ranges, state.env)
-    plan = ReadPlan(read=source.options, table=from_json(TableRead, source.table) if source.table else None)
+    table = from_json(TableRead, source.table) if source.table else None
+    plan = ReadPlan(read=source.options, table=table, connection=source.secrets_of)
     job = SparkJob(
         kind=ReadPlan.JOB,
         args=as_json(plan),

@@ -426,6 +426,7 @@ def _stage_plan(
         event_time=_event_time_plan(task, opened),
         state=state,
         registry=schemas.read(task, opened),
+        connection=read.secrets_of,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_epochs.hooks.known_runs import FAILED, no_dag, state_of, stored_dag
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, own_tasks
 from airflow_epochs.hooks.passed_on import epoch_passed_on
@@ -12,6 +14,9 @@ from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run
 from airflow_epochs.protocol import State
 
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
 _NOT_GREEN = (FAILED, "upstream_failed", "skipped")
 
 
@@ -19,7 +24,7 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     """Clear the tasks of a run that failed, were skipped or are green but not done; all, if none is or it did not fail.
 
     They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: most
-    retries follow a correction of the code.
+    retries follow a correction of the code. A run whose tasks Airflow has deleted gets them again.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.utils.session import create_session
@@ -30,7 +35,27 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
         raise no_dag(pipeline, run.dag_id)
     with create_session() as session:
         newest = resolve_run_on_latest_version(None, run.dag_id, session, fallback=True)
+        _restore_tasks(run, session)
         dag.clear(run_id=run.run_id, task_ids=tasks or None, session=session, run_on_latest_version=newest)
+
+
+def _restore_tasks(run: Run, session: Session) -> None:
+    """Give a run without tasks those of its version of the DAG: ``airflow db clean`` may keep a run alone.
+
+    Airflow clears nothing of such a run, and ends it at once.
+    """
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+
+    found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one()
+    if found.get_task_instances(session=session):
+        return
+    version = found.created_dag_version if found.bundle_version else None
+    version = version or DagVersion.get_latest_version(run.dag_id, session=session)
+    assert version  # the DAG is stored
+    found.dag = DBDagBag().get_dag_for_run(found, session=session)
+    found.verify_integrity(dag_version_id=version.id, session=session)
 
 
 def _to_clear(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:

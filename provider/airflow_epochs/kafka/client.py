@@ -69,6 +69,11 @@ class KafkaClient:
         """
         return self._answer(doing, lambda: question(self._admin))
 
+    @property
+    def unreached(self) -> list[str]:
+        """The addresses of brokers to which no connection could be made."""
+        return list(self._failures)
+
     def close(self) -> None:
         """Close the connections, and the TLS sockets that kafka-python leaves open."""
         if self._network is not None:
@@ -152,13 +157,11 @@ class KafkaClient:
         return self._no_answer(where, doing, error)
 
     def _no_answer(self, where: str, doing: str, error: BaseException) -> NotApplied:
-        reasons = "; ".join(f"{address}: {failure}" for address, failure in self._failures.items())
-        strangers = sorted(self._failures.keys() - set(self._access.servers))
-        silence = f"no answer within {self._access.timeout_s:g} s (socket.timeout.ms)"
-        what = f"The request to {doing} failed. {where}: {reasons or (silence if self._gave_up else error)}."
-        if strangers:
-            what += f" The connection does not name {', '.join(strangers)}: brokers sent it (advertised.listeners)."
-        return self._access.unreachable(what)
+        reasons = [f"{address}: {failure}" for address, failure in self._failures.items()]
+        if self._gave_up:
+            reasons.append(f"no answer within {self._access.timeout_s:g} s (socket.timeout.ms)")
+        what = f"The request to {doing} failed. {where}: {'; '.join(reasons) or error}."
+        return self._access.unreachable(what, self._failures)
 
     def _who(self) -> str:
         sasl = self._access.sasl

@@ -14,7 +14,7 @@ Kerberos keytab is the exception.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -114,8 +114,13 @@ class KafkaAccess:
         """Options of Spark's Kafka source with secrets: do not log them."""
         return {**(self.tls.spark_secrets() if self.tls else {}), **(self.sasl.spark_secrets() if self.sasl else {})}
 
-    def unreachable(self, what: str) -> NotApplied:
-        """The error if no broker answers. The connection may be that of another service."""
+    def unreachable(self, what: str, addresses: Collection[str] = ()) -> NotApplied:
+        """The error if no broker answers. The connection may be that of another service.
+
+        ``addresses``: where brokers were looked for. The error says which of them the connection does not name.
+        """
+        if strangers := sorted({*addresses} - {*self.servers}):
+            what += f" The connection does not name {', '.join(strangers)}: brokers sent it (advertised.listeners)."
         return typed(NotApplied(what, code=codes.KAFKA_UNREACHABLE), self.conn_id, self.conn_type, TYPE)
 
     def _context(self, tls: Tls) -> ssl.SSLContext:

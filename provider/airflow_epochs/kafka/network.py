@@ -28,7 +28,9 @@ def login_errors() -> tuple[type[BaseException], ...]:
 def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) -> Any:
     """Make a network client of kafka-python that records in ``failures``, by address, why a connection failed last.
 
-    A connection that succeeds removes its entry. After a refused login, every further attempt to connect raises it.
+    A connection that waits for its first answer has an entry too, and one that succeeds removes it: brokers may
+    advertise an address where nobody answers, and kafka-python names none. After a refused login, every further attempt
+    to connect raises it.
     """
     from kafka.net.compat import KafkaNetClient
     from kafka.net.manager import KafkaConnectionManager
@@ -43,7 +45,9 @@ def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) 
             connection = super().get_connection(node_id, **options)
             if connection is not known:
                 node = self.cluster.broker_metadata(node_id)
-                address = f"{node.host}:{node.port}"
+                host = f"[{node.host}]" if ":" in node.host else node.host  # as the connection writes IPv6
+                address = f"{host}:{node.port}"
+                failures.setdefault(address, OSError("not connected"))
                 connection.init_future.add_callback(lambda _: failures.pop(address, None))
                 connection.init_future.add_errback(lambda error: failures.__setitem__(address, error))
             return connection

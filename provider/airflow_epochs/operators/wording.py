@@ -12,7 +12,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import EpochError
 
 _STEP = r"(?:failed|open|stage|vote|commit|complete)"
-_OF = r"(?: of (?:the|its) run| of each sink that the message names)?"
+_OF = r"(?: of (?:the|its) run)?"
 _DOWNSTREAM = " with its downstream tasks"
 _CLEARED = re.compile(rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`){_OF}(?:,?{_DOWNSTREAM})?")
 _ALONE = re.compile(

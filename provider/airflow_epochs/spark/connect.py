@@ -93,7 +93,7 @@ class ConnectRunner:
             except Exception as error:
                 # The text of the original may hold credentials, and a traceback would print it.
                 cause = None if job.secrets else error
-                raise sent.explained(failures.of_spark(error, doing)) from cause
+                raise sent.explained(failures.of_spark(error, doing, job.args)) from cause
 
     def _sent(self, job: SparkJob) -> kafka_credentials.Sent:
         connection = self._env.connection(self._conn_id)

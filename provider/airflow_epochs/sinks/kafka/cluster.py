@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ log = secrecy.logger(__name__)
 SETTLE_POLL_S = 0.05
 OPEN_TRANSACTION_S = 5.0
 """How long an error waits for the brokers to tell which transaction is open."""
+UNREACHED_S = 3.0
+"""How long an error looks for the addresses where no broker answers."""
 SIZES = ("max.message.bytes", "segment.bytes")
 PRODUCE, PRODUCE_OF_3_7 = 0, 10
 """The number of the Produce request, and its version since Kafka 3.7."""
@@ -399,13 +401,38 @@ class Cluster:
         if code == KafkaError.CONCURRENT_TRANSACTIONS:
             return NotApplied(f"{where} cannot {doing} yet: {error.str()}.", code=codes.TRANSACTION_ENDING)
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
-        return self.access.unreachable(f"The request to {doing} failed. {where}: {reasons}.")
+        unreached = self._unreached() if code in _silence() else []
+        return self.access.unreachable(f"The request to {doing} failed. {where}: {reasons}.", unreached)
+
+    def _unreached(self) -> list[str]:
+        """Where nobody answers, as kafka-python finds: librdkafka names no address that takes connections only."""
+        from airflow_epochs.kafka.client import KafkaClient
+
+        client = KafkaClient(replace(self.access, timeout_s=min(UNREACHED_S, self.access.timeout_s)))
+        try:
+            with client:
+                client.ask("describe the cluster", lambda admin: admin.describe_cluster())
+        except (NotApplied, Refused) as error:
+            log.info("%s", error)
+        return client.unreached
 
 
 def _new_topic(topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> NewTopic:
     from confluent_kafka.admin import NewTopic
 
     return NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
+
+
+def _silence() -> frozenset[int]:
+    """What the client says if nobody answers."""
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        {
+            *(KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._MSG_TIMED_OUT),
+            *(KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE),
+        }
+    )
 
 
 def _of_a_new_leader() -> frozenset[int]:

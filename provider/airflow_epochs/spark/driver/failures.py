@@ -48,6 +48,8 @@ ONE_ROW = "several rows of the epoch are for one row of the table"
 """What the error says, among other things, of a MERGE that cannot tell which row counts."""
 _TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
+_NO_BROKER = re.compile(r"org\.apache\.kafka\.common\.errors\.TimeoutException|No resolvable bootstrap urls given")
+"""No broker answers Spark's Kafka clients, or Spark's machine does not know the names in the connection."""
 _TELLING = ("Traceback (most recent call last)", python_workers.DIED, _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
 """What says most, wherever it stands in the chain of causes: a user's Python error, a Python worker that died, and
 errors of Spark's Kafka reader.
@@ -87,8 +89,8 @@ def quiet_pyspark() -> None:
         connect.addFilter(_OfPlans())
 
 
-def of_spark(error: BaseException, doing: str) -> EpochError:
-    """The error to raise for ``error``: Refused if a retry cannot help, otherwise NotApplied.
+def of_spark(error: BaseException, doing: str, args: JsonDict | None = None) -> EpochError:
+    """The error to raise for ``error``: Refused if a retry cannot help, otherwise NotApplied. ``args``: the job's plan.
 
     Both are true of staging: a failed job has written only to a place of its own, which nobody reads. After a job that
     commits, the caller must look for the effect.
@@ -115,8 +117,9 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
         return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
     if of_a_row := _about_a_row(text, doing):
         return of_a_row
-    if of_worker := python_workers.refused(whole, text, doing) or python_workers.died(whole, text, doing):
-        return of_worker
+    of_worker = python_workers.refused(whole, text, doing) or python_workers.died(whole, text, doing)
+    if known := of_worker or _no_broker(text, doing, args or {}):
+        return known
     if _is_without_cause(error):
         return _without_cause(f"{type(error).__name__}: {text}", doing)
     return _job_failed(f"{doing} failed: {type(error).__name__}: {text}")
@@ -221,9 +224,24 @@ def _job_failed(what: str) -> NotApplied:
     return NotApplied(
         what,
         code=codes.SPARK_JOB_FAILED,
-        remedy="Check that Spark's executors reach the brokers. If the topic has tiered storage, and the brokers are "
-        'older than Kafka 3.8, set KafkaSource(options={"kafka.fetch.max.wait.ms": "5000"}): they end a read from the '
-        "remote storage after that time. Then clear the failed task.",
+        remedy="Check that Spark's executors reach every address that the brokers advertise (advertised.listeners). "
+        "If the topic has tiered storage, and the brokers are older than Kafka 3.8, set "
+        'KafkaSource(options={"kafka.fetch.max.wait.ms": "5000"}): they end a read from the remote storage after that '
+        "time. Then clear the failed task.",
+    )
+
+
+def _no_broker(text: str, doing: str, args: JsonDict) -> NotApplied | None:
+    if not _NO_BROKER.search(text):
+        return None
+    servers = (args.get("read") or {}).get("kafka.bootstrap.servers")
+    at = f" at {servers} (connection {args.get('connection')!r})" if servers else ""
+    return NotApplied(
+        f"{doing} failed: Spark gets no answer from Kafka{at}. {text}",
+        code=codes.KAFKA_UNREACHABLE,
+        remedy="Check that the brokers run. Check that Spark's machines, of the driver and of the executors, can reach "
+        "the addresses in the connection and every address that the brokers advertise (advertised.listeners): Airflow "
+        "may reach them from another network. Then clear the failed task.",
     )
 
 

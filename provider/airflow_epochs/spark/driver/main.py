@@ -77,14 +77,15 @@ def _parser() -> argparse.ArgumentParser:
 def _report(spark: SparkSession, given: argparse.Namespace) -> JsonDict:
     secrets: dict[str, str] = {}
     doing = "The Spark job"
+    args: JsonDict = {}
     try:
         secrets = _secrets(spark, given)
         secrecy.keep_options(secrets)
         plan = _plan(given.plan, given.digest)
-        doing = f"The Spark job {plan['kind']!r}"
-        return {"result": jobs.run(spark, plan["kind"], plan["args"], secrets)}
+        doing, args = f"The Spark job {plan['kind']!r}", plan["args"]
+        return {"result": jobs.run(spark, plan["kind"], args, secrets)}
     except Exception as error:
-        return {"error": failures.error_as_json(failures.of_spark(error, doing))}
+        return {"error": failures.error_as_json(failures.of_spark(error, doing, args))}
 
 
 def _plan(where: str, digest: str) -> JsonDict:

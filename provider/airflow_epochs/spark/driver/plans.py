@@ -188,6 +188,7 @@ class StagePlan(JobPlan):
         now: When the epoch was first opened, in ISO 8601 with its zone.
         seed: For the transform's random numbers.
         read: The Spark options that read exactly the planned ranges, without secrets.
+        connection: The id of the connection that they come from, for errors.
         transform: The user's function.
         outputs: The sinks that may get a DataFrame.
         again: Whether promised rows are staged again, so that other sinks' DataFrames are no mistake.
@@ -236,6 +237,7 @@ class StagePlan(JobPlan):
     letters: LettersPlan | None = None
     table: TableRead | None = None
     registry: Registry = NO_REGISTRY
+    connection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

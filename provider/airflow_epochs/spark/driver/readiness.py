@@ -79,6 +79,7 @@ class ReadPlan(JobPlan):
 
     read: dict[str, str]
     table: TableRead | None = None
+    connection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
