@@ -220,7 +220,9 @@ class SilentLists:
     servers: tuple[str, ...] = ("k1:9092", "k2:9092")
 
     def describe_producers(self, partitions: Sequence[Any]) -> dict[Any, Any]:
-        first = SimpleNamespace(current_transaction_start_offset=7, producer_id=41, producer_epoch=5)
+        first = SimpleNamespace(
+            current_transaction_start_offset=7, producer_id=41, producer_epoch=5, coordinator_epoch=-1
+        )
         return {partitions[0]: SimpleNamespace(active_producers=[first])}
 
     def list_transactions(self, producer_id_filters: Sequence[int]) -> dict[int, list[Any]]:
@@ -314,10 +316,10 @@ def test_an_error_waits_only_once_for_brokers_that_do_not_tell_which_transaction
 
 
 def test_the_source_says_of_a_transaction_that_is_not_listed_that_it_may_be_hidden() -> None:
-    by = OpenTransaction(producer_id=41, producer_epoch=5)
+    by = OpenTransaction(producer_id=41, producer_epoch=5, coordinator_epoch=2)
     told = reader._how_to_end(Waiting(topic="t", partition=0, start=0, records=1, transaction=by), (), ("a:1", "b:1"))
     assert told.startswith("It is unknown to the coordinators, or hidden from this user. If its producer is gone for")
-    assert "-b a:1 -b b:1 " in told
+    assert "-b a:1 -b b:1 " in told and told.endswith(" --coordinator-epoch 2")
 
 
 def test_of_logs_that_have_not_grown_the_stable_ends_are_not_asked_for_again(reading: Reading) -> None:

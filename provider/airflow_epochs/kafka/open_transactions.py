@@ -28,6 +28,8 @@ class OpenTransaction:
         known: Whether a coordinator tells that the transaction is under way in the partition. One that has no leader,
             or hides the transaction from this user, does not tell.
         hangs: Whether no coordinator will end it, as far as is sure: see ``blocking_in``.
+        coordinator_epoch: That of the newest end of a transaction of the producer in the partition; -1 if there is
+            none. The brokers refuse an end with a smaller one.
     """
 
     producer_id: int
@@ -36,6 +38,7 @@ class OpenTransaction:
     since_ms: int | None = None
     known: bool = False
     hangs: bool = False
+    coordinator_epoch: int = -1
 
     def __str__(self) -> str:
         name = (
@@ -50,9 +53,10 @@ class OpenTransaction:
         """The command that ends it in a partition. Only for one whose producer is gone for good."""
         topic, partition = at
         where = " ".join(f"-b {server}" for server in servers)
+        coordinator = f" --coordinator-epoch {self.coordinator_epoch}" if self.coordinator_epoch >= 0 else ""
         return (
             f"python -m kafka.admin {where} transactions abort -t {topic} -p {partition} "
-            f"--producer-id {self.producer_id} --producer-epoch {self.producer_epoch}"
+            f"--producer-id {self.producer_id} --producer-epoch {self.producer_epoch}{coordinator}"
         )
 
 
@@ -62,6 +66,7 @@ class Producing(NamedTuple):
     begin: int
     producer_id: int
     producer_epoch: int
+    coordinator_epoch: int = -1
 
 
 class Coordinated(NamedTuple):
@@ -106,7 +111,9 @@ def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> 
     described = admin.describe_producers([TopicPartition(*partition) for partition in partitions])
     return {
         (tp.topic, tp.partition): [
-            Producing(each.current_transaction_start_offset, each.producer_id, each.producer_epoch)
+            Producing(
+                each.current_transaction_start_offset, each.producer_id, each.producer_epoch, each.coordinator_epoch
+            )
             for each in state.active_producers
             if each.current_transaction_start_offset >= 0
         ]
@@ -153,4 +160,5 @@ def _told(at: Partition, first: Producing, known: Mapping[int, Coordinated], own
         since_ms=found.since_ms if found else None,
         known=under_way,
         hangs=owner_answers and not under_way,
+        coordinator_epoch=first.coordinator_epoch,
     )
