@@ -116,5 +116,7 @@ def how_to_end(hanging: Sequence[At], servers: Sequence[str], untold: str | None
     return (
         "Let Airflow retry the task, or clear the failed task later. If the error comes for longer than the "
         "brokers' transaction.max.timeout.ms (15 minutes by default), the transaction hangs: no coordinator knows "
-        f"it, so no broker ends it. End it then{where}: {commands}.{also} Clear the failed task."
+        "it, so no broker ends it. If brokers lost records of __transaction_state, first read docs/kafka-sink.md, "
+        "'A transaction that hangs': some rows may be committed, and would be sent again. "
+        f"End it then{where}: {commands}.{also} Clear the failed task."
     )
