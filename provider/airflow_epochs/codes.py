@@ -2099,7 +2099,8 @@ TOPIC_NOT_READY = KAFKA_SINK.code(
 TRANSACTION_OPEN = KAFKA_SINK.code(
     "EPOCHS-TRANSACTION-OPEN",
     NotApplied,
-    "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer.",
+    "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer. "
+    "Or a transaction of the sink's own hangs in its topic, and would hide the rows that it commits.",
     "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
     "transaction timeout. If the error comes again, check that all brokers run. If they do, look for a transaction "
     "that hangs: docs/kafka-sink.md, 'A transaction that hangs'.",

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import struct
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_epochs import codes
-from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown
 from airflow_epochs.kafka.connection import read_connection
-from airflow_epochs.model import Marker
+from airflow_epochs.model import Marker, Staged
 from airflow_epochs.sinks.kafka import marker_partitions
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Assignments
+from airflow_epochs.sinks.kafka.rows import HEADER
 from stack.broker import Broker
-from tests.support.kafka_sink_world import MARKERS, Feed, a_feed, create, rows, seen_by_kafka_python, visible, world_at
+from stack.jars import Jars
+from tests.support.kafka_sink_world import (
+    MARKERS,
+    Feed,
+    a_feed,
+    create,
+    rows,
+    seen_by_confluent,
+    seen_by_kafka_python,
+    values,
+    visible,
+    world_at,
+)
+from tests.support.kafka_world import SUDDEN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -84,10 +104,23 @@ def change_broker(admin: AdminClient, entry: ConfigEntry) -> None:
     admin.incremental_alter_configs([resource])[resource].result()
 
 
-def append_open_transaction(broker: Broker, topic: str, partition: int) -> None:
+class Late(NamedTuple):
+    """Whose late request it is."""
+
+    producer_id: int = 999_999
+    epoch: int = 0
+    sequence: int = 0
+
+
+STRANGER = Late()
+
+
+def append_open_transaction(
+    broker: Broker, topic: str, partition: int, of: Late = STRANGER, headers: Sequence[tuple[str, bytes]] = ()
+) -> None:
     """What a producer's late request leaves behind: a record of a transaction that no coordinator knows (KIP-664)."""
-    batch = DefaultRecordBatchBuilder(2, 0, True, 999_999, 0, 0, 1 << 16)
-    batch.append(0, int(time.time() * 1000), b"late", b"{}", [])
+    batch = DefaultRecordBatchBuilder(2, 0, True, *of, 1 << 16)
+    batch.append(0, int(time.time() * 1000), b"late", b"{}", list(headers))
     host, port = broker.bootstrap.split(":")
     request = _produce_request(topic, partition, bytes(batch.build()))
 
@@ -156,6 +189,219 @@ def test_a_transaction_that_no_coordinator_knows_is_ended_by_the_command_of_the_
     feed.commit(attempt, staged)
     assert feed.marker() == shown(feed)
     assert visible(broker.bootstrap, feed.sink.topic) == ["a", "b"]
+
+
+# --- transactions that hang ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path) -> Feed:
+    """A sink that has sent an epoch to both partitions of its topic."""
+    feed = a_feed(broker.bootstrap, create(admin, f"out-{uuid.uuid4().hex[:8]}", 2), pipeline, tmp_path)
+    feed.run(rows("a", "A", partitions=[0, 1]))
+    return feed
+
+
+def in_doubt(feed: Feed) -> tuple[SinkAttempt, Staged]:
+    """The second epoch, after its vote."""
+    attempt = feed.attempt()
+    return attempt, feed.staged(attempt, rows("b", "B", partitions=[0, 1]))
+
+
+def of_sink(broker: Broker, topic: str, partition: int) -> Late:
+    """The next request of the sink's producer, as if its transaction went on."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    at = TopicPartition(topic, partition)
+    last = max(admin.describe_producers([at])[at].active_producers, key=lambda each: each.last_timestamp)
+    admin.close()
+    return Late(last.producer_id, last.producer_epoch, last.last_sequence + 1)
+
+
+def hang(broker: Broker, admin: AdminClient, feed: Feed, *places: tuple[str, int]) -> None:
+    """A transaction of the sink's own producer is open there, and its coordinator knows nothing of it."""
+    headers = [(HEADER, f"{feed.pipeline}/events/2/0".encode())]
+    with unverified(admin):
+        for topic, partition in places:
+            append_open_transaction(broker, topic, partition, of_sink(broker, topic, partition), headers)
+
+
+def commands_of(error: EpochError) -> list[str]:
+    return re.findall(r"`python (-m kafka\.admin [^`]+)`", error.remedy)
+
+
+def typed(command: str) -> None:
+    subprocess.run([sys.executable, *shlex.split(command)], check=True, capture_output=True, timeout=60)
+
+
+def committed_values(broker: Broker, topic: str) -> list[list[str | None]]:
+    return [values(seen_by_confluent(broker.bootstrap, topic, partition)) for partition in (0, 1)]
+
+
+def test_a_transaction_of_the_sinks_own_is_ended_in_all_its_partitions_by_the_commands_of_the_error(
+    wide: Feed, broker: Broker, admin: AdminClient
+) -> None:
+    """The partitions know the coordinator's epoch of the producer, by the epoch before."""
+    attempt, staged = in_doubt(wide)
+    hang(broker, admin, wide, (MARKERS, partition_of(broker, wide)), (wide.sink.topic, 0), (wide.sink.topic, 1))
+    wide.world = world_at(broker.bootstrap, **IMPATIENT)
+    with pytest.raises(OutcomeUnknown, match="is still open there") as held:
+        wide.commit(attempt, staged)
+    commands = commands_of(held.value)
+    assert [re.findall(r"-t (\S+) -p (\d+)", each) for each in commands] == [
+        [(MARKERS, str(partition_of(broker, wide)))],
+        [(wide.sink.topic, "0")],
+        [(wide.sink.topic, "1")],
+    ]
+    for command in commands:
+        typed(command)
+    wide.commit(attempt, staged)
+    wide.run(rows("c", "C", partitions=[0, 1]))
+    assert wide.marker() == shown(wide)
+    assert committed_values(broker, wide.sink.topic) == [["a", "b", "c"], ["A", "B", "C"]]
+
+
+def test_a_commit_is_refused_while_a_transaction_of_the_sinks_own_hides_its_rows(
+    wide: Feed, broker: Broker, admin: AdminClient
+) -> None:
+    attempt, staged = in_doubt(wide)
+    hang(broker, admin, wide, (wide.sink.topic, 1))
+    with pytest.raises(OutcomeUnknown, match=rf"is still open in {wide.sink.topic}\[1\]") as held:
+        wide.commit(attempt, staged)
+    assert held.value.code is codes.SINK_UNANSWERED
+    [command] = commands_of(held.value)
+    typed(command)
+    wide.commit(attempt, staged)
+    assert committed_values(broker, wide.sink.topic) == [["a", "b"], ["A", "B"]]
+
+
+def test_a_vote_is_refused_while_a_transaction_of_the_sinks_own_would_hide_its_rows(
+    wide: Feed, broker: Broker, admin: AdminClient
+) -> None:
+    hang(broker, admin, wide, (wide.sink.topic, 0), (wide.sink.topic, 1))
+    with pytest.raises(NotApplied, match="do not see what the sink commits") as held:
+        wide.vote(wide.attempt(), rows("b"))
+    assert held.value.code is codes.TRANSACTION_OPEN
+    commands = commands_of(held.value)
+    assert len(commands) == 2
+    for command in commands:
+        typed(command)
+    wide.run(rows("b", "B", partitions=[0, 1]))
+    assert committed_values(broker, wide.sink.topic) == [["a", "b"], ["A", "B"]]
+
+
+def test_a_transaction_of_another_program_in_the_topic_does_not_stop_the_sink(
+    wide: Feed, broker: Broker, admin: AdminClient
+) -> None:
+    with unverified(admin):
+        append_open_transaction(broker, wide.sink.topic, 1, Late(999_998))
+    wide.run(rows("b", "B", partitions=[0, 1]))
+    assert wide.marker() == shown(wide)
+    assert committed_values(broker, wide.sink.topic) == [["a", "b"], ["A"]]
+
+
+def test_rows_that_hang_though_their_marker_is_committed_are_committed_by_the_script_of_the_docs(
+    wide: Feed, broker: Broker, admin: AdminClient
+) -> None:
+    """As where the brokers lose their record of the transaction when its commit has got half-way."""
+    attempt, staged = in_doubt(wide)
+    headers = [(HEADER, f"{wide.pipeline}/events/2/2".encode())]
+    wide.world.at["kafka.rows.sent"] = lambda: append_open_transaction(
+        broker, wide.sink.topic, 1, Late(999_997), headers
+    )
+    with unverified(admin):
+        wide.commit(attempt, staged)
+    wide.world.at.clear()
+    with pytest.raises(NotApplied, match="do not see what the sink commits") as held:
+        wide.vote(wide.attempt(), rows("c"))
+    assert not commands_of(held.value), "an abort would lose rows that the marker promises"
+    told = re.search(
+        r"(\S+)\[(\d+)\], producer id (\d+), producer epoch (\d+), coordinator epoch (-?\d+)", held.value.remedy
+    )
+    assert told
+    page = (Path(__file__).parents[2] / "docs" / "kafka-sink.md").read_text()
+    script = re.search(r"python - <<'EOF'\n([^`]*class Commits.*?)\nEOF", page, re.DOTALL)
+    assert script
+    topic, *numbers = told.groups()
+    names = ("producer_id=999999", "producer_epoch=5", "coordinator_epoch=2")
+    filled = script[1].replace('"orders", 0', f'"{topic}", {numbers[0]}').replace("kafka-1:9092", broker.bootstrap)
+    for name, number in zip(names, numbers[1:], strict=True):
+        filled = filled.replace(name, f"{name.partition('=')[0]}={number}")
+    subprocess.run([sys.executable, "-c", filled], check=True, capture_output=True, timeout=60)
+    wide.run(rows("c", "C", partitions=[0, 1]))
+    assert committed_values(broker, wide.sink.topic) == [["a", "b", "c"], ["A", "B", "{}", "C"]]
+
+
+class Unanswered:
+    """A producer that commits, and gets no answer."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def commit_transaction(self, seconds: float) -> None:
+        self._producer.commit_transaction(20)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def test_a_commit_without_an_answer_is_not_complete_while_some_of_its_rows_hang(
+    wide: Feed, broker: Broker, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, staged = in_doubt(wide)
+    headers = [(HEADER, f"{wide.pipeline}/events/2/2".encode())]
+    late = partial(append_open_transaction, broker, wide.sink.topic, 1, Late(999_996), headers)
+    wide.world.at["kafka.rows.sent"] = late
+    started = Cluster.producer
+    with unverified(admin), monkeypatch.context() as patched:
+        patched.setattr(Cluster, "producer", lambda self, options: Unanswered(started(self, options)))
+        with pytest.raises(OutcomeUnknown) as unknown:
+            wide.commit(attempt, staged)
+    assert unknown.value.code is codes.KAFKA_COMMIT_UNKNOWN
+    with pytest.raises(OutcomeUnknown, match="do not see what the sink commits") as held:
+        wide.commit(attempt, staged)
+    assert "Commit it as docs/kafka-sink.md shows" in held.value.remedy
+    assert not commands_of(held.value)
+
+
+@pytest.fixture(scope="module")
+def forgetful(servers: Path, jars: Jars) -> Iterator[Broker]:
+    """A broker that is killed, and comes back without its records of transactions."""
+    with Broker(servers / "forgetful", jars, settings=SUDDEN) as broker:
+        yield broker
+
+
+def forget_transactions(broker: Broker) -> None:
+    broker.processes[-1].stop()
+    for folder in (broker.folder / "log").glob("__transaction_state-*"):
+        for file in folder.iterdir():
+            if file.suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex"):
+                file.unlink()
+    broker.start()
+    broker.wait_ready()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["kafka.rows.sent", "kafka.commit.before"])
+def test_where_brokers_lost_their_records_of_transactions_the_commands_of_the_error_lead_on(
+    forgetful: Broker, tmp_path: Path, phase: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": forgetful.bootstrap})
+    name = uuid.uuid4().hex[:8]
+    feed = a_feed(forgetful.bootstrap, create(admin, f"out-{name}", 2), f"orders-{name}", tmp_path)
+    feed.run(rows("a", "A", partitions=[0, 1]))
+    attempt, staged = in_doubt(feed)
+    feed.world.at[phase] = partial(forget_transactions, forgetful)
+    with pytest.raises(EpochError):
+        feed.commit(attempt, staged)
+    feed.world = world_at(forgetful.bootstrap, **IMPATIENT)
+    with pytest.raises(OutcomeUnknown) as held:
+        feed.commit(attempt, staged)
+    for command in commands_of(held.value):
+        typed(command)
+    feed.commit(attempt, staged)
+    feed.run(rows("c", "C", partitions=[0, 1]))
+    assert committed_values(forgetful, feed.sink.topic) == [["a", "b", "c"], ["A", "B", "C"]]
 
 
 def test_a_marker_is_found_behind_any_number_of_other_records(feed: Feed, broker: Broker) -> None:

@@ -24,11 +24,13 @@ from airflow_epochs.contracts import Interval, Past, Position
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.client import KafkaClient
 from airflow_epochs.kafka.connection import KafkaAccess
-from airflow_epochs.kafka.open_transactions import Coordinated, OpenTransaction, Producing, blocking
+from airflow_epochs.kafka.open_transactions import Coordinated, OpenTransaction, Producing, open_transactions
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sinks.kafka import cluster as cluster_module
+from airflow_epochs.sinks.kafka import hanging
 from airflow_epochs.sinks.kafka.cluster import Cluster as SinkCluster
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
+from airflow_epochs.sinks.kafka.rows import HEADER
 from airflow_epochs.sources.kafka import brokers as brokers_module
 from airflow_epochs.sources.kafka import reader
 from airflow_epochs.sources.kafka.brokers import Brokers
@@ -204,7 +206,7 @@ def test_an_interval_waits_for_a_transaction_that_was_open_when_its_log_was_look
 def test_a_transaction_is_known_if_its_coordinator_has_the_partition_in_it(
     listed: dict[int, Coordinated], under_way: bool, name: str | None
 ) -> None:
-    [found] = blocking({(TOPIC, 0): [Producing(5, 8, 0), Producing(3, 7, 2)]}, listed).values()
+    [(found, _)] = open_transactions({(TOPIC, 0): [Producing(5, 8, 0), Producing(3, 7, 2)]}, listed).values()
     assert (found.producer_id, found.producer_epoch, found.transactional_id, found.known) == (7, 2, name, under_way)
     assert not found.hangs
 
@@ -220,7 +222,9 @@ class SilentLists:
     servers: tuple[str, ...] = ("k1:9092", "k2:9092")
 
     def describe_producers(self, partitions: Sequence[Any]) -> dict[Any, Any]:
-        first = SimpleNamespace(current_transaction_start_offset=7, producer_id=41, producer_epoch=5)
+        first = SimpleNamespace(
+            current_transaction_start_offset=7, producer_id=41, producer_epoch=5, coordinator_epoch=-1
+        )
         return {partitions[0]: SimpleNamespace(active_producers=[first])}
 
     def list_transactions(self, producer_id_filters: Sequence[int]) -> dict[int, list[Any]]:
@@ -275,6 +279,15 @@ def test_no_error_tells_to_end_a_transaction_where_the_sink_does_not_know_whose_
     assert "abort" not in SilentLists(of_producer(40)).held_back(monkeypatch, owner=None).remedy
 
 
+def test_no_error_tells_to_end_a_transaction_that_ended_while_its_coordinator_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = [SilentLists.describe_producers, lambda *_: {}]
+    monkeypatch.setattr(SilentLists, "describe_producers", lambda self, at: told.pop(0)(self, at))
+    held = SilentLists(of_producer(40)).held_back(monkeypatch)
+    assert not told and held.remedy == codes.TRANSACTION_OPEN.remedy
+
+
 @pytest.mark.parametrize(
     "owner", [of_producer(40, ("markers", 3)), of_producer(41, ("rows", 0))], ids=["another's", "ended there"]
 )
@@ -314,13 +327,85 @@ def test_an_error_waits_only_once_for_brokers_that_do_not_tell_which_transaction
 
 
 def test_the_source_says_of_a_transaction_that_is_not_listed_that_it_may_be_hidden() -> None:
-    by = OpenTransaction(producer_id=41, producer_epoch=5)
+    by = OpenTransaction(producer_id=41, producer_epoch=5, coordinator_epoch=2)
     told = reader._how_to_end(Waiting(topic="t", partition=0, start=0, records=1, transaction=by), (), ("a:1", "b:1"))
     assert told.startswith("It is unknown to the coordinators, or hidden from this user. If its producer is gone for")
-    assert "-b a:1 -b b:1 " in told
+    assert "-b a:1 -b b:1 " in told and told.endswith(" --coordinator-epoch 2")
 
 
 def test_of_logs_that_have_not_grown_the_stable_ends_are_not_asked_for_again(reading: Reading) -> None:
     cluster = Cluster([Log(5), Log(7)])
     assert reading(cluster).why_nothing() is None
     assert cluster.asked == ["first", "stable", "end"]
+
+
+# -- in the topic of a sink's rows -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Rows:
+    """The brokers of a topic whose partitions in ``held`` have an open transaction each, if they tell of it."""
+
+    held: list[int]
+    by: OpenTransaction | None = None
+    header: bytes = b"orders/events/2/0"
+    asked: list[str] = field(default_factory=list)
+    facts: Any = field(default_factory=lambda: SimpleNamespace(name="rows", partitions=2, servers=("k1:9092",)))
+
+    def topic(self, name: str) -> Any:
+        return self.facts
+
+    def held_back(self, facts: Any) -> list[int]:
+        return self.held
+
+    def open_transactions(self, topic: str, partitions: Sequence[int], owner: str | None) -> Any:
+        self.asked.append(topic)
+        return {(topic, partition): [self.by] for partition in partitions if self.by}
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Any:
+        return SimpleNamespace(headers=lambda: [(HEADER, self.header)])
+
+    def require_none(self) -> None:
+        hanging.require_none(self, self.facts, hanging.Own("orders/events", "mine", {}))  # type: ignore[arg-type]
+
+
+HANGS = OpenTransaction(producer_id=41, producer_epoch=5, hangs=True, begin=3, coordinator_epoch=2)
+
+
+def test_a_topic_without_an_open_transaction_needs_no_question_about_producers() -> None:
+    brokers = Rows([])
+    brokers.require_none()
+    assert brokers.asked == []
+
+
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        Rows([0]),
+        Rows([0], OpenTransaction(producer_id=41, producer_epoch=5, known=True)),
+        Rows([0], HANGS, header=b"orders/events2/2/0"),
+    ],
+    ids=["not told", "its coordinator knows it", "another sink's"],
+)
+def test_a_transaction_that_may_not_be_the_sinks_own_and_hang_does_not_stop_it(brokers: Rows) -> None:
+    brokers.require_none()
+    assert brokers.asked == ["rows"]
+
+
+def test_a_transaction_of_the_sinks_own_that_hangs_is_told_with_a_command_for_each_partition() -> None:
+    with pytest.raises(NotApplied, match=r"open in rows\[0\]; .* open in rows\[1\]") as held:
+        Rows([0, 1], HANGS).require_none()
+    numbers = "--producer-id 41 --producer-epoch 5 --coordinator-epoch 2"
+    for partition in (0, 1):
+        command = f"`python -m kafka.admin -b k1:9092 transactions abort -t rows -p {partition} {numbers}`"
+        assert command in held.value.remedy
+
+
+def test_an_error_says_if_the_brokers_do_not_tell_where_else_a_transaction_hangs() -> None:
+    brokers: Any = Rows([0])
+    log = PartitionLog(cluster=brokers, topic="markers", partition=3, owner="mine", rows="rows")
+    brokers.access = SimpleNamespace(servers=("k1:9092",))
+    assert "do not tell whether it is open in topic rows, too" in log._how_to_end(HANGS)
+    brokers.by = HANGS
+    remedy = log._how_to_end(HANGS)
+    assert "do not tell" not in remedy and "-t markers -p 3 " in remedy and "-t rows -p 0 " in remedy

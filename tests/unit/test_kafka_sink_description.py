@@ -290,6 +290,7 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     order: list[str] = []
     monkeypatch.setattr(kafka_publish, "transactional", lambda *_: order.append("init_transactions"))
     monkeypatch.setattr(Markers, "newest", lambda _: order.append("marker"))
+    monkeypatch.setattr(Markers, "require_shown", lambda *_: order.append("what hangs"))
 
     def stop(*_: object) -> None:
         order.append("look")
@@ -299,7 +300,7 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     this = publication()
     with pytest.raises(Corrupt, match="stop"):
         kafka_publish.publish(this, Environment())
-    assert order == ["init_transactions", "marker", "look"]
+    assert order == ["init_transactions", "marker", "what hangs", "look"]
 
 
 def test_a_producer_that_failed_for_good_is_asked_why_if_the_clients_exception_is_lost() -> None:

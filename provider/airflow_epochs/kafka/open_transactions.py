@@ -27,7 +27,10 @@ class OpenTransaction:
         transactional_id, since_ms: (milliseconds since 1970) None if the brokers do not tell them.
         known: Whether a coordinator tells that the transaction is under way in the partition. One that has no leader,
             or hides the transaction from this user, does not tell.
-        hangs: Whether no coordinator will end it, as far as is sure: see ``blocking_in``.
+        hangs: Whether no coordinator will end it, as far as is sure: see ``open_in``.
+        begin: Its first offset in the partition.
+        coordinator_epoch: That of the newest end of a transaction of the producer in the partition; -1 if there is
+            none. The brokers refuse an end with a smaller one.
     """
 
     producer_id: int
@@ -36,6 +39,8 @@ class OpenTransaction:
     since_ms: int | None = None
     known: bool = False
     hangs: bool = False
+    begin: int = -1
+    coordinator_epoch: int = -1
 
     def __str__(self) -> str:
         name = (
@@ -50,9 +55,10 @@ class OpenTransaction:
         """The command that ends it in a partition. Only for one whose producer is gone for good."""
         topic, partition = at
         where = " ".join(f"-b {server}" for server in servers)
+        coordinator = f" --coordinator-epoch {self.coordinator_epoch}" if self.coordinator_epoch >= 0 else ""
         return (
             f"python -m kafka.admin {where} transactions abort -t {topic} -p {partition} "
-            f"--producer-id {self.producer_id} --producer-epoch {self.producer_epoch}"
+            f"--producer-id {self.producer_id} --producer-epoch {self.producer_epoch}{coordinator}"
         )
 
 
@@ -62,6 +68,7 @@ class Producing(NamedTuple):
     begin: int
     producer_id: int
     producer_epoch: int
+    coordinator_epoch: int = -1
 
 
 class Coordinated(NamedTuple):
@@ -72,23 +79,32 @@ class Coordinated(NamedTuple):
     partitions: frozenset[Partition]
 
 
-def blocking_in(
+def blocking_in(client: KafkaClient, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
+    """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell."""
+    return {at: of[0] for at, of in open_in(client, partitions).items()}
+
+
+def open_in(
     client: KafkaClient, partitions: Sequence[Partition], owner: str | None = None
-) -> dict[Partition, OpenTransaction]:
-    """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell.
+) -> dict[Partition, list[OpenTransaction]]:
+    """As ``open_transactions``. Empty if brokers are older than Kafka 3.0 or do not tell.
 
     ``owner``: the transactional id whose transactions belong into the partitions. A list of transactions can leave out
-    one that is under way. So one hangs only if the owner's coordinator answers, and does not tell of it either.
+    one that is under way. So one hangs only if the owner's coordinator answers, does not tell of it either, and the
+    transaction is still open then.
     """
     try:
         producers = client.ask("describe producers", lambda admin: open_producers(admin, partitions))
         ids = sorted({each.producer_id for of in producers.values() for each in of})
         known = client.ask("describe transactions", lambda admin: transactions_of(admin, ids))
+        owned = _of_owner(client, owner) if ids and owner else {}
+        if owned:
+            now = client.ask("describe producers", lambda admin: open_producers(admin, partitions))
+            producers = {at: [each for each in of if each in now.get(at, ())] for at, of in producers.items()}
     except (NotApplied, ValueError) as error:  # ValueError: kafka-python does not know the transaction's state
         log.info("the brokers do not tell which transactions are open: %s", error)
         return {}
-    owned = _of_owner(client, owner) if producers and owner else {}
-    return blocking(producers, {**known, **owned}, owner_answers=bool(owned))
+    return open_transactions(producers, {**known, **owned}, owner_answers=bool(owned))
 
 
 def _of_owner(client: KafkaClient, owner: str) -> dict[int, Coordinated]:
@@ -106,7 +122,9 @@ def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> 
     described = admin.describe_producers([TopicPartition(*partition) for partition in partitions])
     return {
         (tp.topic, tp.partition): [
-            Producing(each.current_transaction_start_offset, each.producer_id, each.producer_epoch)
+            Producing(
+                each.current_transaction_start_offset, each.producer_id, each.producer_epoch, each.coordinator_epoch
+            )
             for each in state.active_producers
             if each.current_transaction_start_offset >= 0
         ]
@@ -136,21 +154,23 @@ def _described(admin: KafkaAdminClient, transactional_ids: set[str]) -> dict[int
     }
 
 
-def blocking(
+def open_transactions(
     producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, Coordinated], *, owner_answers: bool = False
-) -> dict[Partition, OpenTransaction]:
-    """Per partition, the transaction that began first: it holds the last stable offset back."""
-    return {at: _told(at, min(of), known, owner_answers) for at, of in producers.items() if of}
+) -> dict[Partition, list[OpenTransaction]]:
+    """Per partition with open transactions, these. The one that began first holds the last stable offset back."""
+    return {at: [_told(at, each, known, owner_answers) for each in sorted(of)] for at, of in producers.items() if of}
 
 
-def _told(at: Partition, first: Producing, known: Mapping[int, Coordinated], owner_answers: bool) -> OpenTransaction:
-    found = known.get(first.producer_id)
+def _told(at: Partition, one: Producing, known: Mapping[int, Coordinated], owner_answers: bool) -> OpenTransaction:
+    found = known.get(one.producer_id)
     under_way = found is not None and at in found.partitions
     return OpenTransaction(
-        producer_id=first.producer_id,
-        producer_epoch=first.producer_epoch,
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
         transactional_id=found.transactional_id if found else None,
         since_ms=found.since_ms if found else None,
         known=under_way,
         hangs=owner_answers and not under_way,
+        begin=one.begin,
+        coordinator_epoch=one.coordinator_epoch,
     )

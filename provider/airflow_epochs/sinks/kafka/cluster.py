@@ -7,7 +7,7 @@ keeps what the callback was told, and adds it to the error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
-from airflow_epochs.kafka.open_transactions import OpenTransaction, blocking_in
+from airflow_epochs.kafka.open_transactions import OpenTransaction, Partition, open_in
 from airflow_epochs.sinks.kafka.compression import growth
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
 log = secrecy.logger(__name__)
@@ -151,14 +151,14 @@ class Cluster:
         with self.asking("start a producer"):
             return Producer(given)
 
-    def consumer(self) -> Consumer:
-        """A consumer that reads committed records and reports the end of the log. It joins no group."""
+    def consumer(self, isolation: str = "read_committed") -> Consumer:
+        """A consumer that reports the end of the log. It joins no group."""
         from confluent_kafka import Consumer
 
         options = {
             "group.id": "airflow-epochs",  # the client requires one
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,
@@ -222,19 +222,39 @@ class Cluster:
             versions = client.ask("list API versions", lambda admin: admin.api_versions())
         return bool(versions[PRODUCE][1] >= PRODUCE_OF_3_7)
 
-    def open_transaction(self, topic: str, partition: int, owner: str | None = None) -> OpenTransaction | None:
-        """The transaction that holds back the partition's readers; None if there is none, or brokers do not tell.
-
-        ``owner``: as of ``blocking_in``.
-        """
+    def open_transactions(
+        self, topic: str, partitions: Sequence[int], owner: str | None = None
+    ) -> dict[Partition, list[OpenTransaction]]:
+        """As ``open_in``."""
         from airflow_epochs.kafka.client import KafkaClient
 
         try:
             with KafkaClient(self.access, within_s=OPEN_TRANSACTION_S) as client:
-                return blocking_in(client, [(topic, partition)], owner).get((topic, partition))
+                return open_in(client, [(topic, partition) for partition in partitions], owner)
         except NotApplied as error:
-            log.info("the brokers do not tell which transaction is open: %s", error)
-            return None
+            log.info("the brokers do not tell which transactions are open: %s", error)
+            return {}
+
+    def held_back(self, facts: TopicFacts) -> list[int]:
+        """The partitions whose readers of committed records wait for an open transaction."""
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        ends = self.ends(facts.name, range(facts.partitions))  # first: without a transaction, the stable end is later
+        stable = self._offsets(facts.name, list(ends), OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        return [partition for partition, end in sorted(ends.items()) if stable[partition] < end]
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Message | None:
+        """The record, though its transaction may be open; None if it is gone, or the brokers do not give it."""
+        from confluent_kafka import TopicPartition
+
+        consumer = self.consumer("read_uncommitted")
+        try:
+            consumer.assign([TopicPartition(topic, partition, offset)])
+            found = consumer.poll(self.access.timeout_s)
+        finally:
+            consumer.close()
+        return found if found is not None and not found.error() and found.offset() == offset else None
 
     def _settings(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType
@@ -319,25 +339,27 @@ class Cluster:
 
         return self._offsets(topic, partitions, OffsetSpec.latest())
 
-    def _offsets(self, topic: str, partitions: range | list[int], spec: Any) -> dict[int, int]:
+    def _offsets(self, topic: str, partitions: range | list[int], spec: Any, isolation: Any = None) -> dict[int, int]:
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + self.access.timeout_s
         with self.asking(f"list offsets of topic {topic}"):
             while True:
                 try:
-                    return self._offsets_now(topic, partitions, spec)
+                    return self._offsets_now(topic, partitions, spec, isolation)
                 except KafkaException as error:  # librdkafka does not retry if the broker has just started
                     if error.args[0].code() not in _of_a_new_leader() or time.monotonic() > deadline:
                         raise
                 time.sleep(SETTLE_POLL_S)
 
-    def _offsets_now(self, topic: str, partitions: range | list[int], spec: Any) -> dict[int, int]:
+    def _offsets_now(
+        self, topic: str, partitions: range | list[int], spec: Any, isolation: Any = None
+    ) -> dict[int, int]:
         from confluent_kafka import IsolationLevel, TopicPartition
 
         question = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for partition in partitions},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=isolation or IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self.access.timeout_s,
         )
         return {at.partition: int(answer.result().offset) for at, answer in question.items()}

@@ -15,6 +15,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.open_transactions import OpenTransaction
 from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.hanging import elsewhere, how_to_end
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -31,6 +32,7 @@ class PartitionLog:
     """One partition.
 
     ``owner``: the transactional id whose transactions belong into it. Without it, no error tells to end a transaction.
+    ``rows``: the topic that these transactions are in as well.
 
     Raises:
         NotApplied: By every method: a transaction stayed open for too long, or the brokers do not answer.
@@ -41,6 +43,7 @@ class PartitionLog:
     topic: str
     partition: int
     owner: str | None = None
+    rows: str | None = None
 
     def newest(self, key: bytes) -> bytes | None:
         """The value of the newest record with this key. Reads from the end backwards, in growing steps.
@@ -116,7 +119,8 @@ class PartitionLog:
 
     def _require_time(self, deadline: float, position: int, end: int) -> None:
         if position < end and time.monotonic() > deadline:
-            by = self.cluster.open_transaction(self.topic, self.partition, self.owner)
+            found = self.cluster.open_transactions(self.topic, [self.partition], self.owner)
+            by = next((of[0] for of in found.values()), None)
             raise self._held_back(position, end, by)
 
     def _held_back(self, position: int, end: int, by: OpenTransaction | None) -> NotApplied:
@@ -129,9 +133,7 @@ class PartitionLog:
         )
 
     def _how_to_end(self, hanging: OpenTransaction) -> str:
-        command = hanging.abort_command((self.topic, self.partition), self.cluster.access.servers)
-        return (
-            "Let Airflow retry the task, or clear the failed task later. If the error comes for longer than the "
-            "brokers' transaction.max.timeout.ms (15 minutes by default), the transaction hangs: no coordinator knows "
-            f"it, so no broker ends it. End it then: `{command}`. Clear the failed task."
-        )
+        here = ((self.topic, self.partition), hanging)
+        there = elsewhere(self.cluster, self.rows, hanging, self.owner) if self.rows else []
+        untold = self.rows if there is None else None
+        return how_to_end([here, *(there or [])], self.cluster.access.servers, untold)

@@ -21,6 +21,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
+from airflow_epochs.sinks.kafka.hanging import Own, require_none
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments
 
 if TYPE_CHECKING:
@@ -120,11 +121,12 @@ class MarkerRecord:
 
 @dataclass(kw_only=True)
 class Markers:
-    """The markers of one sink of one pipeline. ``key`` is ``<pipeline>/<sink>``."""
+    """The markers of one sink of one pipeline. ``key`` is ``<pipeline>/<sink>``, ``rows`` the topic of its rows."""
 
     cluster: Cluster
     topic: str
     key: str
+    rows: str | None = None
     _assignment: Assignment | None = field(default=None, init=False)
     """Kept once it is known: an assignment never changes."""
 
@@ -166,7 +168,21 @@ class Markers:
         """The sink's partition. Call ``assigned`` or ``assignment`` before."""
         own = self._assignment
         assert own
-        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=own.partition, owner=own.transactional_id)
+        return PartitionLog(
+            cluster=self.cluster,
+            topic=self.topic,
+            partition=own.partition,
+            owner=own.transactional_id,
+            rows=self.rows,
+        )
+
+    def require_shown(self, rows: TopicFacts, found: MarkerRecord | None) -> None:
+        """As ``hanging.require_none``. ``found``: the newest marker, read after the transactional id was taken over."""
+        own = self._assignment
+        assert own
+        is_of_rows = found is not None and found.topic == rows.name and found.topic_id in (None, rows.id)
+        committed = found.offsets if found and is_of_rows else {}
+        require_none(self.cluster, rows, Own(self.key, own.transactional_id, committed))
 
     @property
     def _assignments(self) -> Assignments:

@@ -160,6 +160,7 @@ class KafkaParticipant:
     def _require_marker(self, markers: Markers, topic: TopicFacts, attempt: SinkAttempt) -> None:
         found = markers.newest()
         checks.require_marker(found, attempt.previous, markers)
+        markers.require_shown(topic, found)
         if found and found.topic == topic.name and found.topic_id not in (None, topic.id):
             log.warning(
                 "%s: topic %s was deleted and created again since %s: the rows of that epoch and of earlier ones are "
@@ -342,7 +343,8 @@ class KafkaParticipant:
         return f"topic {self.sink.topic}"
 
     def _markers(self, pipeline: str) -> Markers:
-        return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=f"{pipeline}/{self.sink.name}")
+        key = f"{pipeline}/{self.sink.name}"
+        return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=key, rows=self.sink.topic)
 
     def _options(self, assignment: Assignment) -> dict[str, Any]:
         return producer.producer_options(assignment.transactional_id, self.sink.transaction_timeout, self.sink.options)

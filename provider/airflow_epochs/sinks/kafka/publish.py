@@ -1,6 +1,6 @@
 """One epoch, one transaction: rows and marker, all or nothing.
 
-    init_transactions → read the marker → begin → rows → flush → marker → flush → commit
+    init_transactions → read the marker → nothing hangs → begin → rows → flush → marker → flush → commit
 
 ``init_transactions`` under the sink's own transactional id ends whatever earlier transaction of it there is, and
 fences its producer: from then on the marker changes only by this one. No answer ever counts as "not committed":
@@ -119,7 +119,10 @@ def _own_producer(this: TopicTransaction, env: Environment, heard: _Heard) -> tu
         listening = {"on_delivery": heard.delivered, "throttle_cb": heard.throttled}
         producer = transactional(this.cluster, {**options, **listening}, this.markers.topic)
         env.reached("kafka.init")
-        return producer, this.markers.newest()
+        found, (rows, _) = this.markers.newest(), this.facts
+        if rows:
+            this.markers.require_shown(rows, found)
+        return producer, found
 
 
 def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
@@ -462,7 +465,9 @@ class _Transaction:
     def _landed(self, last: KafkaError, cause: Exception) -> MarkerRecord:
         log.warning("%s: its commit has no clear answer (%s); reading the marker", self.this.txn, last.str())
         try:
-            found = self.this.markers.newest()
+            found, (rows, _) = self.this.markers.newest(), self.this.facts
+            if rows and found:
+                self.this.markers.require_shown(rows, found)
         except EpochError as error:
             raise self._unknown(last) from error
         if found is None or found.txn_id != str(self.this.txn):

@@ -132,4 +132,5 @@ class MarkerRepair:
 
     @cached_property
     def _markers(self) -> Markers:
-        return Markers(cluster=self._cluster, topic=self.marker_topic, key=f"{self.pipeline}/{self.sink}")
+        key = f"{self.pipeline}/{self.sink}"
+        return Markers(cluster=self._cluster, topic=self.marker_topic, key=key, rows=self.topic)
