@@ -224,7 +224,6 @@ def from_task(world: DiskWorld, first: str, until: str = "complete") -> None:
         ("open", "vote", r"Clear the (stage) task with its downstream"),
         ("stage", "commit", r"Clear the (stage) task with its downstream"),
         ("stage", "complete", r"Clear the (stage) task with its downstream"),
-        ("vote", "complete", r"Clear the (commit) task of each sink .* with its downstream"),
     ],
 )
 def test_a_task_that_lacks_what_comes_before_it_names_the_task_to_clear(
