@@ -533,6 +533,26 @@ def test_a_run_whose_tasks_airflow_has_deleted_gets_them_again_and_goes_on(
     assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("fails", [in_doubt, aborted], ids=["in doubt", "aborted"])
+def test_a_run_whose_older_tasks_airflow_has_deleted_gets_them_again_and_goes_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, fails: Callable[[Lab], None]
+) -> None:
+    """``airflow db clean`` goes by the start of each task, and a task that is tried again starts anew."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("AIRFLOW__CORE__RERUN_WITH_LATEST_VERSION", "False")  # else Airflow adds what the run lacks
+    fails(lab)
+    with create_session() as session:
+        of_run = session.query(TaskInstance).filter_by(dag_id=lab.harness.dag.dag_id, run_id="r1")
+        assert of_run.filter(TaskInstance.state == "success").delete()
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
 @pytest.mark.parametrize("schedule", [EVERY_HOUR, PARTITIONS], ids=["data interval", "partition"])
 def test_a_retry_knows_the_interval_of_a_run_as_its_tasks_do(schedule: Any) -> None:
     with DAG(f"hourly_{schedule.__class__.__name__}", schedule=schedule, start_date=NINE, catchup=False) as dag:
