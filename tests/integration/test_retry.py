@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.python import BranchPythonOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 
 from airflow_epochs import cli, codes
@@ -420,6 +421,38 @@ def test_a_sink_for_which_the_run_has_no_commit_task_is_committed_by_what_the_er
     lab.produce("b")
     assert lab.run("r2").state == "success"
     assert lab.shown() == [["a", "b"]] * 3
+
+
+class Branching(Lab):
+    """A branch of the user's may skip a commit."""
+
+    branches = True
+
+    def dag(self, dag_id: str, **layout: Any) -> DAG:
+        dag = super().dag(dag_id, **layout)
+        with dag:
+            branch = BranchPythonOperator(task_id="branch", python_callable=lambda: "other")
+            others = [EmptyOperator(task_id="other"), *([dag.get_task("orders.commit.audit")] if self.branches else [])]
+            branch >> others
+        return dag
+
+
+@pytest.mark.long
+def test_a_commit_that_a_branch_skips_is_done_by_a_retry_once_the_branch_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    lab = Branching(tmp_path, monkeypatch)
+    lab.produce("a")
+    assert lab.run("r1").tasks["commit.audit"] == "skipped"
+    assert "If a branch skipped its commit task, first take the task out of the branch" in capsys.readouterr().out
+    retried(lab)
+    assert short(lab.harness.drive("r1")).tasks["commit.audit"] == "skipped", "Airflow remembers what a branch skipped"
+    lab.branches = False
+    lab.laid_out()
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.shown() == [["a"], ["a"]]
 
 
 @pytest.mark.long
