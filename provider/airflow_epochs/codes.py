@@ -563,7 +563,8 @@ RECEIPT_MISSING = STEPS.code(
     "The epoch cannot be completed yet, because the ledger has no receipt of a sink. Somebody marked its commit task "
     "as success, or a branch skipped the task, or the run has no such task.",
     "Type `airflow epochs retry PIPELINE --why …`. If a sink that the message names was added to the DAG shortly "
-    "before the run, first wait until Airflow shows its commit task in the DAG.",
+    "before the run, first wait until Airflow shows its commit task in the DAG. If a branch skipped its commit task, "
+    "first take the task out of the branch in the DAG: else Airflow skips it again.",
 )
 GLOBAL_ABORT = STEPS.code(
     "EPOCHS-GLOBAL-ABORT",

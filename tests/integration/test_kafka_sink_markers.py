@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
-import struct
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
@@ -48,7 +44,7 @@ from tests.support.kafka_sink_world import (
     world_at,
 )
 from tests.support.kafka_world import SUDDEN
-from tests.support.waiting import wait_until
+from tests.support.late_requests import Late, append_open_transaction, unverified
 
 pytestmark = pytest.mark.jvm
 
@@ -86,64 +82,6 @@ def hanging(broker: Broker, partition: int) -> Iterator[None]:
         yield
     finally:
         producer.abort_transaction(10)
-
-
-@contextmanager
-def unverified(admin: AdminClient) -> Iterator[None]:
-    """The broker takes records of a transaction that it knows nothing of, as all brokers before Kafka 3.6."""
-    name = "transaction.partition.verification.enable"
-    change_broker(admin, ConfigEntry(name, "false", incremental_operation=AlterConfigOpType.SET))
-    try:
-        yield
-    finally:
-        change_broker(admin, ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE))
-
-
-def change_broker(admin: AdminClient, entry: ConfigEntry) -> None:
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result()
-
-
-class Late(NamedTuple):
-    """Whose late request it is."""
-
-    producer_id: int = 999_999
-    epoch: int = 0
-    sequence: int = 0
-
-
-STRANGER = Late()
-
-
-def append_open_transaction(
-    broker: Broker, topic: str, partition: int, of: Late = STRANGER, headers: Sequence[tuple[str, bytes]] = ()
-) -> None:
-    """What a producer's late request leaves behind: a record of a transaction that no coordinator knows (KIP-664)."""
-    batch = DefaultRecordBatchBuilder(2, 0, True, *of, 1 << 16)
-    batch.append(0, int(time.time() * 1000), b"late", b"{}", list(headers))
-    host, port = broker.bootstrap.split(":")
-    request = _produce_request(topic, partition, bytes(batch.build()))
-
-    def appended() -> bool:
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = connection.makefile("rb")
-            body = answer.read(*struct.unpack(">i", answer.read(4)))
-        (error,) = struct.unpack_from(">h", body, 4 + 4 + 2 + len(topic) + 4 + 4)
-        return bool(error == 0)
-
-    wait_until(appended)  # the broker may not have heard yet that it need not verify
-
-
-def _produce_request(topic: str, partition: int, records: bytes) -> bytes:
-    """Version 7 of Kafka's Produce request, for one batch."""
-
-    def text(value: str) -> bytes:
-        return struct.pack(">h", len(value)) + value.encode()
-
-    head = struct.pack(">hhi", 0, 7, 1) + text("test") + text("a transaction")
-    where = struct.pack(">hii", -1, 10_000, 1) + text(topic) + struct.pack(">ii", 1, partition)
-    return head + where + struct.pack(">i", len(records)) + records
 
 
 def test_pipelines_share_the_marker_topic_and_none_waits_for_anothers_transaction(
@@ -329,6 +267,25 @@ def test_rows_that_hang_though_their_marker_is_committed_are_committed_by_the_sc
     subprocess.run([sys.executable, "-c", filled], check=True, capture_output=True, timeout=60)
     wide.run(rows("c", "C", partitions=[0, 1]))
     assert committed_values(broker, wide.sink.topic) == [["a", "b", "c"], ["A", "B", "{}", "C"]]
+
+
+@pytest.mark.parametrize("row", ["2/1", "3/0"], ids=["a copy of a row", "a row of a later epoch"])
+def test_a_late_row_among_those_of_the_newest_epoch_is_ended_and_readers_do_not_see_it(
+    wide: Feed, broker: Broker, admin: AdminClient, row: str
+) -> None:
+    """A later epoch gets offsets of the range where a partition has lost records with an unclean leader."""
+    attempt, staged = in_doubt(wide)
+    late, headers = Late(999_000 + int(row[0])), [(HEADER, f"{wide.pipeline}/events/{row}".encode())]
+    wide.world.at["kafka.rows.sent"] = partial(append_open_transaction, broker, wide.sink.topic, 1, late, headers)
+    with unverified(admin):
+        wide.commit(attempt, staged)
+    wide.world.at.clear()
+    with pytest.raises(NotApplied, match=f"do not see what the sink commits: .* rows of epoch {row[0]}") as held:
+        wide.vote(wide.attempt(), rows("c"))
+    [command] = commands_of(held.value)
+    typed(command)
+    wide.run(rows("c", "C", partitions=[0, 1]))
+    assert committed_values(broker, wide.sink.topic) == [["a", "b", "c"], ["A", "B", "C"]]
 
 
 class Unanswered:

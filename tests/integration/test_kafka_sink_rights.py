@@ -23,11 +23,13 @@ from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.model import Staged, VoteKind
+from airflow_epochs.sinks.kafka.rows import HEADER
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.ports import free_port
 from tests.support.environment import Environment
 from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, values, world_at
+from tests.support.late_requests import append_open_transaction, unverified
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -177,6 +179,28 @@ def test_a_right_that_is_revoked_while_an_epoch_is_sent_is_what_the_error_tells_
         wait_until(partial(committed, feed, attempt, staged))
         sent += data
     assert values(seen_by_confluent(guarded.broker.bootstrap, topic)) == sent
+
+
+@pytest.mark.long
+def test_a_transaction_that_hangs_in_the_topic_is_noticed_with_the_rights_in_the_docs_and_read_on_the_topic(
+    guarded: Guarded, feed: Feed
+) -> None:
+    """The client says that it may not look for the coordinator of its group, and mostly before it gives the record."""
+    topic, markers = feed.sink.topic, f"m-{feed.sink.topic}"
+    feed.sink.marker_topic = markers
+    for name in (topic, markers):
+        needed = (AclOperation.DESCRIBE_CONFIGS, AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE)
+        guarded.grant(TOPIC, name, *needed)
+    for transactional_id in (f"airflow-epochs.{feed.pipeline}.events", markers):
+        guarded.grant(ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
+    wait_until(lambda: feed.vote(feed.attempt(), rows("a")).vote is VoteKind.VOTE_COMMIT)
+    feed.run(rows("a"))
+    with unverified(guarded.admin):
+        headers = [(HEADER, f"{feed.pipeline}/events/2/0".encode())]
+        append_open_transaction(guarded.broker, topic, 0, headers=headers)
+    for _ in range(5):
+        with pytest.raises(NotApplied, match=rf"is still open in {topic}\[0\], with rows of epoch 2"):
+            feed.vote(feed.attempt(), rows("b"))
 
 
 @pytest.mark.long

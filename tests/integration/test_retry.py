@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.python import BranchPythonOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 
 from airflow_epochs import cli, codes
@@ -422,6 +423,38 @@ def test_a_sink_for_which_the_run_has_no_commit_task_is_committed_by_what_the_er
     assert lab.shown() == [["a", "b"]] * 3
 
 
+class Branching(Lab):
+    """A branch of the user's may skip a commit."""
+
+    branches = True
+
+    def dag(self, dag_id: str, **layout: Any) -> DAG:
+        dag = super().dag(dag_id, **layout)
+        with dag:
+            branch = BranchPythonOperator(task_id="branch", python_callable=lambda: "other")
+            others = [EmptyOperator(task_id="other"), *([dag.get_task("orders.commit.audit")] if self.branches else [])]
+            branch >> others
+        return dag
+
+
+@pytest.mark.long
+def test_a_commit_that_a_branch_skips_is_done_by_a_retry_once_the_branch_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    lab = Branching(tmp_path, monkeypatch)
+    lab.produce("a")
+    assert lab.run("r1").tasks["commit.audit"] == "skipped"
+    assert "If a branch skipped its commit task, first take the task out of the branch" in capsys.readouterr().out
+    retried(lab)
+    assert short(lab.harness.drive("r1")).tasks["commit.audit"] == "skipped", "Airflow remembers what a branch skipped"
+    lab.branches = False
+    lab.laid_out()
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+
+
 @pytest.mark.long
 def test_a_commit_that_somebody_marked_as_success_is_done(lab: Lab) -> None:
     in_doubt(lab)
@@ -531,6 +564,26 @@ def test_a_run_whose_tasks_airflow_has_deleted_gets_them_again_and_goes_on(
     lab.produce("c")
     assert lab.run("r2").state == "success"
     assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("fails", [in_doubt, aborted], ids=["in doubt", "aborted"])
+def test_a_run_whose_older_tasks_airflow_has_deleted_gets_them_again_and_goes_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, fails: Callable[[Lab], None]
+) -> None:
+    """``airflow db clean`` goes by the start of each task, and a task that is tried again starts anew."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("AIRFLOW__CORE__RERUN_WITH_LATEST_VERSION", "False")  # else Airflow adds what the run lacks
+    fails(lab)
+    with create_session() as session:
+        of_run = session.query(TaskInstance).filter_by(dag_id=lab.harness.dag.dag_id, run_id="r1")
+        assert of_run.filter(TaskInstance.state == "success").delete()
+    retried(lab)
+    assert short(lab.harness.drive("r1")).state == "success"
+    assert fresh(lab).newest_complete() == 1
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 @pytest.mark.parametrize("schedule", [EVERY_HOUR, PARTITIONS], ids=["data interval", "partition"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +82,49 @@ def test_an_address_of_the_connection_where_nobody_answers_was_not_sent_by_broke
         pass
     for error in (asked, connecting.value):
         assert error.code is codes.KAFKA_UNREACHABLE and "brokers sent it" not in error.what
+    assert f"; no connection to {server}." in asked.what
+
+
+class Polled:
+    """A consumer that gives these, one after the other, and then nothing."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages, self.asked = iter(messages), list[Any]()
+
+    def poll(self, seconds: float) -> Any:
+        return next(self.messages, None)
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.asked += [(at.topic, at.partition, at.offset) for at in partitions]
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.asked += [("done", at.partition) for at in partitions]
+
+    def close(self) -> None:
+        self.asked.append("closed")
+
+
+def message(partition: int, offset: int | None, code: int | None = None, topic: str | None = "t") -> Any:
+    told = {"topic": topic, "partition": partition, "offset": offset, "error": KafkaError(code) if code else None}
+    return SimpleNamespace(**{name: partial(lambda it: it, value) for name, value in told.items()})
+
+
+def test_records_of_open_transactions_are_read_though_the_client_tells_of_errors_that_are_no_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_group = message(0, None, KafkaError.GROUP_AUTHORIZATION_FAILED, topic=None)
+    polled = Polled(no_group, message(0, 7), None, message(0, 9), message(1, None, KafkaError._PARTITION_EOF), no_group)
+    monkeypatch.setattr(Cluster, "consumer", lambda _, isolation: {"read_uncommitted": polled}[isolation])
+    found = cluster(Answers(), timeout_s=60).uncommitted("t", {0: (7, 10), 1: (3, 4)})
+    assert [(each.partition(), each.offset()) for each in found] == [(0, 7), (0, 9)]
+    assert polled.asked == [("t", 0, 7), ("t", 1, 3), ("done", 0), ("done", 1), "closed"]
+
+
+def test_records_that_the_brokers_do_not_give_are_not_waited_for_longer_than_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Cluster, "consumer", lambda *_: Polled())
+    assert [*cluster(Answers(), timeout_s=0.05).uncommitted("t", {0: (7, 8)})] == []
 
 
 def test_a_transaction_that_the_brokers_are_ending_is_not_told_as_brokers_that_do_not_answer() -> None:

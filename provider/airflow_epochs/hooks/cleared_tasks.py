@@ -24,7 +24,7 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
     """Clear the tasks of a run that failed, were skipped or are green but not done; all, if none is or it did not fail.
 
     They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: most
-    retries follow a correction of the code. A run whose tasks Airflow has deleted gets them again.
+    retries follow a correction of the code. What Airflow has deleted of the run's tasks it gets again.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.utils.session import create_session
@@ -40,21 +40,24 @@ def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
 
 
 def _restore_tasks(run: Run, session: Session) -> None:
-    """Give a run without tasks those of its version of the DAG: ``airflow db clean`` may keep a run alone.
+    """Give a run the tasks of its version of the DAG that it lacks: ``airflow db clean`` may keep a run alone.
 
-    Airflow clears nothing of such a run, and ends it at once.
+    Of a run without tasks, Airflow clears nothing, and ends it at once. If only the newer tasks are left, such as a
+    commit that was tried again, Airflow ends the run because they wait for the others (a "deadlock").
     """
     from airflow.models.dag_version import DagVersion
     from airflow.models.dagbag import DBDagBag
     from airflow.models.dagrun import DagRun
 
     found = session.query(DagRun).filter_by(dag_id=run.dag_id, run_id=run.run_id).one()
-    if found.get_task_instances(session=session):
+    dag = DBDagBag().get_dag_for_run(found, session=session)
+    left = {task.task_id for task in found.get_task_instances(session=session)}
+    if dag is None or dag.task_dict.keys() <= left:
         return
     version = found.created_dag_version if found.bundle_version else None
     version = version or DagVersion.get_latest_version(run.dag_id, session=session)
     assert version  # the DAG is stored
-    found.dag = DBDagBag().get_dag_for_run(found, session=session)
+    found.dag = dag
     found.verify_integrity(dag_version_id=version.id, session=session)
 
 

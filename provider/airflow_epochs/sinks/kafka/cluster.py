@@ -244,17 +244,31 @@ class Cluster:
         stable = self._offsets(facts.name, list(ends), OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         return [partition for partition, end in sorted(ends.items()) if stable[partition] < end]
 
-    def record_at(self, topic: str, partition: int, offset: int) -> Message | None:
-        """The record, though its transaction may be open; None if it is gone, or the brokers do not give it."""
+    def uncommitted(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
+        """Per partition, the records with an offset in ``[start, end)``, though their transactions may be open.
+
+        Leaves out what is gone, and what the brokers do not give in time. The time counts from the last record.
+        """
         from confluent_kafka import TopicPartition
 
-        consumer = self.consumer("read_uncommitted")
+        consumer, ends = self.consumer("read_uncommitted"), {partition: end for partition, (_, end) in ranges.items()}
         try:
-            consumer.assign([TopicPartition(topic, partition, offset)])
-            found = consumer.poll(self.access.timeout_s)
+            consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in ranges.items()])
+            deadline = time.monotonic() + self.access.timeout_s
+            while ends and time.monotonic() < deadline:
+                message = consumer.poll(0.1)
+                # An error without a topic is no partition's: the client may not look for the group's coordinator.
+                if message is None or message.topic() != topic or message.partition() not in ends:
+                    continue
+                partition = message.partition()
+                if not message.error() and message.offset() < ends[partition]:
+                    yield message
+                    deadline = time.monotonic() + self.access.timeout_s
+                if message.error() or message.offset() + 1 >= ends[partition]:
+                    del ends[partition]
+                    consumer.pause([TopicPartition(topic, partition)])
         finally:
             consumer.close()
-        return found if found is not None and not found.error() and found.offset() == offset else None
 
     def _settings(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType
@@ -422,9 +436,9 @@ class Cluster:
             )
         if code == KafkaError.CONCURRENT_TRANSACTIONS:
             return NotApplied(f"{where} cannot {doing} yet: {error.str()}.", code=codes.TRANSACTION_ENDING)
-        reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         unreached = self._unreached() if code in _silence() else []
-        return self.access.unreachable(f"The request to {doing} failed. {where}: {reasons}.", unreached)
+        reasons = [*sorted({*self._heard.values(), error.str()}), *(f"no connection to {each}" for each in unreached)]
+        return self.access.unreachable(f"The request to {doing} failed. {where}: {'; '.join(reasons)}.", unreached)
 
     def _unreached(self) -> list[str]:
         """Where nobody answers, as kafka-python finds: librdkafka names no address that takes connections only."""

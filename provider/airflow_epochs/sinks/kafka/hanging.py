@@ -8,13 +8,17 @@ producer was.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.open_transactions import OpenTransaction, Partition
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.rows import HEADER
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 log = secrecy.logger(__name__)
 
@@ -27,11 +31,13 @@ class Own(NamedTuple):
     Attributes:
         key: ``<pipeline>/<sink>``, with which the header of each row begins.
         owner: The transactional id.
-        committed: Per partition, the range of offsets in which the epoch of the newest marker has its rows.
+        epoch: That of the newest marker; 0 if there is none.
+        committed: Per partition, the range of offsets in which that epoch has its rows.
     """
 
     key: str
     owner: str
+    epoch: int
     committed: Mapping[str, Sequence[int]]
 
 
@@ -48,21 +54,37 @@ def require_none(cluster: Cluster, rows: TopicFacts, own: Own) -> None:
         return
     found = cluster.open_transactions(rows.name, held, own.owner)
     hanging = [(at, each) for at, of in sorted(found.items()) for each in of if each.hangs]
-    if ours := [(at, each) for at, each in hanging if _is_own(cluster, at, each, own.key)]:
-        raise _hides(ours, own, rows.servers)
+    headers = _first_headers(cluster, rows.name, hanging)
+    if ours := {each: header for each, header in headers.items() if header.startswith(f"{own.key}/")}:
+        raise _hides(cluster, ours, own, rows.servers)
 
 
-def _is_own(cluster: Cluster, at: Partition, transaction: OpenTransaction, key: str) -> bool:
-    record = cluster.record_at(*at, transaction.begin)
-    headers = dict(record.headers() or ()) if record else {}
-    return (headers.get(HEADER) or b"").startswith(f"{key}/".encode())
+def _first_headers(cluster: Cluster, topic: str, hanging: Sequence[At]) -> dict[At, str]:
+    """The header of the first record of each transaction, as far as the brokers give it.
+
+    All partitions are read at once: hundreds may have transactions of other programs that this user may not describe.
+    """
+    headers: dict[At, str] = {}
+    while left := [each for each in hanging if each not in headers]:
+        asked = {partition: ((name, partition), each) for (name, partition), each in left}  # one per partition
+        ranges = {partition: (each.begin, each.begin + 1) for partition, (_, each) in asked.items()}
+        told = {message.partition(): _header(message) for message in cluster.uncommitted(topic, ranges)}
+        headers |= {each: told.get(partition, "") for partition, each in asked.items()}
+    return headers
 
 
-def _hides(ours: Sequence[At], own: Own, servers: Sequence[str]) -> NotApplied:
-    places = "; ".join(f"{each} is still open in {_named(at)}" for at, each in ours)
+def _header(message: Message) -> str:
+    return (dict(message.headers() or ()).get(HEADER) or b"").decode(errors="replace")
+
+
+def _hides(cluster: Cluster, ours: Mapping[At, str], own: Own, servers: Sequence[str]) -> NotApplied:
+    places = "; ".join(
+        f"{each} is still open in {_named(at)}, with rows of epoch {header.removeprefix(own.key).split('/')[1]}"
+        for (at, each), header in ours.items()
+    )
     what = f"Readers of committed records do not see what the sink commits: {places}."
-    committed = [(at, each) for at, each in ours if _is_committed(at, each, own.committed)]
-    remedy = _how_to_commit(committed) if committed else how_to_end(ours, servers)
+    committed = [each for each, header in ours.items() if _is_committed(cluster, each, header, own)]
+    remedy = _how_to_commit(committed) if committed else how_to_end([*ours], servers)
     return NotApplied(what, code=codes.TRANSACTION_OPEN, remedy=remedy)
 
 
@@ -71,9 +93,18 @@ def _named(at: Partition) -> str:
     return f"{topic}[{partition}]"
 
 
-def _is_committed(at: Partition, transaction: OpenTransaction, committed: Mapping[str, Sequence[int]]) -> bool:
-    start, end = committed.get(str(at[1]), (0, 0))
-    return start <= transaction.begin < end
+def _is_committed(cluster: Cluster, hanging: At, header: str, own: Own) -> bool:
+    """Whether the newest marker promises its rows: its first row is of that epoch, and is nowhere else in its range.
+
+    The offset alone does not tell. A late copy of a row may lie in the range, and a partition that has lost records
+    gives their offsets to later epochs.
+    """
+    (topic, partition), transaction = hanging
+    start, end = own.committed.get(str(partition), (0, 0))
+    if not start <= transaction.begin < end or not header.startswith(f"{own.key}/{own.epoch}/"):
+        return False
+    found = (each for each in cluster.uncommitted(topic, {partition: (start, end)}) if _header(each) == header)
+    return len([*islice(found, 2)]) < 2
 
 
 def _how_to_commit(hanging: Sequence[At]) -> str:

@@ -182,7 +182,8 @@ class Markers:
         assert own
         is_of_rows = found is not None and found.topic == rows.name and found.topic_id in (None, rows.id)
         committed = found.offsets if found and is_of_rows else {}
-        require_none(self.cluster, rows, Own(self.key, own.transactional_id, committed))
+        epoch = found.txn.epoch if found and found.txn else 0
+        require_none(self.cluster, rows, Own(self.key, own.transactional_id, epoch, committed))
 
     @property
     def _assignments(self) -> Assignments:
