@@ -84,17 +84,27 @@ def _rest_of(found: MarkerRow | Reservation | None, expected: TransactionId | No
         return ""
     return (
         f" The database of the connection shows epoch {found.txn.epoch}. To go on there without a gap, give the sink "
-        f"another name in the DAG, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the "
-        "source again."
+        f"another name in the DAG, {_with_the_epochs_after(found)}"
+    )
+
+
+def _with_the_epochs_after(found: MarkerRow) -> str:
+    """How a sink under another name gets the epochs that a database with this marker lacks."""
+    return f"with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source again."
+
+
+def _leads_elsewhere(sink: SqlSink, session: Session, recorded: JsonDict, *, than: str, of: str) -> str:
+    return (
+        f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than {than}. Database of the "
+        f"connection: {_named(session.identity())}. Database of {of}: {_named(recorded['database'])}. Nothing was "
+        "written."
     )
 
 
 def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session, rest: str) -> Corrupt:
     """``rest``: as ``_rest_of`` says."""
     return Corrupt(
-        f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch was "
-        f"committed to. Database of the connection: {_named(session.identity())}. Database of the last epoch: "
-        f"{_named(recorded['database'])}. Nothing was written.",
+        _leads_elsewhere(sink, session, recorded, than="the last epoch was committed to", of="the last epoch"),
         code=codes.TABLE_ELSEWHERE,
         remedy="Point the connection to the database of the last epoch again. If you moved the database on purpose by "
         f"dump and restore, restore the marker table there too.{rest} See docs/sql.md, 'The connection leads to "
@@ -157,9 +167,8 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
         f"the connection leads to another database.{_at(found)} Nothing was written.",
         code=codes.SINK_BEHIND,
         remedy="Correct the connection if it leads to another database than before. Else restore the database to the "
-        "later state, if you have a backup of it. If not, give the sink another name in the DAG, with "
-        f"{backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source again. See docs/sql.md, "
-        "'The database is behind the ledger'.",
+        "later state, if you have a backup of it. If not, give the sink another name in the DAG, "
+        f"{_with_the_epochs_after(found)} See docs/sql.md, 'The database is behind the ledger'.",
     )
 
 
@@ -370,9 +379,7 @@ def elsewhere_since_vote(
     if not _is_elsewhere(voted, session):
         return None
     return Corrupt(
-        f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than at the vote. Database of "
-        f"the connection: {_named(session.identity())}. Database of the vote: {_named(voted['database'])}. Nothing "
-        "was written.",
+        _leads_elsewhere(sink, session, voted, than="at the vote", of="the vote"),
         code=codes.TABLE_ELSEWHERE,
         remedy="Point the connection to the database of the vote again. If you moved the database on purpose by dump "
         "and restore, restore the marker table there too. Then clear the commit task. If the database of the vote is "
@@ -388,7 +395,7 @@ def _going_on_there(attempt: SinkAttempt, found: MarkerRow | Reservation | None)
         return "With the next epoch, the sink begins in the database of the connection."
     shows = f"The marker in the database of the connection shows {found.txn}. Give the sink another name in the DAG"
     if compare(found.txn, attempt.previous) is Shown.BEHIND:
-        return f"{shows}, with {backfill_from(found.txn.epoch + 1)}: it reads the missing epochs from the source again."
+        return f"{shows}, {_with_the_epochs_after(found)}"
     return f"{shows}: it begins there with the next epoch."
 
 
