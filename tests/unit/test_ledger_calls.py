@@ -56,6 +56,7 @@ def test_later_epochs_ask_more_only_about_the_epochs_before_and_where_the_newest
     assert all(len(counted[4][task].calls) == len(counted[1][task].calls) for task in counted[1] if task != "open")
 
 
+@pytest.mark.proof
 @SIGNED
 def test_an_epoch_after_100_000_others_asks_the_store_no_more_than_one_after_100_but_for_finding_the_newest(
     keys: Keys,

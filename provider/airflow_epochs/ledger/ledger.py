@@ -365,9 +365,7 @@ class Ledger:
             self._require_no_history(number)
         return view
 
-    def _newest_attempt(
-        self, number: int, *, past_commit: bool, past_open: bool
-    ) -> tuple[int, DecisionRecord | None]:
+    def _newest_attempt(self, number: int, *, past_commit: bool, past_open: bool) -> tuple[int, DecisionRecord | None]:
         """The newest attempt, 0 if there is none, and its decision.
 
         No task puts an attempt after a committed one, nor after one without a decision. ``past_commit`` and
