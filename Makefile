@@ -20,11 +20,15 @@ help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
 	@echo "make test        lint and every test but the long ones (half an hour)"
 	@echo "make test-long   what other tests show, in more modes, examples and ways of running (two hours and more)"
-	@echo "make test-fast   units and the protocol: no server (a few minutes)"
+	@echo "make test-fast   one case of each quick test of a unit or the protocol: no server (45 s)"
+	@echo "make lint        formatter, types, the arrows between rooms (2 minutes, then 20 s)"
+	@echo "make test-plain  of \`make test\`: what needs no Java (8 minutes); test-spark, test-brokers: the rest (10 minutes each)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
-	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json"
-	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
+	@echo "make bench       ONLY=…: the measurements, as a table and as bench.json (ONLY=spark_figures: 3 minutes; all: more than an hour)"
+	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them; a minute)"
 	@echo "make pictures    make the README's pictures of the Epochs page anew (a minute)"
+	@echo "make venv        .venv with the versions of constraints.txt (2 minutes); other targets make it first"
+	@echo "make jars        the jars of Spark, Kafka and the registry (2 minutes; make test does it too)"
 	@echo "make browser     install Debian's Chromium and chromedriver, if there is no browser (make test does it too)"
 	@echo "make clean       remove .venv, .stack and caches"
 	@echo "The times are those of two cores; that of the demo includes all downloads."
@@ -85,7 +89,7 @@ test-chaos: test-brokers
 	$(BIN)/python -m pytest -s -m chaos tests/chaos
 
 test-fast: venv
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not proof and not long" tests/unit tests/protocol tests/conformance
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --first-cases -m "not jvm and not proof and not long" tests/unit tests/protocol tests/conformance
 
 demo: venv check-java
 	$(PATHS) $(BIN)/python scripts/demo.py

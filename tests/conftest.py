@@ -59,12 +59,16 @@ def no_signal_handlers_of_other_tests() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--first-cases", action="store_true", help="mark all cases of a test but its first as long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Divide what needs Java in two: tests with the Connect server, and the others. A second one would gain nothing.
 
     And what has many cases: those that ``make test`` runs, and the long ones.
     """
-    mark_all_but_few(items)
+    mark_all_but_few(items, first_cases=config.getoption("--first-cases"))
     for item in items:
         if item.get_closest_marker("jvm"):
             item.add_marker("spark" if "connect" in getattr(item, "fixturenames", ()) else "brokers")

@@ -117,6 +117,7 @@ def test_of_many_threads_that_put_a_key_one_wins(store: Store) -> None:
     check_race(store, wins)
 
 
+@pytest.mark.proof
 def test_of_many_processes_that_put_a_key_one_wins(place: Place) -> None:
     wins = race_of_processes(place.url, place.options)
     check_race(place.store, wins)

@@ -51,6 +51,7 @@ def test_a_zombie_that_wakes_after_its_epoch_was_finished_changes_nothing(
             scenario.check()
 
 
+@pytest.mark.proof
 @pytest.mark.few(2)
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("epochs_later", [1, 2])

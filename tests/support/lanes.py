@@ -25,16 +25,18 @@ def spread(cases: Sequence[Case], number: int) -> list[Case]:
     return [cases[round(index * last / max(number - 1, 1))] for index in range(number)]
 
 
-def mark_all_but_few(items: Iterable[pytest.Item]) -> None:
-    """Mark as long all cases of a test that has the marker ``few``, but for so many as it says."""
+def mark_all_but_few(items: Iterable[pytest.Item], *, first_cases: bool = False) -> None:
+    """Mark as long all cases of a test that has the marker ``few``, but for so many as it says.
+
+    ``first_cases``: all cases of every test but the first that is not long.
+    """
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if item.get_closest_marker("few") and not item.get_closest_marker("long"):
+        if (first_cases or item.get_closest_marker("few")) and not item.get_closest_marker("long"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for of_a_test in cases.values():
         marker = of_a_test[0].get_closest_marker("few")
-        assert marker
-        kept = spread(of_a_test, *marker.args)
+        kept = of_a_test[:1] if first_cases or not marker else spread(of_a_test, *marker.args)
         for item in of_a_test:
             if item not in kept:
                 item.add_marker("long")

@@ -60,6 +60,7 @@ def observed_command(scenario: Scenario, observer: Observed) -> None:
         scenario.world.observe(lambda moment: None)
 
 
+@pytest.mark.proof
 def test_a_first_run_that_dies_at_any_moment_begins_where_the_other_reader_ended() -> None:
     scenario = Scenario()
     adopt(scenario.coordinator())

@@ -13,6 +13,7 @@ from tests.support.airflow_harness import initialised
 from tests.support.remedies import parser
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "command",
     [

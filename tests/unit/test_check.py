@@ -347,6 +347,7 @@ def test_other_pythons_in_sparks_workers_matter_only_to_a_transform_that_needs_t
     assert (failed["check"], failed["code"]) == ("python", "EPOCHS-SPARK-PYTHON-MIXED")
 
 
+@pytest.mark.proof
 def test_all_pipelines_of_a_dag_are_checked_whatever_is_wrong_with_one_of_them(world: World) -> None:
     world.dag("pipeline('more', transform='nowhere.py:f'); pipeline('asked', storage_conn_id='{{ params.lake }}')")
     code, told = world.said()

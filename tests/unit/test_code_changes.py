@@ -114,6 +114,7 @@ def test_changed_code_opens_no_epoch_until_it_is_acknowledged_and_who_and_why_st
     assert (complete := stopping.ledger.complete_record(3)) and complete.commands == ()
 
 
+@pytest.mark.proof
 def test_another_function_of_the_same_file_is_changed_code_too(tmp_path: Path) -> None:
     world = DiskWorld(tmp_path, code=OLD, on_code_change="stop")
     world.produce(4)

@@ -126,6 +126,7 @@ def passed_on(scenario: Scenario, which: Run) -> Checkpoint:
     return checkpoints[-1]
 
 
+@pytest.mark.proof
 def test_a_run_that_dies_at_any_moment_of_a_roll_forward_passes_that_epoch_on_when_it_is_repeated() -> None:
     scenario = Scenario(BOTH)
     in_doubt(scenario)

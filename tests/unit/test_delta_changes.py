@@ -476,6 +476,7 @@ def many_notes(table: Path) -> Path:
     return notes
 
 
+@pytest.mark.proof
 def test_a_commit_finds_a_new_deletion_by_another_sink_without_a_list_of_the_log_of_its_notes(
     table: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +508,7 @@ def with_old_hint(log: Path) -> None:
         (log / f"{version:020}.json").unlink()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "changed", [lambda log: None, without_hint, with_damaged_hint, with_old_hint], ids=["", "no", "damaged", "old"]
 )

@@ -206,6 +206,7 @@ def _metadata_of(entry: list[JsonDict]) -> JsonDict:
     return found | {"schemaString": json.loads(found["schemaString"])}
 
 
+@pytest.mark.proof
 def test_where_others_are_always_faster_it_gives_up(table: Path) -> None:
     class Busy(LocalFiles):
         def write_new(self, path: str, value: bytes) -> bool:
@@ -483,6 +484,7 @@ def test_a_table_whose_files_name_columns_otherwise_is_left_to_spark(table: Path
     assert not delta_compaction.rewritable(shape)
 
 
+@pytest.mark.proof
 def test_compaction_does_no_more_than_its_bound_and_takes_the_worst_partition_first(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
 from airflow_epochs.storage.local import LocalFiles
 from tests.support.faults_world import DiskWorld, start
 
+pytestmark = pytest.mark.proof
+
 ROWS = pa.table({"source": ["x"], "partition": pa.array([0], pa.int32()), "offset": [0], "payload": ["x"]})
 
 

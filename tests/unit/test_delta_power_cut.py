@@ -24,6 +24,8 @@ from tests.support.delta_world import attempt_of, log_of, promised, rows, rows_b
 from tests.support.environment import Environment, once
 from tests.support.power_cut import left_by_power_cut
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:

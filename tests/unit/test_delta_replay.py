@@ -24,6 +24,8 @@ from airflow_epochs.storage.files import open_files
 from tests.support.deletion_vectors import delete_by_vector
 from tests.support.delta_world import seen_by_duckdb
 
+pytestmark = pytest.mark.proof
+
 PARTITIONS = ["plain", "with blank", "50%", "a/b=c"]
 
 steps = st.lists(st.sampled_from(["append", "append", "overwrite", "delete", "optimize", "checkpoint"]), max_size=8)

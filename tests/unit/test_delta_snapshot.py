@@ -150,6 +150,7 @@ def test_a_position_survives_json(location: TableLocation, marker: Marker | None
     assert LogPosition.from_json(json.loads(json.dumps(position.as_json()))) == position
 
 
+@pytest.mark.proof
 def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sink, world = DeltaSink("bronze", table, checkpoint_every=10), Environment()
     first, second, third = (transaction(epoch) for epoch in (1, 2, 3))

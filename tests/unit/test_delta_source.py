@@ -403,6 +403,7 @@ def long_without_feed(lab: TableLab) -> PlannedEpoch:
     return first
 
 
+@pytest.mark.proof
 def test_a_search_for_the_first_version_with_a_feed_opens_the_table_only_where_its_metadata_changes(
     lab: TableLab,
 ) -> None:
@@ -440,6 +441,7 @@ def test_a_search_behind_many_lost_versions_of_a_feed_does_not_open_the_table_at
     assert opened.call_count <= 10
 
 
+@pytest.mark.proof
 def test_an_error_names_no_version_far_behind_the_one_where_a_pipeline_cannot_begin(
     lab: TableLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from airflow_epochs.model import OpenRecord, Run
 from tests.support.table_lab import TableLab, renamed_in
 from tests.support.table_staging import WithoutSpark
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def lab(tmp_path: Path) -> TableLab:

@@ -14,6 +14,8 @@ from airflow_epochs.errors import Corrupt, EpochError, Refused, located
 from tests.support.table_lab import PIPELINE, TableLab, entry, maps_in
 from tests.support.table_staging import WithoutSpark
 
+pytestmark = pytest.mark.proof
+
 ON = {"delta.enableChangeDataFeed": "true"}
 
 

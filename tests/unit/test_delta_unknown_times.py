@@ -189,6 +189,7 @@ def stopped(lab: TableLab) -> EpochError:
     return error.value
 
 
+@pytest.mark.proof
 def test_a_source_reads_all_rows_of_a_table_after_the_statement_that_its_error_names(lab: TableLab) -> None:
     error = stopped(lab)
     assert error.code is codes.DELTA_SOURCE_UNREADABLE

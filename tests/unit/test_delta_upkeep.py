@@ -20,6 +20,8 @@ from tests.support.delta_world import ids_in, rows, run_epoch, seen_by_duckdb, t
 from tests.support.environment import Environment
 from tests.support.state_written import SCHEMA, WrittenState
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:

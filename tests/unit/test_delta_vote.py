@@ -504,6 +504,7 @@ def entries_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.proof
 def test_the_schema_of_a_table_that_deltalake_cannot_open_is_sought_back_to_the_checkpoint_only(
     tmp_path: Path, attempt: SinkAttempt, world: Environment, entries_read: list[str]
 ) -> None:

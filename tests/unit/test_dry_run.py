@@ -29,6 +29,8 @@ from airflow_epochs.operators import definitions
 from tests.support.faults_world import DiskWorld, start
 from tests.support.spark_world import APPS
 
+pytestmark = pytest.mark.proof
+
 HEX = "0123456789abcdef" * 2
 
 

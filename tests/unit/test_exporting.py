@@ -14,6 +14,8 @@ from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.admin import Account
 from tests.support.faults_world import DiskWorld, start
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskWorld:

@@ -62,6 +62,7 @@ def test_the_doubles_are_public_and_these() -> None:
     assert {"MemorySource", "MemorySink", "MemoryEnvironment", "memory_ledger"} <= set(testing.__all__)
 
 
+@pytest.mark.proof
 def test_importing_the_coordinator_and_its_doubles_loads_neither_airflow_nor_anything_heavy() -> None:
     statement = "import airflow_epochs.coordinator.coordinator, airflow_epochs.testing"
     assert loaded_by(statement, [*HEAVY, "airflow"]) == []
@@ -100,6 +101,7 @@ def test_the_heart_imports_nothing_that_does_io_reads_a_clock_or_draws_a_number(
     assert imports_of(room) <= PURE | own
 
 
+@pytest.mark.proof
 def test_code_of_the_driver_never_imports_airflow_within_functions_either() -> None:
     paths = [path for folder in ("spark/driver", "transforms") for path in (PACKAGE / folder).rglob("*.py")]
     assert {path.name for path in paths} >= {"stage.py", "merge.py", "json_records.py"}

@@ -61,6 +61,7 @@ def beginning(text: ast.expr | None) -> str:
     return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
+@pytest.mark.proof
 def test_every_error_that_the_provider_makes_has_a_code_of_its_kind() -> None:
     assert len(raised()) > 200
     assert [each.where for each in raised() if each.code is None] == []

@@ -237,6 +237,7 @@ def as_value(kind: str, bound: Any) -> Any:
     return bound.encode() if kind == "string" else bound
 
 
+@pytest.mark.proof
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), size=st.integers(1, 4))
 def test_whatever_a_column_has_no_value_lies_outside_its_bounds(data: st.DataObject, kind: str, size: int) -> None:
     type_, of_kind = KINDS[kind]

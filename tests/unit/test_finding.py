@@ -32,6 +32,8 @@ from tests.support.faults_world import DiskWorld, start
 from tests.support.page_lab import Ledgers
 from tests.support.remedies import restored
 
+pytestmark = pytest.mark.proof
+
 EPOCHS = 40
 
 

@@ -24,6 +24,8 @@ from tests.support.faults_world import DiskWorld, crash
 from tests.support.hourly import HOUR, MIDNIGHT, ByTheHour, moved_back
 from tests.support.one_task import run_in_one_task
 
+pytestmark = pytest.mark.proof
+
 ME = Account(who="me", why="a mistake in the transform", host="here")
 
 

@@ -127,6 +127,7 @@ def test_numbers_are_no_truth_values_and_texts_of_numbers_no_longer_than_usual_o
         assert values([f'{{"d":{told}}}' for told in ("1", odd, "1", "1")], struct(d="double"))[1] is None
 
 
+@pytest.mark.proof
 def test_numbers_that_are_told_without_a_pattern_fit_the_pattern() -> None:
     """Every text of up to five of these characters, alone and in the midst of usual numbers."""
     texts = ["".join(told) for size in range(6) for told in itertools.product("01.-e", repeat=size)]
@@ -153,6 +154,7 @@ def test_only_the_records_that_are_asked_for_are_decoded() -> None:
     assert places.tolist() == [0, 1, 2] and told.to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_decoded_is_what_python_reads(seed: int) -> None:
     dice = Random(seed)

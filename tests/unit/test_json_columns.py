@@ -113,6 +113,7 @@ def test_what_java_may_read_in_another_way_is_left_to_it(record: bytes) -> None:
     assert found[3] == told
 
 
+@pytest.mark.proof
 def test_wherever_a_long_number_or_many_brackets_are_the_record_is_left_and_its_neighbours_are_not() -> None:
     for shift in range(100):
         pad = b'{"n":1,"s":"%s",' % (b"x" * shift)
@@ -124,6 +125,7 @@ def test_wherever_a_long_number_or_many_brackets_are_the_record_is_left_and_its_
         assert left == [True, False, True, False, True, True, False, False], shift
 
 
+@pytest.mark.proof
 def test_many_numbers_are_not_taken_for_a_long_one() -> None:
     digits = b"".join(b'"a%03d":"%s%s",' % (number, b"x" * 10, b"7" * 80) for number in range(30))
     for shift in range(100):
@@ -141,6 +143,7 @@ TIMES = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
 def test_times_of_one_form_are_decoded_like_those_of_many(kind: str) -> None:
     schema = struct(at=kind)

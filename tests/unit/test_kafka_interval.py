@@ -206,6 +206,7 @@ def test_after_a_command_that_went_back_to_a_time_before_all_records_no_hour_is_
 HOURS = 8
 
 
+@pytest.mark.proof
 @settings(max_examples=200)
 @given(
     times=st.lists(st.floats(0, HOURS, exclude_max=True, width=16), max_size=30),

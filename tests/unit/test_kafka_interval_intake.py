@@ -235,6 +235,7 @@ def test_an_hour_whose_records_may_have_been_deleted_before_any_epoch_is_not_sai
         history.run(number)
 
 
+@pytest.mark.proof
 @settings(max_examples=300, deadline=None)
 @given(
     times=st.lists(st.floats(0, 8, exclude_max=True, width=16), max_size=12).map(sorted),

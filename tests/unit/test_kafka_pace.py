@@ -132,6 +132,7 @@ def test_few_records_of_the_ledger_are_read() -> None:
     assert len(read) == 10
 
 
+@pytest.mark.proof
 @given(
     past=st.lists(
         st.tuples(st.integers(0, 10**7), st.floats(0, 10**6), st.none() | st.integers(pace.SIZE_MIN, 10**8)),
@@ -176,6 +177,7 @@ def test_a_partition_gets_all_it_has_or_its_fair_share_however_hot_the_others_ar
         assert taken.end >= min(size, total // with_data)
 
 
+@pytest.mark.proof
 @settings(max_examples=300)
 @given(arrivals=arrivals_st, total=st.integers(1, 6), begin=st.lists(st.integers(0, 50), min_size=6, max_size=6))
 def test_beside_a_hot_partition_every_record_is_read_within_a_bounded_number_of_epochs(

@@ -561,6 +561,7 @@ def test_a_limit_spans_topics_and_keeps_every_partition() -> None:
 sizes_st = st.lists(st.integers(0, 1000), max_size=30)
 
 
+@pytest.mark.proof
 @given(sizes=sizes_st, total=st.integers(1, 5000), data=st.data())
 def test_shares_are_max_min_fair(sizes: list[int], total: int, data: st.DataObject) -> None:
     consumed = data.draw(st.lists(st.integers(0, 10**9), min_size=len(sizes), max_size=len(sizes)))
@@ -582,6 +583,7 @@ def test_partitions_that_always_have_data_take_turns_and_none_starves(count: int
     assert {had - begin for had in consumed} == {total}
 
 
+@pytest.mark.proof
 @given(
     logs=st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1),
     max_records=st.integers(1, 40),

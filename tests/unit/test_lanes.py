@@ -14,11 +14,32 @@ def test_few_cases_are_spread_from_the_first_to_the_last(number: int, kept: str)
     assert "".join(spread("abcde", number)) == kept
 
 
-def test_all_but_few_cases_of_a_test_are_long(pytester: pytest.Pytester) -> None:
+def _lanes(pytester: pytest.Pytester, **how: bool) -> None:
     pytester.makeconftest(
         "import pytest\nfrom tests.support.lanes import mark_all_but_few\n"
-        "@pytest.hookimpl(tryfirst=True)\ndef pytest_collection_modifyitems(items):\n    mark_all_but_few(items)\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        f"def pytest_collection_modifyitems(items):\n    mark_all_but_few(items, **{how})\n"
     )
+
+
+def test_of_every_test_that_is_not_long_only_the_first_case_is_quick(pytester: pytest.Pytester) -> None:
+    _lanes(pytester, first_cases=True)
+    pytester.makepyfile(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [pytest.param(0, marks=pytest.mark.long), 1, 2])\n"
+        "def test_three(number): pass\n"
+        "@pytest.mark.few(2)\n"
+        "@pytest.mark.parametrize('number', range(5))\n"
+        "def test_few(number): pass\n"
+        "def test_one(): pass\n"
+    )
+    chosen = pytester.runpytest("-m", "not long", "-v", "-p", "no:cacheprovider")
+    chosen.assert_outcomes(passed=3, deselected=6)
+    chosen.stdout.fnmatch_lines(["*test_three[[]1[]] PASSED*", "*test_few[[]0[]] PASSED*", "*test_one PASSED*"])
+
+
+def test_all_but_few_cases_of_a_test_are_long(pytester: pytest.Pytester) -> None:
+    _lanes(pytester)
     pytester.makepyfile(
         "import pytest\n"
         "@pytest.mark.few(2)\n"

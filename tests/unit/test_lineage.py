@@ -51,7 +51,7 @@ from tests.support.pyproject import ROOT
 from tests.support.task_runner import run_task
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
-pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+pytestmark = [pytest.mark.proof, pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
 RUN = Run("orders_dag", "run_1")
 CLUSTER = {"bootstrap.servers": "b1.example.com:9093,b2.example.com"}
 FACETS = json.loads((ROOT / "docs" / "lineage" / "facets.json").read_text())

@@ -21,6 +21,8 @@ from airflow_epochs.sinks.delta.state_pin import expired_to
 from airflow_epochs.transforms import closing
 from airflow_epochs.transforms.closing import Closing, Mark, Marks, least
 
+pytestmark = pytest.mark.proof
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 

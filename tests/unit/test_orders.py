@@ -568,6 +568,7 @@ def test_there_is_nothing_of_a_command_to_abort(scenario: Scenario) -> None:
     assert scenario.ledger.view(2).opened.command
 
 
+@pytest.mark.proof
 def test_a_run_dies_at_every_moment_beside_a_command_and_every_record_is_shown_once() -> None:
     """The command comes when the run is dead, unless the run has left the epoch undecided or in doubt."""
     obeyed = 0

@@ -36,6 +36,8 @@ from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TABLE, TopicWorld
 from tests.unit.test_order_commands import Told
 
+pytestmark = pytest.mark.proof
+
 TOPICS, SINKS = ("in", "more"), ("lake", "rows")
 ENDS = {"in": (0, 10, 20, 30, 40), "more": (0, 5, 10, 15, 20)}
 """Where epoch 1, 2, 3 and 4 have ended; before that, where epoch 1 has begun."""

@@ -103,6 +103,7 @@ def test_the_readme_links_to_the_index_and_the_index_to_every_page() -> None:
     assert {*PAGES} - {there for there, _ in links(index)} == {index, ROOT / "AGENTS.md"}
 
 
+@pytest.mark.proof
 def test_every_section_that_an_error_names_is_there() -> None:
     told = texts_of_the_source()
     by_anchor = set(re.findall(r"docs/([a-z-]+\.md)#([a-z0-9-]+)", told))

@@ -95,6 +95,7 @@ def test_a_run_at_work_when_the_pipeline_is_paused_goes_on_with_its_epoch(scenar
     skipped(scenario, 3)
 
 
+@pytest.mark.proof
 def test_a_pause_at_any_moment_of_a_run_lets_it_end_and_the_next_one_open_nothing() -> None:
     for at in range(len(moments(BOTH))):
         scenario = Scenario(BOTH)
@@ -151,6 +152,7 @@ def test_a_late_stage_does_not_obey_a_command_during_a_pause(scenario: Scenario)
     assert newest(scenario).opened.command
 
 
+@pytest.mark.proof
 def test_a_run_dies_at_every_moment_and_a_run_during_the_pause_leaves_nothing_undecided() -> None:
     for at in range(len(moments(("orders",)))):
         scenario = Scenario()

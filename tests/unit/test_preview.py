@@ -33,6 +33,8 @@ from airflow_epochs.operators import definitions
 from airflow_epochs.staged import parquet_batches
 from tests.support.faults_world import DiskWorld, abort, start
 
+pytestmark = pytest.mark.proof
+
 KEY = "the key of this ledger's owner"
 
 

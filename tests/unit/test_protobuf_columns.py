@@ -203,10 +203,12 @@ def in_a_worker(program: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, input=pickled, capture_output=True, timeout=30, check=False)
 
 
+@pytest.mark.proof
 def test_the_function_that_decodes_is_unpickled_where_this_package_cannot_be_imported() -> None:
     assert in_a_worker(UNPICKLED).stderr == b""
 
 
+@pytest.mark.proof
 def test_a_worker_without_the_library_names_it() -> None:
     done = in_a_worker(ABSENT_LIBRARY + UNPICKLED)
     assert b"has no library that decodes Protobuf (No module named 'google')" in done.stderr

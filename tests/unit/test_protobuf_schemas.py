@@ -99,6 +99,7 @@ def test_what_could_become_another_value_is_not(written: str, wanted: str, told:
     assert problem(written, wanted) == told
 
 
+@pytest.mark.proof
 def test_a_field_that_the_reader_requires_must_be_there() -> None:
     told = "field f is missing, and the reader's message requires it"
     assert problem("optional int32 n = 2;", "required int32 f = 1;", "proto2") == told

@@ -61,6 +61,7 @@ def test_the_licence_is_the_published_text_of_the_one_that_the_metadata_names() 
     assert copied and "LICENSE" in copied[0].split()
 
 
+@pytest.mark.proof
 def test_parsing_a_dag_imports_no_heavy_library() -> None:
     assert loaded_by_parsing() & {*HEAVY} == set()
 

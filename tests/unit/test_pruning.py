@@ -66,6 +66,7 @@ def test_a_dag_that_keeps_fewer_epochs_than_before_prunes_the_others_some_at_a_t
     scenario.check_history()
 
 
+@pytest.mark.proof
 def test_a_store_that_deletes_nothing_costs_an_epoch_little_more_however_many_are_kept() -> None:
     def denied(effect: str) -> None:
         if effect.startswith("before delete "):

@@ -38,6 +38,7 @@ for module in (airflow_epochs, airflow_epochs.transforms):
 """
 
 
+@pytest.mark.proof
 def test_the_drivers_code_needs_neither_airflow_nor_this_projects_other_libraries(tmp_path: Path) -> None:
     packed = tmp_path / "code.zip"
     packed.write_bytes(submit.driver_code())

@@ -12,6 +12,8 @@ import pytest
 
 from airflow_epochs.spark.driver import main
 
+pytestmark = pytest.mark.proof
+
 LEAVES = """
 import atexit, runpy, sys, tempfile, threading
 from pathlib import Path

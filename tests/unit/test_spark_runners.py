@@ -152,6 +152,7 @@ def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.proof
 def test_the_client_of_an_ended_session_leaves_the_process_and_takes_the_token_along() -> None:
     def ended() -> weakref.ref[Any]:
         spark = connect._client("sc://127.0.0.1:9")  # nobody is asked before the first answer is wanted

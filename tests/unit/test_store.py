@@ -157,6 +157,7 @@ def killed_writers(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
 
 
+@pytest.mark.proof
 def test_a_writer_killed_in_the_midst_of_a_put_leaves_no_half_written_record(killed_writers: Path) -> None:
     store = LocalStore(killed_writers)
     keys = store.list("p")

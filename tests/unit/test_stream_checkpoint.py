@@ -147,6 +147,7 @@ def test_what_is_written_is_read_again(offsets: dict[str, dict[int, int]]) -> No
     assert (found.batch, found.planned, found.offsets) == (0, 0, offsets)
 
 
+@pytest.mark.proof
 @given(text=st.one_of(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps)))
 def test_no_text_that_is_not_offsets_is_taken_for_offsets(text: str) -> None:
     assert kafka_offsets(text) is None

@@ -75,6 +75,7 @@ assert found.to_pylist() == [{"n": 1}, None], found
 """
 
 
+@pytest.mark.proof
 def test_the_function_that_decodes_json_is_unpickled_where_this_package_cannot_be_imported() -> None:
     decode = json_records._decoder({"type": "struct", "fields": [{"name": "n", "type": "long"}]})
     pickled = cloudpickle.dumps(decode)
@@ -111,6 +112,7 @@ def checks(**kinds: Any) -> returned.Checks:
     return {name: returned.check_of(kind) for name, kind in kinds.items()}
 
 
+@pytest.mark.proof
 def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be_imported() -> None:
     def func(
         key: tuple[str], rows: pd.DataFrame, state: pd.DataFrame, watermark: object

@@ -27,6 +27,8 @@ from airflow_epochs.operators import definitions
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.faults_world import DiskWorld, start
 
+pytestmark = pytest.mark.proof
+
 BY = Account(who="ann", why="a test")
 WRONG, OK = Verdict.WRONG, Verdict.OK
 

@@ -162,6 +162,7 @@ def told(world: DiskWorld) -> str:
     return ordered(world.ledger_root, "epochs", "waive", "orders", "2", "orders", "--why", "a test", answer="n")
 
 
+@pytest.mark.proof
 def test_a_waiver_of_rows_that_the_sink_shows_says_so_and_how_the_epoch_is_completed_with_them(
     in_doubt: DiskWorld,
 ) -> None:

@@ -46,6 +46,7 @@ def texts() -> Iterator[str]:
                 yield node.value
 
 
+@pytest.mark.proof
 def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lacks() -> None:
     told = {match[0] for text in texts() for match in CLEARS.finditer(text)}
     assert len(told) > 10
@@ -54,6 +55,7 @@ def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lack
     assert wrong == {}
 
 
+@pytest.mark.proof
 def test_every_text_that_says_to_clear_a_task_says_to_clear_what_is_behind_it_too() -> None:
     told = {match[0] for text in texts() for match in re.finditer(r"\bclear the [^.:;,]*", text, re.IGNORECASE)}
     of_tasks = {text: with_downstream(text) for text in told if CLEARS.search(text)}
@@ -113,6 +115,7 @@ def test_a_commit_that_fails_in_one_task_is_logged_with_the_remedy_for_one_task(
     assert logged and all("Clear the task when" in line for line in logged)
 
 
+@pytest.mark.proof
 def test_the_place_that_an_error_knows_is_filled_into_each_command_that_a_text_names() -> None:
     place = {"PIPELINE": "orders", "EPOCH": 3, "SINK": "lake"}
     filled_texts = {filled(text, **place) for text in texts() if "airflow epochs" in text}
@@ -175,6 +178,7 @@ def test_no_remedy_of_a_command_says_to_clear_a_task_or_to_wait_for_one(code: Co
     assert not OF_TASKS.search(told.remedy)
 
 
+@pytest.mark.proof
 def test_no_text_of_an_error_says_to_clear_a_task_where_none_has_failed() -> None:
     told = {match[0] for text in texts() for match in CLEARS.finditer(without_task(text))}
     assert [text for text in told if OTHERS.search(text)] == []

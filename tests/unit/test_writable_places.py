@@ -93,6 +93,7 @@ ASKED = """
 """
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("table", ["", "/new"], ids=["its folder", "the folder that it will be in"])
 def test_a_sink_without_the_right_to_write_is_refused_until_it_has_the_right(tmp_path: Path, table: str) -> None:
     lake = tmp_path / "lake"

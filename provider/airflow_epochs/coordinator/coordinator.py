@@ -392,7 +392,7 @@ class Coordinator:
     def newest_complete(self) -> CompleteRecord:
         """The newest completion record; there must be one.
 
-        It is looked for once per task: hints need no more.
+        It is looked for once per task: hints need no more. A task that has put one does not look for it.
         """
         return self._newest_complete
 
@@ -419,7 +419,9 @@ class Coordinator:
         if run != view.opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
-        self.task.ledger.put(record)
+        standing = self.task.ledger.put(record)
+        if replace(standing, format=record.format) == record:  # this task's own: no later epoch began before it
+            vars(self)["_newest_complete"] = standing
         self.task.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, view.opened.txn_id)
         return self.task.ledger.view(view.number)

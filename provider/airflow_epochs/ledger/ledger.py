@@ -354,7 +354,7 @@ class Ledger:
 
         ``only_possible``: leave out receipts and waivers that no task can have put yet.
         """
-        attempt, decision = self._newest_attempt(number, past_commit=of is None)
+        attempt, decision = self._newest_attempt(number, past_commit=of is None, past_open=not only_possible)
         opened = self.open_record(number, attempt) if attempt else None
         if attempt and opened is None:  # pruned since: complete by now
             return EpochView(number=number, complete=self.complete_record(number))
@@ -365,15 +365,16 @@ class Ledger:
             self._require_no_history(number)
         return view
 
-    def _newest_attempt(self, number: int, *, past_commit: bool) -> tuple[int, DecisionRecord | None]:
+    def _newest_attempt(self, number: int, *, past_commit: bool, past_open: bool) -> tuple[int, DecisionRecord | None]:
         """The newest attempt, 0 if there is none, and its decision.
 
-        No task puts an attempt after a committed one. ``past_commit``: look for one all the same.
+        No task puts an attempt after a committed one, nor after one without a decision. ``past_commit`` and
+        ``past_open``: look for one all the same.
         """
         if not self._records.has(attempt_key(number, 1, "open")):
             return 0, None
         decision = self.decision_record(number, 1)
-        if decision and decision.decision is DecisionKind.GLOBAL_COMMIT and not past_commit:
+        if not (past_commit if decision and decision.decision is DecisionKind.GLOBAL_COMMIT else decision or past_open):
             return 1, decision
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
         return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
