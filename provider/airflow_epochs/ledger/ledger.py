@@ -368,16 +368,24 @@ class Ledger:
     def _newest_attempt(self, number: int, *, past_commit: bool, past_open: bool) -> tuple[int, DecisionRecord | None]:
         """The newest attempt, 0 if there is none, and its decision.
 
-        No task puts an attempt after a committed one, nor after one without a decision. ``past_commit`` and
-        ``past_open``: look for one all the same.
+        No task puts an attempt after a committed one, nor after an undecided one, unless that is an operator's command.
+        ``past_commit`` and ``past_open``: look for one all the same.
         """
         if not self._records.has(attempt_key(number, 1, "open")):
             return 0, None
         decision = self.decision_record(number, 1)
-        if not (past_commit if decision and decision.decision is DecisionKind.GLOBAL_COMMIT else decision or past_open):
+        if decision is None:
+            is_last = not past_open and not self._is_command(number, 1)
+        else:
+            is_last = not past_commit and decision.decision is DecisionKind.GLOBAL_COMMIT
+        if is_last:
             return 1, decision
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
         return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
+
+    def _is_command(self, number: int, attempt: int) -> bool:
+        opened = self.open_record(number, attempt)
+        return bool(opened and opened.command)
 
     def _acknowledged(self, view: EpochView, of: Collection[str] | None) -> EpochView:
         """The epoch with the receipts of these sinks, None: all, and with the waivers of those that have no receipt."""
