@@ -602,12 +602,18 @@ MUTATIONS = [
     ),
     Mutation(
         "a change of state by others goes unnoticed",
-        [("sinks/delta/state_log.py", "    if live not in same_rows:\n        raise", "    if False:\n        raise")],
+        [
+            (
+                "sinks/delta/state/table_log.py",
+                "    if live not in same_rows:\n        raise",
+                "    if False:\n        raise",
+            )
+        ],
         [STATE_LOG],
     ),
     Mutation(
         "a change of state by others goes unnoticed once its files are rearranged",
-        [("sinks/delta/state_log.py", "if had_the_rows and not any", "if not any")],
+        [("sinks/delta/state/table_log.py", "if had_the_rows and not any", "if not any")],
         [STATE_LOG],
     ),
     Mutation(
@@ -617,12 +623,18 @@ MUTATIONS = [
     ),
     Mutation(
         "a file is dropped although a row of it never expires",
-        [("sinks/delta/state_log.py", "newest is not None and nulls == 0 and", "newest is not None and")],
+        [("sinks/delta/state/table_log.py", "newest is not None and nulls == 0 and", "newest is not None and")],
         [STATE_LOG],
     ),
     Mutation(
         "a fold leaves what it stands for",
-        [("sinks/delta/state_log.py", "if facts.fold or _has_expired(file, facts)]", "if _has_expired(file, facts)]")],
+        [
+            (
+                "sinks/delta/state/table_log.py",
+                "if facts.fold or _has_expired(file, facts)]",
+                "if _has_expired(file, facts)]",
+            )
+        ],
         [STATE_LOG],
     ),
     Mutation(

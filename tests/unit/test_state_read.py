@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.read import state
-from airflow_epochs.sinks.delta.state_view import ReadableState
+from airflow_epochs.sinks.delta.state.view import ReadableState
 from orders_demo.duck import duck
 from tests.support.state_written import DELETED, LOG, WrittenState, at, mark
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation, store_failed, unreachable
 from airflow_epochs.errors import Refused, first_line
-from airflow_epochs.sinks.delta import state_sql
-from airflow_epochs.sinks.delta.state_columns import columns_of
-from airflow_epochs.sinks.delta.state_pin import expired_to
-from airflow_epochs.sinks.delta.state_sql import DATAFUSION, DUCKDB, SPARK, StateQuery
+from airflow_epochs.sinks.delta.state import sql
+from airflow_epochs.sinks.delta.state.columns import columns_of
+from airflow_epochs.sinks.delta.state.pinning import expired_to
+from airflow_epochs.sinks.delta.state.sql import DATAFUSION, DUCKDB, SPARK, StateQuery
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 
@@ -59,11 +59,11 @@ class ReadableState:
 
     def sql_duckdb(self) -> str:
         """A SELECT of the state for DuckDB with its extension ``delta``."""
-        return self._query.select(DUCKDB, state_sql.duckdb_log(self.table, self.version))
+        return self._query.select(DUCKDB, sql.duckdb_log(self.table, self.version))
 
     def sql_spark(self) -> str:
         """A SELECT of the state for Spark with Delta."""
-        return self._query.select(SPARK, state_sql.spark_log(self.table, self.version))
+        return self._query.select(SPARK, sql.spark_log(self.table, self.version))
 
     def view_duckdb(self) -> str:
         """A statement that makes a view of the state, under its name, in DuckDB."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_epochs.delta.log import actions_of, log_entry
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.delta.state_records import StateRecords
-    from airflow_epochs.sinks.delta.state_view import ReadableState
+    from airflow_epochs.sinks.delta.state.recorded_states import StateRecords
+    from airflow_epochs.sinks.delta.state.view import ReadableState
 
 
 @dataclass(frozen=True, kw_only=True)

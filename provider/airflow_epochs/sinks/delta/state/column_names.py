@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.shape import physical_name, renamed
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.delta.state_columns import columns_of, types_of
+from airflow_epochs.sinks.delta.state.columns import columns_of, types_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.spark.driver.delta.schema import places_to_map, without_mapping
 from airflow_epochs.spark.driver.delta.spelling import identifier
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_epochs.model import JsonDict
-    from airflow_epochs.sinks.delta.state_table import StateTable
+    from airflow_epochs.sinks.delta.state.table import StateTable
 
 log = secrecy.logger(__name__)
 

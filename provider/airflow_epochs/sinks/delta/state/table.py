@@ -1,7 +1,7 @@
 """``StateTable``: keyed state from epoch to epoch, as one more sink of the same decision.
 
 It is a Delta table that anybody can query: a log of changes, with a *fold* now and then, which stages the whole state
-anew. ``spark.driver.delta.state`` says how it is read and staged, ``state_log`` what its commit takes away.
+anew. ``spark.driver.delta.state`` says how it is read and staged, ``table_log`` what its commit takes away.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import call_of, is_template, normalised, settings
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_columns import columns_of
+from airflow_epochs.sinks.delta.state.columns import columns_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 
@@ -106,22 +106,22 @@ class StateTable(DeltaSink):
 
     def pin(self, receipt: Receipt | None, pipeline: str, env: Environment) -> StatePin:
         """The newest version, if its rows are those of the last complete epoch."""
-        from airflow_epochs.sinks.delta import state_pin
+        from airflow_epochs.sinks.delta.state import pinning
 
-        return state_pin.pin(self._participant(env), self, receipt, pipeline)
+        return pinning.pin(self._participant(env), self, receipt, pipeline)
 
     def plan_read(self, pin: StatePin, watermarks: Watermarks, env: Environment) -> JsonDict:
         """The pinned version, less rows that no operator of the epoch needs any more."""
-        from airflow_epochs.sinks.delta import state_pin
+        from airflow_epochs.sinks.delta.state import pinning
         from airflow_epochs.spark.driver.wire import as_json
 
-        return as_json(state_pin.readable(self._participant(env), self, pin, watermarks))
+        return as_json(pinning.readable(self._participant(env), self, pin, watermarks))
 
     def staging(self, append: DeltaStaging, attempt: SinkAttempt) -> DeltaStaging:
         """Spark's plan: the changes, or the whole state."""
-        from airflow_epochs.sinks.delta import state_pin
+        from airflow_epochs.sinks.delta.state import pinning
 
-        return state_pin.staging(append, attempt)
+        return pinning.staging(append, attempt)
 
     def replaces_by(self) -> None:
         """None: the state of an epoch rests on that of the epoch before, so no epoch can be taken without it."""
@@ -132,25 +132,25 @@ class StateTable(DeltaSink):
         return bool(known) and not known.issuperset(columns_of(self.schema))
 
     def user_metadata(self, attempt: SinkAttempt) -> JsonDict:
-        """What the commit must know of the state: ``state_log.StateFacts``."""
-        from airflow_epochs.sinks.delta import state_pin
+        """What the commit must know of the state: ``table_log.StateFacts``."""
+        from airflow_epochs.sinks.delta.state import pinning
 
-        return {"state": state_pin.facts(self, attempt), **super().user_metadata(attempt)}
+        return {"state": pinning.facts(self, attempt), **super().user_metadata(attempt)}
 
     def rows_staged(self, attempt: SinkAttempt, place: str, env: Environment) -> Iterator[Row]:
         """The staged changes. Raises Refused if a key changes twice."""
-        from airflow_epochs.sinks.delta import state_vote
+        from airflow_epochs.sinks.delta.state import vote
 
-        state_vote.require_one_change_per_key(self._participant(env), self, attempt, place)
+        vote.require_one_change_per_key(self._participant(env), self, attempt, place)
         yield from super().rows_staged(attempt, place, env)
 
     def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
         """The staged changes, as Spark wrote them; with the keys that change twice."""
-        from airflow_epochs.sinks.delta import state_vote
+        from airflow_epochs.sinks.delta.state import vote
 
         seen = super().sample(attempt, place, most, env)
         try:
-            state_vote.require_one_change_per_key(self._participant(env), self, attempt, place)
+            vote.require_one_change_per_key(self._participant(env), self, attempt, place)
         except Refused as no:
             return replace(seen, problem=no.reason)
         return seen

@@ -11,9 +11,9 @@ from airflow_epochs.delta.table import TableLocation, open_table
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import flaw_of_file, normalised
 from airflow_epochs.secrecy import has_login, shown
-from airflow_epochs.sinks.delta import state_anew, state_log, state_names
-from airflow_epochs.sinks.delta.state_columns import types_of, without_notes
-from airflow_epochs.sinks.delta.state_log import StateFacts
+from airflow_epochs.sinks.delta.state import column_names, remedies, table_log
+from airflow_epochs.sinks.delta.state.columns import types_of, without_notes
+from airflow_epochs.sinks.delta.state.table_log import StateFacts
 from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
 from airflow_epochs.spark.driver.delta.schema import (
     COLUMN_MAPPING,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_epochs.contracts import SinkAttempt
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
-    from airflow_epochs.sinks.delta.state_table import StateTable
+    from airflow_epochs.sinks.delta.state.table import StateTable
     from airflow_epochs.sinks.delta.target import Target
     from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 
@@ -45,11 +45,11 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     location = at.location()
     target = at.look(location, pipeline)
     _require_plain_files(state, target)
-    state_names.require_different(state)
+    column_names.require_different(state)
     if not (target.shape and maps_columns(target.shape.properties)):
-        state_names.require_unmapped(state, target.shape.schema["fields"] if target.shape else ())
+        column_names.require_unmapped(state, target.shape.schema["fields"] if target.shape else ())
     if target.shape:
-        state_names.require_spelling(state, location.name, target.shape.schema)
+        column_names.require_spelling(state, location.name, target.shape.schema)
         _require_same_types(state, location.name, target.shape.schema)
     if receipt is None:
         if target.table is not None and target.table.file_uris():
@@ -82,7 +82,7 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
             f"its table {target.location.name} has column mapping, and its files have other names for "
             f"{', '.join(shape.renamed)}"
         )
-        back = state_names.renamed_back(state, target.location.name, shape.schema)
+        back = column_names.renamed_back(state, target.location.name, shape.schema)
     else:
         return
     raise Refused(
@@ -92,7 +92,7 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
         or f"Point `table` to a path where no table is, and set no {COLUMN_MAPPING} in `properties`. If epochs "
         "have written to the state, their rows were read as NULL: run `airflow epochs adopt-sink PIPELINE "
         f"{state.name} --new-table --why …`, and the state begins anew there. To keep rows that are right, write them "
-        f"to another Delta table first ({state_anew.HOW}), and name that in `initial`. Then clear the failed task.",
+        f"to another Delta table first ({remedies.HOW}), and name that in `initial`. Then clear the failed task.",
         sink=state.name,
     )
 
@@ -100,14 +100,14 @@ def _require_plain_files(state: StateTable, target: Target) -> None:
 def _require_no_new_columns(state: StateTable, target: Target) -> None:
     """Raise Refused if a state with column mapping would get more columns: they would be staged without a mapping."""
     shape = target.shape
-    new = state_names.lacking(state, shape.schema) if shape and maps_columns(shape.properties) else []
+    new = column_names.lacking(state, shape.schema) if shape and maps_columns(shape.properties) else []
     if new:
         raise Refused(
             f"The state {state.name!r} cannot get the columns {', '.join(new)}: its table {target.location.name} has "
             "column mapping.",
             code=codes.STATE_SCHEMA,
             remedy=f"Take {', '.join(new)} out of `schema` again. Or let the state begin anew, in a table without "
-            f"column mapping. {state_anew.with_its_rows(state.name)}",
+            f"column mapping. {remedies.with_its_rows(state.name)}",
             sink=state.name,
         )
 
@@ -150,11 +150,11 @@ def _require_unchanged(state: StateTable, location: TableLocation, since: int, n
     as OPTIMIZE does. The rows are all there then; only nobody can tell any more that no other program has changed some.
     """
     anew = (
-        f"{state_anew.with_its_rows(state.name)} This accepts what other programs have changed in the table since "
+        f"{remedies.with_its_rows(state.name)} This accepts what other programs have changed in the table since "
         f"version {since}."
     )
     try:
-        state_log.require_unchanged(location, since, newest, f"the state must begin anew. {anew}")
+        table_log.require_unchanged(location, since, newest, f"the state must begin anew. {anew}")
     except Corrupt as error:
         error.sink = state.name
         if error.code is codes.STATE_GONE and since < newest:
@@ -165,11 +165,11 @@ def _require_unchanged(state: StateTable, location: TableLocation, since: int, n
 
 
 def _unknown(state: StateTable, location: TableLocation) -> Corrupt:
-    return state_log.gone(
+    return table_log.gone(
         location,
         None,
         "the log had lost the entry of the epoch before when its receipt was written, so nobody knows the version",
-        state_anew.with_its_rows(state.name),
+        remedies.with_its_rows(state.name),
     )
 
 
@@ -198,9 +198,9 @@ def _version_of(at: Whereabouts, state: StateTable, initial: str) -> int:
             sink=at.sink.name,
         )
     schema = json.loads(table.schema().to_json())
-    state_names.require_spelling_of_initial(state, initial, schema)
+    column_names.require_spelling_of_initial(state, initial, schema)
     _require_same_types(state, initial, schema)
-    state_names.require_columns_of_initial(state, initial, schema)
+    column_names.require_columns_of_initial(state, initial, schema)
     return int(table.version())
 
 
@@ -228,10 +228,10 @@ def _files_and_schema(location: TableLocation, version: int) -> tuple[dict[str, 
     Raises:
         Corrupt: A VACUUM has deleted some of the files: it keeps those of the newest version only.
     """
-    table = state_log.table_at(location, version)
-    files = {file["path"]: state_log.epochs_of(file) for file in state_log.files_of(table)}
+    table = table_log.table_at(location, version)
+    files = {file["path"]: table_log.epochs_of(file) for file in table_log.files_of(table)}
     if missing := sorted(location.files.missing(path for path in files if ":/" not in path)):
-        raise state_log.gone(location, version, f"{len(missing)} of its files are gone, for example {missing[0]}")
+        raise table_log.gone(location, version, f"{len(missing)} of its files are gone, for example {missing[0]}")
     return files, json.loads(table.schema().to_json())
 
 

@@ -9,8 +9,8 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
-from airflow_epochs.sinks.delta import state_anew, state_log
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state import remedies, table_log
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 from airflow_epochs.sinks.row_flaws import told
@@ -29,8 +29,8 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
     pin = attempt.state
     assert pin is not None
     if pin.version is not None:
-        lost = state_anew.decided(attempt.txn, state.name) if attempt.promised else state_anew.UNDECIDED
-        state_log.require_unchanged(target.location, pin.version, _newest_of_others(target, attempt), lost)
+        lost = remedies.decided(attempt.txn, state.name) if attempt.promised else remedies.UNDECIDED
+        table_log.require_unchanged(target.location, pin.version, _newest_of_others(target, attempt), lost)
     if not pin.fold:  # has one row per key by its making
         _require_one_change_per_key(state, attempt, target.location, staging)
 
