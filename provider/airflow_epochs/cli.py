@@ -44,9 +44,9 @@ from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.commands.verify import verify_command
 from airflow_epochs.commands.waiving import Waive
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause, require_possible
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.actions import Abort, Action, Pause, Unpause, require_possible
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import instant_text, micros

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 from airflow_epochs.cli import show_epoch
-from airflow_epochs.coordinator.admin import Account, take_over
+from airflow_epochs.coordinator.admin.admin import Account, take_over
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key
 from airflow_epochs.ledger.store import LocalStore

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.commands import asking
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
 from airflow_epochs.hooks.rewind_action import RewindToTime

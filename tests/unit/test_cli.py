@@ -16,7 +16,7 @@ from airflow_epochs import cli
 from airflow_epochs.commands import asking, finding, history, looking, orders
 from airflow_epochs.commands.code import acknowledge_code
 from airflow_epochs.commands.verify import show_verification
-from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode

@@ -36,7 +36,7 @@ from airflow_epochs.contracts import (
     Sink,
     Traceable,
 )
-from airflow_epochs.coordinator.admin import Account, waive
+from airflow_epochs.coordinator.admin.admin import Account, waive
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import dataset_of
 from airflow_epochs.model import JsonDict, OffsetRange, Receipt, Run, TransactionId

@@ -14,8 +14,9 @@ from airflow.sdk import Context
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Limits, Movable, Move, PlannedEpoch, Position
-from airflow_epochs.coordinator import admin, order_wording, orders, rewinding, state_tables
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator import order_wording, orders, rewinding, state_tables
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.outlook import Outcome, Outlook, outlook
 from airflow_epochs.coordinator.preview import preview

@@ -10,8 +10,9 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK, TAKE_OVER
 from airflow_epochs.contracts import Interval, Move, Position
-from airflow_epochs.coordinator import orders, rereading, savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator import orders, rereading
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.orders import Restoration
 from airflow_epochs.coordinator.outlook import outlook

@@ -25,7 +25,8 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Movable, Move, backfill_from
-from airflow_epochs.coordinator import admin, orders, rewinding, savepoints
+from airflow_epochs.coordinator import orders, rewinding
+from airflow_epochs.coordinator.admin import admin, savepoints
 from airflow_epochs.coordinator.order_wording import outcome, planned_anew, told
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
 from airflow_epochs.coordinator.outlook import Outlook, outlook

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_epochs.contracts import replaces_by
-from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Restoration, Standing
 from airflow_epochs.coordinator.outlook import Outcome, Outlook
+from airflow_epochs.coordinator.recorded_sinks import built
 from airflow_epochs.event_time import instant_text
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import commands_obeyed
@@ -223,7 +223,7 @@ def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str
 
 def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:
     """As in ``Replacing``. None: nobody can tell here, or not in general."""
-    sink = orders.built(at.newest.sinks[name].spec)
+    sink = built(at.newest.sinks[name].spec)
     return None if sink is None else replaces_by(sink)
 
 

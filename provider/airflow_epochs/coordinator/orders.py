@@ -19,8 +19,9 @@ from itertools import pairwise
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
 from airflow_epochs.coordinator import sink_calls, state_tables
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.agreement import waived_in
+from airflow_epochs.coordinator.recorded_sinks import built
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
@@ -28,7 +29,6 @@ from airflow_epochs.ledger.queries import commands_obeyed, newest_opened, order_
 from airflow_epochs.model import (
     Command,
     CompleteRecord,
-    JsonDict,
     Marker,
     OpenRecord,
     Ranges,
@@ -43,7 +43,7 @@ from airflow_epochs.model import (
     starts_of,
 )
 from airflow_epochs.protocol import State
-from airflow_epochs.sinks import GROUP, from_spec
+from airflow_epochs.sinks import GROUP
 
 EPOCHS_COUNTED_MAX = 1_000
 """The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
@@ -550,16 +550,6 @@ def _describing(ledger: Ledger, at: Standing, name: str) -> OpenRecord | None:
 
 def _is_state(described: OpenRecord | None, name: str) -> bool:
     return described is not None and isinstance(built(described.sinks[name].spec), Stateful)
-
-
-def built(spec: JsonDict) -> Sink | None:
-    """The sink that ``spec`` describes; None if only the DAG has its class."""
-    try:
-        return from_spec(spec)
-    except Refused as error:
-        if error.code is not codes.SINK_KIND_UNKNOWN:
-            raise
-        return None
 
 
 def _marker_in(ledger: Ledger, at: Standing, sink: str, epoch: int | None) -> Marker | None:

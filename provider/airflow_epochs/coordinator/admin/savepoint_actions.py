@@ -1,11 +1,11 @@
-"""Make and dispose of savepoints as actions, as those in ``coordinator.actions``."""
+"""Make and dispose of savepoints as actions, as those in ``admin.actions``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.coordinator import savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.ledger.ledger import Ledger
 
 

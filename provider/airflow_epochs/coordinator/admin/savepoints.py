@@ -7,7 +7,7 @@ it. It does not keep files of tables: a ``VACUUM`` may delete a version that it 
 from __future__ import annotations
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger

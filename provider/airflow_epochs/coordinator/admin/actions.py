@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Noting
-from airflow_epochs.coordinator import admin, pausing
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin, pausing
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.looks import NotChecked
-from airflow_epochs.coordinator.orders import built
+from airflow_epochs.coordinator.recorded_sinks import built
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger

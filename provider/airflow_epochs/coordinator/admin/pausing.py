@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.task import TaskTry, new_writer
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.ledger.ledger import Ledger
