@@ -13,10 +13,11 @@ from airflow.sdk import DAG
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import code_changes, orders
+from airflow_epochs.coordinator import code_changes
 from airflow_epochs.coordinator.admin import savepoints
 from airflow_epochs.coordinator.admin.admin import Account
-from airflow_epochs.coordinator.orders import Restoration
+from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.orders.orders import Restoration
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_epochs.contracts import replaces_by
-from airflow_epochs.coordinator.orders import Restoration, Standing
-from airflow_epochs.coordinator.outlook import Outcome, Outlook
+from airflow_epochs.coordinator.orders.orders import Restoration, Standing
+from airflow_epochs.coordinator.orders.outlook import Outcome, Outlook
 from airflow_epochs.coordinator.recorded_sinks import built
 from airflow_epochs.event_time import instant_text
 from airflow_epochs.ledger.ledger import Ledger

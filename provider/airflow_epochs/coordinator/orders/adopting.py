@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move
-from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.opening import sink_plans
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OpenRecord, PipelineRecord, TransactionId, seed_of
