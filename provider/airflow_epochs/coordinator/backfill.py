@@ -19,7 +19,8 @@ from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import PlannedEpoch, Position, Stateful, Versioned, replaces_by
-from airflow_epochs.coordinator import renamed_sink, state_tables
+from airflow_epochs.coordinator import state_tables
+from airflow_epochs.coordinator.former_names import renamed_sink
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, with_more
 from airflow_epochs.model import (

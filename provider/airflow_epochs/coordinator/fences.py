@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Fencing
 from airflow_epochs.coordinator import sink_calls
-from airflow_epochs.coordinator.hanging import Hanging, sink_here, that_may_land
-from airflow_epochs.coordinator.other_names import Place
+from airflow_epochs.coordinator.former_names.hanging import Hanging, sink_here, that_may_land
+from airflow_epochs.coordinator.former_names.other_names import Place
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, first_line
 from airflow_epochs.model import TransactionId, agree

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Fencing, Sink, replaces_by
-from airflow_epochs.coordinator.hanging import Hanging, that_may_land
-from airflow_epochs.coordinator.other_names import Place, Written
+from airflow_epochs.coordinator.former_names.hanging import Hanging, that_may_land
+from airflow_epochs.coordinator.former_names.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Holding, KnownByMarker, Positioned, Sink, Undoable
 from airflow_epochs.coordinator import agreement, sink_calls
-from airflow_epochs.coordinator.recorded_places import is_at
+from airflow_epochs.coordinator.former_names.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import RAISED_BY_USERS
 from airflow_epochs.model import CompleteRecord, Marker, Receipt, TransactionId

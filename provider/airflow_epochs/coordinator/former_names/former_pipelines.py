@@ -10,7 +10,7 @@ from airflow_epochs.config import Transform
 from airflow_epochs.contracts import Holding, Position, Sink
 from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.code_changes import Code, code_in
-from airflow_epochs.coordinator.recorded_places import is_at
+from airflow_epochs.coordinator.former_names.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.ledger.ledger import Ledger

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from airflow_epochs.contracts import Holding, Sink
 from airflow_epochs.coordinator import agreement
-from airflow_epochs.coordinator.other_names import Place
-from airflow_epochs.coordinator.recorded_places import is_at_through, is_surely_at
+from airflow_epochs.coordinator.former_names.other_names import Place
+from airflow_epochs.coordinator.former_names.recorded_places import is_at_through, is_surely_at
 from airflow_epochs.model import SinkPlan, TransactionId
 
 _Plans = Mapping[TransactionId, SinkPlan | None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import ByInterval, Position, Stateful, is_by_interval
-from airflow_epochs.coordinator.former_pipelines import Former, Partition, Rows, ending
+from airflow_epochs.coordinator.former_names.former_pipelines import Former, Partition, Rows, ending
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import starts_of

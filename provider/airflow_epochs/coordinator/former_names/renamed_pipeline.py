@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_epochs.contracts import PlannedEpoch, Position, is_by_interval
-from airflow_epochs.coordinator import renamed_wording
-from airflow_epochs.coordinator.former_pipelines import Former, Partition, Rows, formers
+from airflow_epochs.coordinator.former_names import wording
+from airflow_epochs.coordinator.former_names.former_pipelines import Former, Partition, Rows, formers
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.model import OpenRecord, starts_of
 
@@ -52,10 +52,10 @@ def _require_unread(task: TaskTry, epoch: int, found: Sequence[Former], now: Pos
     for former in found:
         for rows in former.coming:
             if again := _again(rows, now) or (_common(rows, now) if former.is_open else None):
-                raise renamed_wording.unfinished(task, epoch, former, rows, again, now)
+                raise wording.unfinished(task, epoch, former, rows, again, now)
         for rows in () if former.ended else former.rows:
             if again := _again(rows, now):
-                raise renamed_wording.read_again(task, epoch, former, rows, again, now)
+                raise wording.read_again(task, epoch, former, rows, again, now)
 
 
 def _again(rows: Rows, now: Position) -> Partition | None:
@@ -87,11 +87,11 @@ def _require_none_comes_back(task: TaskTry, found: Sequence[Former], now: Positi
         own = {at: end for at, end in _furthest([former], now).items() if at in starts}
         left = {at: (end, starts[at]) for at, end in own.items() if ends[at] == end < starts[at]}
         if under_way := [(rows, at) for rows in former.coming for at in own if at in rows.ends(now)]:
-            raise renamed_wording.unfinished(task, 1, former, *under_way[0], now)
+            raise wording.unfinished(task, 1, former, *under_way[0], now)
         elif left and not is_earliest:
-            raise renamed_wording.left_out(task, former, left, now)
+            raise wording.left_out(task, former, left, now)
         elif own:
-            raise renamed_wording.may_come_back(task, former, own, left, now)
+            raise wording.may_come_back(task, former, own, left, now)
 
 
 def _furthest(found: Sequence[Former], now: Position) -> dict[Partition, int]:
