@@ -13,8 +13,8 @@ import pytest
 
 from airflow_epochs import DeltaSink, SqlSink, codes
 from airflow_epochs.contracts import Sink
-from airflow_epochs.coordinator import backfill as backfills
 from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.backfills import backfill as backfills
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.dry_run import dry_run
 from airflow_epochs.coordinator.rebuilding import planning, recording, wording

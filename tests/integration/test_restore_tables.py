@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import DeltaSink, SqlSink, codes
-from airflow_epochs.coordinator.backfill import replayed
+from airflow_epochs.coordinator.backfills.backfill import replayed
 from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Run

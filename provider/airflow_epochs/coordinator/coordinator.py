@@ -19,8 +19,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, SinkAttempt
-from airflow_epochs.coordinator import agreement, backfill, blocking, dead_letters, state_tables, users_vote
+from airflow_epochs.coordinator import agreement, blocking, dead_letters, state_tables, users_vote
 from airflow_epochs.coordinator.admin import pausing
+from airflow_epochs.coordinator.backfills import backfill
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.completing import completion, receipts_that_hold
 from airflow_epochs.coordinator.joint_sinks import votes_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
 from airflow_epochs.coordinator import schemas, state_tables, users_vote
-from airflow_epochs.coordinator.backfill import completed_by, require_input_of
+from airflow_epochs.coordinator.backfills.backfill import completed_by, require_input_of
 from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
 from airflow_epochs.coordinator.sink_specs import readable_spec
 from airflow_epochs.coordinator.task import TaskTry

@@ -21,7 +21,7 @@ from airflow_epochs.contracts import (
     Watching,
 )
 from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, sink_calls, sink_specs, state_tables
-from airflow_epochs.coordinator.backfill import with_backfill
+from airflow_epochs.coordinator.backfills.backfill import with_backfill
 from airflow_epochs.coordinator.former_names import renamed_pipeline
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, located

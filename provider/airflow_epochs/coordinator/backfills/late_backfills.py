@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Sink, Vacating, backfill_from, replaces_by, waive_command
-from airflow_epochs.coordinator import fences, sink_calls
+from airflow_epochs.coordinator import sink_calls
+from airflow_epochs.coordinator.backfills import fences
 from airflow_epochs.coordinator.former_names.other_names import Place, Written
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
