@@ -18,10 +18,10 @@ from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.inspection.preview import preview
 from airflow_epochs.coordinator.orders import orders, rewinding, wording
 from airflow_epochs.coordinator.orders.outlook import Outcome, Outlook, outlook
 from airflow_epochs.coordinator.orders.read_before import read_in_rows
-from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger

@@ -20,7 +20,7 @@ from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import is_by_interval
 from airflow_epochs.coordinator.admin import admin, pausing
 from airflow_epochs.coordinator.admin.admin import Account
-from airflow_epochs.coordinator.lag import source_in
+from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills, next_intervals, taken_dates

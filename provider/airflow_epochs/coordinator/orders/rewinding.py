@@ -17,7 +17,7 @@ from airflow_epochs.contracts import (
     is_by_interval,
 )
 from airflow_epochs.coordinator import rereading
-from airflow_epochs.coordinator.lag import source_in
+from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.coordinator.orders.orders import Restoration, Standing
 from airflow_epochs.errors import Refused, filled

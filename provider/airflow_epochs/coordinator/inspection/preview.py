@@ -2,7 +2,7 @@
 
 Nothing is opened, decided or committed, so the next attempt takes the same records: those of an aborted one, or those
 after the newest complete epoch, from where a command has moved it.
-The rows are staged as ``coordinator.unpublished`` says. The sinks' tables and topics need not exist yet.
+The rows are staged as ``coordinator.inspection.unpublished`` says. The sinks' tables and topics need not exist yet.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from airflow_epochs.contracts import (
     is_by_interval,
 )
 from airflow_epochs.coordinator import opening, schemas, sink_specs, state_tables
+from airflow_epochs.coordinator.inspection.unpublished import clear_away, staged
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.coordinator.unpublished import clear_away, staged
 from airflow_epochs.errors import NoNewData, NotApplied, Refused
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (

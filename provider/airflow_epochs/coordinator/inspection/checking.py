@@ -27,9 +27,10 @@ from airflow_epochs.contracts import (
     WithSchemas,
     is_by_interval,
 )
-from airflow_epochs.coordinator import code_changes, opening, preflight, state_tables, verifying
+from airflow_epochs.coordinator import code_changes, opening, preflight, state_tables
 from airflow_epochs.coordinator.backfills import backfill
 from airflow_epochs.coordinator.former_names import renamed_pipeline, renamed_sink
+from airflow_epochs.coordinator.inspection import verifying
 from airflow_epochs.coordinator.looks import Key, Look, NotChecked
 from airflow_epochs.coordinator.recorded_sinks import connections_in
 from airflow_epochs.coordinator.task import TaskTry

@@ -2,7 +2,7 @@
 
 Nothing is decided and nothing is committed. The epoch's facts come from its open record, as in a backfill: ranges,
 state, watermarks, ``now`` and ``seed``. Code, sinks, expectations and ``dead_letters`` are today's. The rows are staged
-as ``coordinator.unpublished`` says.
+as ``coordinator.inspection.unpublished`` says.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
 from airflow_epochs.coordinator import schemas, state_tables, users_vote
 from airflow_epochs.coordinator.backfills.backfill import completed_by, require_input_of
-from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
+from airflow_epochs.coordinator.inspection.row_difference import Difference, Tally, difference
+from airflow_epochs.coordinator.inspection.unpublished import clear_away, staged
 from airflow_epochs.coordinator.sink_specs import readable_spec
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.coordinator.unpublished import clear_away, staged
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import (
