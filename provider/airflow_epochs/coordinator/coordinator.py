@@ -19,16 +19,17 @@ from typing import Concatenate, ParamSpec, TypeVar
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, SinkAttempt
-from airflow_epochs.coordinator import agreement, blocking, dead_letters, state_tables, users_vote
+from airflow_epochs.coordinator import agreement, dead_letters, state_tables, users_vote
 from airflow_epochs.coordinator.admin import pausing
 from airflow_epochs.coordinator.backfills import backfill
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.completing import completion, receipts_that_hold
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
-from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise
+from airflow_epochs.coordinator.runs import blocking
+from airflow_epochs.coordinator.runs.patience import leave_alone
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
 from airflow_epochs.errors import EpochError, Fenced, NoNewData, Refused, located, tolerated

@@ -16,10 +16,10 @@ from airflow_epochs.contracts import (
     Position,
     is_by_interval,
 )
-from airflow_epochs.coordinator import rereading
 from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.coordinator.orders.orders import Restoration, Standing
+from airflow_epochs.coordinator.runs import rereading
 from airflow_epochs.errors import Refused, filled
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened

@@ -5,8 +5,8 @@ from __future__ import annotations
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import ByInterval, is_by_interval
-from airflow_epochs.coordinator.patience import leave_alone
-from airflow_epochs.coordinator.series import newest
+from airflow_epochs.coordinator.runs.patience import leave_alone
+from airflow_epochs.coordinator.runs.series import newest
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.run_ids import airflow_run, nth
