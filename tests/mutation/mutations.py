@@ -220,7 +220,7 @@ MUTATIONS = [
     ),
     Mutation(
         "complete.json is pruned",
-        [("ledger/ledger.py", " if not key.endswith(kept)]\n", "]\n")],
+        [("ledger/pruning.py", " if not key.endswith(kept)]\n", "]\n")],
         [ZOMBIES, "-k", "pruned"],
     ),
     Mutation(

@@ -248,7 +248,7 @@ def test_the_code_of_an_epoch_of_an_older_version_is_that_of_its_open_record(sto
     assert record
     as_before = replace(record, code=None)
     assert code_changes.code_of(stopping.ledger, as_before) == "old"
-    stopping.ledger.prune(1)
+    stopping.ledger.pruning.prune(1)
     assert code_changes.code_of(stopping.ledger, as_before) is None
 
 

@@ -311,7 +311,7 @@ def test_an_epoch_whose_open_record_was_pruned_is_not_reported_again(
     for sink in world.sinks:
         world.coordinator().commit(RUN, sink)
     world.coordinator().complete(RUN)
-    world.ledger.prune(1)
+    world.ledger.pruning.prune(1)
     assert world.ledger.open_record(1, 1) is None
     assert commit(world) == "success"
     assert "lineage" not in caplog.text

@@ -631,7 +631,7 @@ def test_a_command_on_an_epoch_that_was_completed_and_pruned_meanwhile_is_refuse
     aborted(scenario, 2)
     shown = standing(scenario)
     scenario.airflow_run(run(3))
-    scenario.ledger.prune(2)
+    scenario.ledger.pruning.prune(2)
     with pytest.raises(Refused, match="EPOCHS-COMMAND-RACE"):
         replanned(scenario, shown)
 

@@ -430,9 +430,9 @@ class Coordinator:
                 with tolerated(f"maintaining sink {sink.name}", remedied=True):
                     sink.maintain(self.task.pipeline.name, view.number, self.task.env)
         with tolerated("pruning"):  # ends at the first failure: a store that deletes nothing keeps every epoch
-            for epoch in self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs):
+            for epoch in self.task.ledger.pruning.due(view.number - self.task.pipeline.keep_epochs):
                 self._sweep(epoch, last=True)  # its places are on record for the last time
-                self.task.ledger.prune(epoch)
+                self.task.ledger.pruning.prune(epoch)
 
     def _sweep(self, epoch: int, *, last: bool = False) -> None:
         with tolerated(f"sweeping epoch {epoch}"):
