@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_epochs.expectations import expect_row_count as expect_row_count
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta.sink import DeltaSink as DeltaSink
-    from airflow_epochs.sinks.delta.state_table import StateTable as StateTable
+    from airflow_epochs.sinks.delta.state.table import StateTable as StateTable
     from airflow_epochs.sinks.kafka.sink import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql.sink import SqlSink as SqlSink
     from airflow_epochs.sources.delta.source import DeltaSource as DeltaSource
@@ -39,7 +39,7 @@ _EXPORTS = {
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
     "SqlSink": "airflow_epochs.sinks.sql.sink",
-    "StateTable": "airflow_epochs.sinks.delta.state_table",
+    "StateTable": "airflow_epochs.sinks.delta.state.table",
     "expect": "airflow_epochs.expectations",
     "expect_row_count": "airflow_epochs.expectations",
     "records_waiting": "airflow_epochs.triggers.asset",

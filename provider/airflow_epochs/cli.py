@@ -44,9 +44,9 @@ from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.commands.verify import verify_command
 from airflow_epochs.commands.waiving import Waive
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause, require_possible
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.actions import Abort, Action, Pause, Unpause, require_possible
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import instant_text, micros
@@ -69,10 +69,10 @@ from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import SHORT_CODE
 from airflow_epochs.protocol import State
 from airflow_epochs.read import options_of
-from airflow_epochs.sinks.delta import state_records
-from airflow_epochs.sinks.delta.state_figures import StateFigures, figures
-from airflow_epochs.sinks.delta.state_records import StateRecords
-from airflow_epochs.sinks.delta.state_view import ReadableState, readable
+from airflow_epochs.sinks.delta.state import recorded_states
+from airflow_epochs.sinks.delta.state.figures import StateFigures, figures
+from airflow_epochs.sinks.delta.state.recorded_states import StateRecords
+from airflow_epochs.sinks.delta.state.view import ReadableState, readable
 from airflow_epochs.sources import on_record
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
@@ -269,7 +269,7 @@ def show_state(args: Namespace) -> None:
             remedy=f"Type airflow epochs state {args.pipeline} NAME --sql {args.sql}.",
         )
     ledger = known_ledger_of(args)
-    chosen = [args.name] if args.name else state_records.names(ledger)
+    chosen = [args.name] if args.name else recorded_states.names(ledger)
     found = [_state_of(ledger, args, name) for name in chosen]
     if args.sql:
         [(_, state)] = found
@@ -282,7 +282,7 @@ def show_state(args: Namespace) -> None:
 
 def _state_of(ledger: Ledger, args: Namespace, name: str) -> tuple[StateRecords, ReadableState]:
     with located(args.pipeline, args.epoch, sink=name):
-        records = state_records.find(ledger, name, args.epoch)
+        records = recorded_states.find(ledger, name, args.epoch)
         chosen = args.storage_conn_id
         options = storage_options(connection(chosen)) if chosen else options_of(records)
         return records, readable(name, records.shown, records.spec, options)

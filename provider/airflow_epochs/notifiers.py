@@ -122,7 +122,7 @@ class LagNotifier(_LedgerNotifier):
         self.records_above, self.seconds_above = records_above, seconds_above
 
     def _alert(self, ledger: Ledger) -> str | None:
-        from airflow_epochs.coordinator.lag import lag_of
+        from airflow_epochs.coordinator.inspection.lag import lag_of
         from airflow_epochs.spark.runners import SparkConnect
 
         lag = lag_of(ledger, AirflowEnvironment(SparkConnect()))

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.event_time import EventTime
     from airflow_epochs.expectations import Expectations
-    from airflow_epochs.sinks.delta.state_table import StateTable
+    from airflow_epochs.sinks.delta.state.table import StateTable
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
 _NUMBER_MAX = 2**53 - 1

@@ -18,8 +18,8 @@ from airflow_epochs.model import FORMAT, CompleteRecord, OffsetRange, Ranges, Tr
 
 if TYPE_CHECKING:
     from airflow_epochs.ledger.ledger import Ledger
-    from airflow_epochs.sinks.delta.state_records import StateRecords
-    from airflow_epochs.sinks.delta.state_view import ReadableState
+    from airflow_epochs.sinks.delta.state.recorded_states import StateRecords
+    from airflow_epochs.sinks.delta.state.view import ReadableState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +135,15 @@ def state(
         NotApplied: The table's store does not answer.
         OutcomeUnknown: The ledger does not answer.
     """
-    from airflow_epochs.sinks.delta import state_records, state_view
+    from airflow_epochs.sinks.delta.state import recorded_states, view
 
     ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
     with located(pipeline, epoch, sink=name):
-        found = state_records.find(ledger, name, epoch)
+        found = recorded_states.find(ledger, name, epoch)
         options = dict(storage_options or {})
         if ledger_root is None and storage_options is None:
             options = options_of(found)
-        return state_view.readable(name, found.shown, found.spec, options)
+        return view.readable(name, found.shown, found.spec, options)
 
 
 def options_of(records: StateRecords) -> dict[str, str]:

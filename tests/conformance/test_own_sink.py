@@ -17,7 +17,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import SparkJob
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.rebuilding import planning, recording
 from airflow_epochs.coordinator.rebuilding.evidence import Told

@@ -13,9 +13,9 @@ import pytest
 from airflow_epochs import EventTime, KafkaSource, StateTable, codes
 from airflow_epochs.commands import asking
 from airflow_epochs.contracts import LastEpoch, Move, Position
-from airflow_epochs.coordinator import orders
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.coordinator.rebuilding import planning, recording, wording
 from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.coordinator.task import TaskTry

@@ -13,8 +13,8 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, TaskGroup, TriggerRule
 
 from airflow_epochs import DeltaSource
-from airflow_epochs.coordinator import savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.model import WaivedRecord
 from airflow_epochs.operators.epoch import (
     CommitSinkOperator,

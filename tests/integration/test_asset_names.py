@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 
 from airflow_epochs import KafkaSource, records_waiting
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.operators.single import EpochsOperator
 from airflow_epochs.testing import MemorySink

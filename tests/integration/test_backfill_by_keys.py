@@ -13,10 +13,10 @@ import pytest
 
 from airflow_epochs import DeltaSink, SqlSink, codes
 from airflow_epochs.contracts import Sink
-from airflow_epochs.coordinator import backfill as backfills
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.backfills import backfill as backfills
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.dry_run import dry_run
+from airflow_epochs.coordinator.inspection.dry_run import dry_run
 from airflow_epochs.coordinator.rebuilding import planning, recording, wording
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OpenRecord, Run

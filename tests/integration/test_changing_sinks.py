@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import orders
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import Marker, OffsetRange, OpenRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink

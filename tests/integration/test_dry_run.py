@@ -22,10 +22,10 @@ from kafka import TopicPartition as Partition
 from airflow_epochs import KafkaSink, SparkSubmit, SqlSink, expect
 from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
+from airflow_epochs.coordinator.inspection.dry_run import DryRun, SinkResult, dry_run
+from airflow_epochs.coordinator.inspection.preview import Preview, preview
+from airflow_epochs.coordinator.inspection.verifying import verify
 from airflow_epochs.coordinator.looks import Checked, Result
-from airflow_epochs.coordinator.preview import Preview, preview
-from airflow_epochs.coordinator.verifying import verify
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Run
 from stack.postgres import Postgres

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 from airflow_epochs.cli import show_epoch
-from airflow_epochs.coordinator.admin import Account, take_over
+from airflow_epochs.coordinator.admin.admin import Account, take_over
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key
 from airflow_epochs.ledger.store import LocalStore
@@ -194,7 +194,7 @@ def test_an_epoch_has_a_place_for_each_sink_with_its_table_and_version(
             row = re.search(rf'<tr id="sink-{sink}">.*?</tr>', html, re.DOTALL)
             version = DeltaTable(str(world.table(sink))).version()
             assert row and f" {sink} yes {world.table(sink)} {version} " in as_text(row[0].replace("<", " <")), pruned
-        world.ledger.prune(1)
+        world.ledger.pruning.prune(1)
 
 
 def test_of_several_tries_the_one_whose_rows_the_sinks_voted_on_is_told(
@@ -224,7 +224,7 @@ def test_the_records_of_an_epoch_are_what_the_command_prints(
 
 def test_what_was_pruned_is_said_and_what_is_kept_is_shown(ledgers: Ledgers, reader: Browser) -> None:
     ledgers.epoch()
-    ledgers.ledger().prune(1)
+    ledgers.ledger().pruning.prune(1)
     text = reader.text(f"{ORDERS}/epochs/1")
     assert "The records of the attempts were pruned" in text and "orders 0 0 2 2" in text
 
@@ -432,7 +432,7 @@ def test_an_epoch_leads_to_the_application_that_staged_it_even_when_its_attempts
     for _ in range(2):
         html = reader.page(f"{ORDERS}/epochs/1")
         assert links_out(html) == ["http://rm:8088/proxy/application_1_0001/"] and ">application_1_0001</a>" in html
-        ledgers.ledger().prune(1)
+        ledgers.ledger().pruning.prune(1)
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_metrics_of_another_form_do_not_break_the_page(ledgers: Ledgers, reader:
     ledgers.epoch()
     record = ledgers.ledger().complete_record(1)
     assert record
-    ledgers.ledger().prune(1)
+    ledgers.ledger().pruning.prune(1)
     (ledgers.root / "orders" / complete_key(1)).write_bytes(encode(replace(record, metrics=forged)))
     assert links_out(reader.page(f"{ORDERS}/epochs/1")) == []
 

@@ -13,9 +13,9 @@ import pytest
 
 from airflow_epochs import DeltaSource, KafkaSource, codes
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort
-from airflow_epochs.coordinator.admin import Account, owner_of, take_over
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.actions import Abort
+from airflow_epochs.coordinator.admin.admin import Account, owner_of, take_over
 from airflow_epochs.errors import BadArgument, NoNewData, OutcomeUnknown
 from airflow_epochs.hooks import rewind_action
 from airflow_epochs.ledger.deeds import deeds

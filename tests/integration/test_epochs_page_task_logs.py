@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from tests.support.layout_lab import Lab, TwoPipelines, broken_commit
 from tests.support.page_lab import ORDERS, Browser
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import LastEpoch
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.rebuilding import planning, recording, wording
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Ranges

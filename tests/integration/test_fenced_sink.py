@@ -16,7 +16,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment
-from airflow_epochs.coordinator.verifying import Verdict, verify
+from airflow_epochs.coordinator.inspection.verifying import Verdict, verify
 from airflow_epochs.errors import Corrupt, Fenced
 from airflow_epochs.model import JsonDict, Marker, TransactionId, WaivedRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink

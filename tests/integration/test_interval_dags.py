@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from airflow_epochs import DeltaSink, KafkaSource
 from airflow_epochs.contracts import Past
 from airflow_epochs.coordinator import opening
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.ledger.overview import pipeline_row

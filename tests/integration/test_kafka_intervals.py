@@ -16,7 +16,7 @@ from kafka.codec import has_zstd
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Interval
-from airflow_epochs.coordinator import rereading, series
+from airflow_epochs.coordinator.runs import rereading, series
 from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import OffsetRange, Run

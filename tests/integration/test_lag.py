@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.coordinator.lag import Lag, lag_of
+from airflow_epochs.coordinator.inspection.lag import Lag, lag_of
 from airflow_epochs.errors import Corrupt
 from stack.broker import Broker
 from tests.support.environment import connected

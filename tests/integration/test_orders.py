@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.commands import asking
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
 from airflow_epochs.hooks.rewind_action import RewindToTime
@@ -455,7 +455,7 @@ def test_two_commands_before_one_epoch_are_both_obeyed_and_stay_on_record_when_i
     assert [command.name for command in world.completed(2).commands] == ["adopt-sink", "skip"]
     newest = json.loads(ordered(world.ledger_root, "epochs", "list", world.name, "--output", "json"))[0]
     assert (newest["epoch"], newest["commands"]) == (2, ["adopt-sink", "skip"])
-    assert world.ledger.prune(2)
+    assert world.ledger.pruning.prune(2)
     assert [command.why for command in world.completed(2).commands] == ["the test says so"] * 2
 
 

@@ -16,8 +16,8 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import adopting, orders
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import adopting, orders
 from airflow_epochs.errors import Code, Corrupt, Refused
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import CompleteRecord, Ranges, starting_at_ends

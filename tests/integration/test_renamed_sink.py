@@ -16,9 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Move, Position, Sink
-from airflow_epochs.coordinator import orders, recorded_places, rewinding
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.former_names import recorded_places
+from airflow_epochs.coordinator.orders import orders, rewinding
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Marker

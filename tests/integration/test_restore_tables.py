@@ -11,12 +11,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import DeltaSink, SqlSink, codes
-from airflow_epochs.coordinator.backfill import replayed
+from airflow_epochs.coordinator.backfills.backfill import replayed
 from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.read import complete_epoch
-from airflow_epochs.sinks.delta import state_pin
+from airflow_epochs.sinks.delta.state import pinning
 from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
 from stack.broker import Broker
@@ -381,7 +381,7 @@ def test_windows_and_their_state_go_on_as_if_the_later_epochs_had_never_been(
     lab.run(lab.windows())
     lab.produce((2, "a", 1, 420), (2, "b", 1, 430))
     lab.run(lab.windows())
-    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
+    monkeypatch.setattr(pinning, "FOLD_EPOCHS_MIN", 1)
     twin = lab.beside("twin")
     shutil.copytree(lab.folder, twin.folder, ignore=shutil.ignore_patterns("twin"))
     for clicks in ([(0, "a", 1, 300), (1, "b", 1, 310)], [(1, "b", 1, 350), (2, "a", 1, 900), (0, "a", 1, 700)]):

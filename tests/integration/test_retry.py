@@ -17,9 +17,10 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 
 from airflow_epochs import cli, codes
 from airflow_epochs.contracts import Interval, Move, Position
-from airflow_epochs.coordinator import admin, orders
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.cleared_tasks import not_green
 from airflow_epochs.hooks.known_runs import newest_run

@@ -27,8 +27,8 @@ from airflow.sdk import (
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
 from airflow_epochs.contracts import Environment, Interval, Move, Position, SinkAttempt
-from airflow_epochs.coordinator import orders, rewinding
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders, rewinding
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills, next_intervals, passed_on, retrying
 from airflow_epochs.hooks.retrying import Retry

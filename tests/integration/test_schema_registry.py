@@ -15,8 +15,8 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from airflow_epochs import DeltaSink
 from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.inspection.preview import preview
 from airflow_epochs.coordinator.looks import Result
-from airflow_epochs.coordinator.preview import preview
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
 from airflow_epochs.kafka.protobuf_files import compiled

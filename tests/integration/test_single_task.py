@@ -13,8 +13,10 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_epochs.coordinator import code_changes, savepoints, series
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator import code_changes
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.runs import series
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.hooks.retrying import Retry

@@ -19,8 +19,8 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.model import Marker, Run
 from airflow_epochs.read import state as read_state
-from airflow_epochs.sinks.delta import state_pin
-from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
+from airflow_epochs.sinks.delta.state import pinning
+from airflow_epochs.sinks.delta.state.pinning import FOLD_EPOCHS_MIN
 from airflow_epochs.spark.driver.delta import state as driver_state
 from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
@@ -343,7 +343,7 @@ def test_a_fold_frees_a_state_of_text_that_is_not_utf8_and_keeps_dates_that_only
     with pytest.raises(Refused, match="EPOCHS-STATE-TEXT-UNREADABLE"):
         found.to_arrow()
     assert session.sql(found.sql_spark()).selectExpr("page", "hex(more)").collect() == [("a", "61FF")]
-    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
+    monkeypatch.setattr(pinning, "FOLD_EPOCHS_MIN", 1)
     lab.run(changing(lab, row.format("'a'"), schema))
     lab.run(changing(lab, row.format("'b'"), schema))
     assert folds(lab, "seen") >= 1

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs import DeltaSink, EventTime, StateTable
-from airflow_epochs.coordinator import backfill as backfills
+from airflow_epochs.coordinator.backfills import backfill as backfills
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run

@@ -15,7 +15,7 @@ from airflow_epochs.contracts import Limits
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import CompleteRecord, Run
-from airflow_epochs.sinks.delta import state_pin
+from airflow_epochs.sinks.delta.state import pinning
 from airflow_epochs.testing import Crash
 from stack.spark import S3Access
 from tests.support import state_oracles
@@ -38,7 +38,7 @@ def ending(second: int = END, partitions: int = PARTITIONS) -> list[Sent]:
 def test_on_s3_too_killed_epochs_leave_state_and_outputs_as_the_oracle_has_them(
     lab: Lab, s3: S3Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 2)  # the fourth epoch folds, in place of the sixth
+    monkeypatch.setattr(pinning, "FOLD_EPOCHS_MIN", 2)  # the fourth epoch folds, in place of the sixth
     lab = lab.beside("on-s3", lake=f"s3a://{s3.bucket}/{uuid.uuid4().hex}", s3=s3)
     dice = random.Random(0)
     for epoch, phase in enumerate(["stage.done", "delta.commit.after", "committed.hourly", "delta.commit.before"]):

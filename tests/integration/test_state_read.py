@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from airflow_epochs.event_time import micros
 from airflow_epochs.read import state
-from airflow_epochs.sinks.delta.state_columns import types_of
-from airflow_epochs.sinks.delta.state_view import ReadableState
+from airflow_epochs.sinks.delta.state.columns import types_of
+from airflow_epochs.sinks.delta.state.view import ReadableState
 from orders_demo.duck import duck
 from tests.support.state_clicks import START
 from tests.support.state_lab import Lab

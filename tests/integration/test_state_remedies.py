@@ -19,7 +19,7 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.read import state
-from airflow_epochs.sinks.delta import state_pin
+from airflow_epochs.sinks.delta.state import pinning
 from airflow_epochs.spark.driver.event_times import instant
 from tests.support.rebuilt import offsets_file, typed_rebuild
 from tests.support.remedies import log_cleaned, taken_back
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.timeout(300)]
 @pytest.fixture
 def soon_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third epoch folds; otherwise it is the sixth at best."""
-    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
+    monkeypatch.setattr(pinning, "FOLD_EPOCHS_MIN", 1)
 
 
 def an_epoch(lab: Lab, *pages: str, **options: Any) -> None:

@@ -220,7 +220,7 @@ MUTATIONS = [
     ),
     Mutation(
         "complete.json is pruned",
-        [("ledger/ledger.py", " if not key.endswith(kept)]\n", "]\n")],
+        [("ledger/pruning.py", " if not key.endswith(kept)]\n", "]\n")],
         [ZOMBIES, "-k", "pruned"],
     ),
     Mutation(
@@ -602,12 +602,18 @@ MUTATIONS = [
     ),
     Mutation(
         "a change of state by others goes unnoticed",
-        [("sinks/delta/state_log.py", "    if live not in same_rows:\n        raise", "    if False:\n        raise")],
+        [
+            (
+                "sinks/delta/state/table_log.py",
+                "    if live not in same_rows:\n        raise",
+                "    if False:\n        raise",
+            )
+        ],
         [STATE_LOG],
     ),
     Mutation(
         "a change of state by others goes unnoticed once its files are rearranged",
-        [("sinks/delta/state_log.py", "if had_the_rows and not any", "if not any")],
+        [("sinks/delta/state/table_log.py", "if had_the_rows and not any", "if not any")],
         [STATE_LOG],
     ),
     Mutation(
@@ -617,12 +623,18 @@ MUTATIONS = [
     ),
     Mutation(
         "a file is dropped although a row of it never expires",
-        [("sinks/delta/state_log.py", "newest is not None and nulls == 0 and", "newest is not None and")],
+        [("sinks/delta/state/table_log.py", "newest is not None and nulls == 0 and", "newest is not None and")],
         [STATE_LOG],
     ),
     Mutation(
         "a fold leaves what it stands for",
-        [("sinks/delta/state_log.py", "if facts.fold or _has_expired(file, facts)]", "if _has_expired(file, facts)]")],
+        [
+            (
+                "sinks/delta/state/table_log.py",
+                "if facts.fold or _has_expired(file, facts)]",
+                "if _has_expired(file, facts)]",
+            )
+        ],
         [STATE_LOG],
     ),
     Mutation(
@@ -632,17 +644,17 @@ MUTATIONS = [
     ),
     Mutation(
         "an aborted attempt that obeyed a command is opened again from where the epoch before ended",
-        [("coordinator/orders.py", "self.order or self.before", "self.before")],
+        [("coordinator/orders/orders.py", "self.order or self.before", "self.before")],
         [ORDERS],
     ),
     Mutation(
         "an outlook is counted from where an earlier command of the epoch would begin",
-        [("coordinator/orders.py", "Position.after(self.before)", "Position.after(self.order or self.before)")],
+        [("coordinator/orders/orders.py", "Position.after(self.before)", "Position.after(self.order or self.before)")],
         [TOGETHER, "-k", "where_the_last_epoch_ended"],
     ),
     Mutation(
         "a table that goes back is counted as if it stayed",
-        [("coordinator/outlook.py", "    if name in back.points:", "    if False:")],
+        [("coordinator/orders/outlook.py", "    if name in back.points:", "    if False:")],
         [TOGETHER, "-k", "same_names"],
     ),
     Mutation(
@@ -657,24 +669,24 @@ MUTATIONS = [
     ),
     Mutation(
         "what a sink lacks since it was taken as it was is said to come twice",
-        [("coordinator/read_before.py", "record.adopted_in.get(sink) == epoch", "False")],
+        [("coordinator/orders/read_before.py", "record.adopted_in.get(sink) == epoch", "False")],
         [TOGETHER, "-k", "COPY and RUN"],
     ),
     Mutation(
         "an epoch reads nothing although no table is left that goes back",
-        [("coordinator/orders.py", "    if not (at.order and left):", "    if not at.order:")],
+        [("coordinator/orders/orders.py", "    if not (at.order and left):", "    if not at.order:")],
         [TOGETHER, "-k", "COPY and tables"],
     ),
     Mutation(
         "a command is told to be recorded although a run opened the epoch first",
-        [("coordinator/orders.py", "if standing.writer != record.writer or complete:", "if complete:")],
+        [("coordinator/orders/orders.py", "if standing.writer != record.writer or complete:", "if complete:")],
         [ORDERS],
     ),
     Mutation(
         "a command takes effect on an epoch that was completed and pruned meanwhile",
         [
             (
-                "coordinator/orders.py",
+                "coordinator/orders/orders.py",
                 "if standing.writer != record.writer or complete:",
                 "if standing.writer != record.writer:",
             )
@@ -683,7 +695,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a command acts on an epoch that is undecided or in doubt",
-        [("coordinator/orders.py", "if view.state not in (State.NEW, State.ABORTED):", "if False:")],
+        [("coordinator/orders/orders.py", "if view.state not in (State.NEW, State.ABORTED):", "if False:")],
         [ORDERS],
     ),
     Mutation(

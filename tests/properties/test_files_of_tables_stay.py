@@ -26,8 +26,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.queries import unfinished, waits_for

@@ -18,8 +18,9 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import orders, patience
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.runs import patience
 from airflow_epochs.errors import EpochError
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash

@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 )
 
 from airflow_epochs.contracts import Before
-from airflow_epochs.coordinator import orders
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.cleanup import sweep
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.errors import Corrupt, NoNewData
 from airflow_epochs.model import Run, StageReport
 from airflow_epochs.testing import MemoryEnvironment, Repeat, Rest, check, memory_ledger

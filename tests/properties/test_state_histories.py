@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from airflow_epochs import codes
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.sinks.delta.state_log import require_unchanged
+from airflow_epochs.sinks.delta.state.table_log import require_unchanged
 
 pytestmark = pytest.mark.proof
 

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from airflow_epochs.contracts import Before, Move
-from airflow_epochs.coordinator import orders
-from airflow_epochs.coordinator.actions import Abort
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.actions import Abort
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.model import Marker, Run, StageReport, TransactionId, agree
 from airflow_epochs.protocol import State

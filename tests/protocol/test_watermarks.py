@@ -12,9 +12,9 @@ from airflow_epochs import EventTime, KafkaSource, codes
 from airflow_epochs.contracts import Move, PlannedEpoch, Position
 from airflow_epochs.coordinator import staging
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.order_wording import told
-from airflow_epochs.coordinator.orders import standing
-from airflow_epochs.coordinator.outlook import outlook
+from airflow_epochs.coordinator.orders.orders import standing
+from airflow_epochs.coordinator.orders.outlook import outlook
+from airflow_epochs.coordinator.orders.wording import told
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import CompleteRecord, OffsetRange, OpenRecord, Ranges, Run

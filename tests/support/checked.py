@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs.coordinator.checking import Subject, looks_at
+from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
 from airflow_epochs.coordinator.looks import Checked, made
 from airflow_epochs.coordinator.task import TaskTry
 

@@ -16,7 +16,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan, StatePin, Watermarks
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state.table import StateTable
 from tests.support.records import complete, open_record, receipt, txn
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
-from airflow_epochs.coordinator.admin import Account, owner_of
-from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
+from airflow_epochs.coordinator.admin.actions import Abort, Action, Pause, TakeOver, Unpause, Waive
+from airflow_epochs.coordinator.admin.admin import Account, owner_of
+from airflow_epochs.coordinator.admin.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import DecisionKind

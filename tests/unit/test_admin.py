@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs import DeltaSink
-from airflow_epochs.coordinator import actions, admin
+from airflow_epochs.coordinator.admin import actions, admin
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for

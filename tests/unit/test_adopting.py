@@ -10,9 +10,9 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import adopting
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.orders import adopting
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger

@@ -19,8 +19,8 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, StateTable, codes
 from airflow_epochs.commands import check
 from airflow_epochs.contracts import Sink, SparkJob
-from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
 from airflow_epochs.coordinator.looks import Checked, Result, made
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook

@@ -16,7 +16,7 @@ from airflow_epochs import cli
 from airflow_epochs.commands import asking, finding, history, looking, orders
 from airflow_epochs.commands.code import acknowledge_code
 from airflow_epochs.commands.verify import show_verification
-from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
@@ -266,7 +266,7 @@ def test_show_tells_who_waived_a_sink_of_a_complete_epoch_also_after_it_was_prun
 ) -> None:
     cli.waive(_args(epoch=3, sink="orders", why="table dropped"))
     memory_coordinator(in_doubt, memory_pipeline(in_doubt), store=LocalStore(tmp_path)).complete(Run("dag", "r3"))
-    Ledger(LocalStore(tmp_path), "orders").prune(3)
+    Ledger(LocalStore(tmp_path), "orders").pruning.prune(3)
     capsys.readouterr()
     cli.show_epoch(_args(epoch=3))
     shown = json.loads(capsys.readouterr().out)

@@ -13,9 +13,11 @@ from airflow.sdk import DAG
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import code_changes, orders, savepoints
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.orders import Restoration
+from airflow_epochs.coordinator import code_changes
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.orders.orders import Restoration
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs
@@ -247,7 +249,7 @@ def test_the_code_of_an_epoch_of_an_older_version_is_that_of_its_open_record(sto
     assert record
     as_before = replace(record, code=None)
     assert code_changes.code_of(stopping.ledger, as_before) == "old"
-    stopping.ledger.prune(1)
+    stopping.ledger.pruning.prune(1)
     assert code_changes.code_of(stopping.ledger, as_before) is None
 
 

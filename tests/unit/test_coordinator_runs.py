@@ -11,8 +11,9 @@ from functools import partial
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import series, staging
+from airflow_epochs.coordinator import staging
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.runs import series
 from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.run_ids import nth
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Limits, SinkAttempt, SparkJob
-from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
 from airflow_epochs.model import Backlog, DecisionKind, JsonDict, OffsetRange, OpenRecord, Receipt, Staged, VoteKind

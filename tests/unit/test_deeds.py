@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_epochs.contracts import Before, Move
-from airflow_epochs.coordinator import admin, code_changes, orders, savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator import code_changes
+from airflow_epochs.coordinator.admin import admin, savepoints
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys

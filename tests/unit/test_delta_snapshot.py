@@ -20,10 +20,10 @@ from airflow_epochs.delta.snapshot import LogPosition, Snapshot, position_at, re
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import Marker, RestorePoint, TransactionId
-from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.restore import _require_same_columns as require_same_columns
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_view import ReadableState
+from airflow_epochs.sinks.delta.state import table_log
+from airflow_epochs.sinks.delta.state.view import ReadableState
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sources.delta.table_now import TableNow, look
 from airflow_epochs.storage.local import LocalFiles
@@ -267,7 +267,7 @@ LOOKS: dict[str, Callable[[TableLocation, TableNow], object]] = {
     "source": lambda location, now: look(location, feed=False),
     "version of a source": lambda location, now: now.at(0),
     "columns of a source": lambda location, now: now.known_shape_at(0),
-    "state": lambda location, now: state_log.files_at(location, 0),
+    "state": lambda location, now: table_log.files_at(location, 0),
     "state, to read": lambda location, now: readable_state(location).to_arrow(),
     "restore": lambda location, now: require_same_columns(SINK, location, now.shape, RestorePoint(epoch=0, version=0)),
 }
@@ -302,7 +302,7 @@ def test_a_checkpoint_that_is_gone_or_damaged_is_no_store_that_fails(
     assert target.problem is not None and target.problem in said
     assert now.known_shape_at(0) is None
     with pytest.raises(Corrupt) as raised:
-        state_log.files_at(location, 0)
+        table_log.files_at(location, 0)
     assert raised.value.code is codes.STATE_GONE
 
 

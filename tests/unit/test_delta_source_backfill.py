@@ -10,7 +10,7 @@ import pytest
 
 from airflow_epochs import StateTable, codes
 from airflow_epochs.config import Pipeline
-from airflow_epochs.coordinator.backfill import require_input_of
+from airflow_epochs.coordinator.backfills.backfill import require_input_of
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OpenRecord, Run

@@ -15,7 +15,7 @@ from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state.table import StateTable
 from tests.support.delta_world import ids_in, rows, run_epoch, seen_by_duckdb, transaction
 from tests.support.environment import Environment
 from tests.support.state_written import SCHEMA, WrittenState

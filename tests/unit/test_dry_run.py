@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_epochs.commands.dry_run import show_dry_run
-from airflow_epochs.coordinator import unpublished
-from airflow_epochs.coordinator.dry_run import dry_run
-from airflow_epochs.coordinator.row_difference import difference, shown
+from airflow_epochs.coordinator.inspection import unpublished
+from airflow_epochs.coordinator.inspection.dry_run import dry_run
+from airflow_epochs.coordinator.inspection.row_difference import difference, shown
 from airflow_epochs.coordinator.task import TaskTry, new_writer
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import DryRunRecord

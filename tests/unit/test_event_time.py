@@ -12,7 +12,7 @@ from airflow_epochs import EventTime
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.event_time import micros, next_watermarks, times_after
 from airflow_epochs.model import CompleteRecord, EventTimes, OffsetRange, PartitionTime, Ranges
-from airflow_epochs.sinks.delta.state_pin import expired_to
+from airflow_epochs.sinks.delta.state.pinning import expired_to
 from tests.support import records
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)

@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from airflow_epochs.commands.export import export
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from tests.support.faults_world import DiskWorld, start
 
 pytestmark = pytest.mark.proof

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import recorded_places
-from airflow_epochs.coordinator.checking import Subject, looks_at
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.former_names import recorded_places
+from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
 from airflow_epochs.coordinator.looks import Look, Result, made
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Receipt, Run, StagedClaim, Vote, VoteKind

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 
 from airflow_epochs import codes
 from airflow_epochs.commands import finding
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.actions import Abort
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.rebuilding import planning, recording
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read

@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_epochs import DeltaSink, codes
 from airflow_epochs.config import BLOCK, TAKE_OVER
 from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position
-from airflow_epochs.coordinator import orders, rewinding
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.orders import orders, rewinding
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, Run, ends_of
 from airflow_epochs.sources.kafka import interval as by_interval
 from airflow_epochs.testing import Crash, run_epoch

@@ -280,10 +280,10 @@ def test_pruning_leaves_the_completion_record_of_a_complete_epoch() -> None:
     whole_epoch(ledger)
     ledger.put(complete())
     ledger.put(open_record(epoch=2))
-    assert ledger.prune(1) == 4
+    assert ledger.pruning.prune(1) == 4
     assert store.list("p/epochs") == [f"p/{key_of(complete())}", f"p/{key_of(open_record(epoch=2))}"]
     assert ledger.view(1).state is State.COMPLETE and ledger.newest_complete() == 1
-    assert ledger.prune(1) == 0
+    assert ledger.pruning.prune(1) == 0
 
 
 def test_pruning_leaves_the_word_of_whoever_waived_a_sink() -> None:
@@ -293,7 +293,7 @@ def test_pruning_leaves_the_word_of_whoever_waived_a_sink() -> None:
     waived = WaivedRecord(txn_id=txn(), sink="a", who="me", why="dropped", at="now")
     ledger.put(waived)
     ledger.put(complete())
-    ledger.prune(1)
+    ledger.pruning.prune(1)
     assert store.list("p/epochs") == [f"p/{key_of(waived)}", f"p/{key_of(complete())}"]
 
 
@@ -302,7 +302,7 @@ def test_pruning_an_epoch_that_is_not_complete_deletes_nothing(number: int) -> N
     store = DictStore()
     whole_epoch(Ledger(store, "p"))
     before = dict(store.values)
-    assert Ledger(store, "p").prune(number) == 0
+    assert Ledger(store, "p").pruning.prune(number) == 0
     assert store.values == before
 
 
@@ -314,7 +314,7 @@ def test_an_epoch_pruned_while_it_is_read_is_seen_as_complete() -> None:
         def get(self, key: str) -> bytes | None:
             if key.endswith(".open.json"):
                 Ledger(inner, "p").put(complete())
-                Ledger(inner, "p").prune(1)
+                Ledger(inner, "p").pruning.prune(1)
             return super().get(key)
 
     assert Ledger(PrunedMeanwhile(inner), "p").view(1).state is State.COMPLETE

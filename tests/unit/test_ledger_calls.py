@@ -147,7 +147,7 @@ def test_what_this_task_has_pruned_is_gone_for_it_too() -> None:
     whole_epoch(ledger)
     ledger.put(complete())
     assert ledger.open_record(1, 1)
-    ledger.prune(1)
+    ledger.pruning.prune(1)
     assert ledger.open_record(1, 1) is None
 
 

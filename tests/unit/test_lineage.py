@@ -36,7 +36,7 @@ from airflow_epochs.contracts import (
     Sink,
     Traceable,
 )
-from airflow_epochs.coordinator.admin import Account, waive
+from airflow_epochs.coordinator.admin.admin import Account, waive
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import dataset_of
 from airflow_epochs.model import JsonDict, OffsetRange, Receipt, Run, TransactionId
@@ -311,7 +311,7 @@ def test_an_epoch_whose_open_record_was_pruned_is_not_reported_again(
     for sink in world.sinks:
         world.coordinator().commit(RUN, sink)
     world.coordinator().complete(RUN)
-    world.ledger.prune(1)
+    world.ledger.pruning.prune(1)
     assert world.ledger.open_record(1, 1) is None
     assert commit(world) == "success"
     assert "lineage" not in caplog.text

@@ -15,9 +15,9 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Unread
-from airflow_epochs.coordinator import lag as lags
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.lag import Lag
+from airflow_epochs.coordinator.inspection import lag as lags
+from airflow_epochs.coordinator.inspection.lag import Lag
 from airflow_epochs.errors import EpochError, Fenced, NoNewData, NotApplied
 from airflow_epochs.model import Vote, VoteKind, WaivedRecord
 from airflow_epochs.operators import metrics

@@ -12,8 +12,8 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 
 from airflow_epochs.contracts import Unread
-from airflow_epochs.coordinator import lag as lags
-from airflow_epochs.coordinator.lag import Lag
+from airflow_epochs.coordinator.inspection import lag as lags
+from airflow_epochs.coordinator.inspection.lag import Lag
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.notifiers import InDoubtNotifier, LagNotifier
 from tests.support.faults_world import DiskWorld, start

@@ -17,7 +17,7 @@ from airflow_epochs.coordinator import opening
 from airflow_epochs.errors import Refused
 from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.model import PartitionTime, Watermarks
-from airflow_epochs.sinks.delta.state_pin import expired_to
+from airflow_epochs.sinks.delta.state.pinning import expired_to
 from airflow_epochs.transforms import closing
 from airflow_epochs.transforms.closing import Closing, Mark, Marks, least
 

@@ -15,9 +15,10 @@ import pytest
 from airflow_epochs import KafkaSource, codes
 from airflow_epochs.commands import migration
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import admin, adopting, rewinding
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.orders import Restoration
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import adopting, rewinding
+from airflow_epochs.coordinator.orders.orders import Restoration
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import OffsetRange, RestorePoint, Run

@@ -14,12 +14,14 @@ from airflow.sdk import Context
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Limits, Movable, Move, PlannedEpoch, Position
-from airflow_epochs.coordinator import admin, order_wording, orders, rewinding, state_tables
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator import state_tables
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.outlook import Outcome, Outlook, outlook
-from airflow_epochs.coordinator.preview import preview
-from airflow_epochs.coordinator.read_before import read_in_rows
+from airflow_epochs.coordinator.inspection.preview import preview
+from airflow_epochs.coordinator.orders import orders, rewinding, wording
+from airflow_epochs.coordinator.orders.outlook import Outcome, Outlook, outlook
+from airflow_epochs.coordinator.orders.read_before import read_in_rows
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.ledger.ledger import Ledger
@@ -255,7 +257,7 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
     move = rewinding.to_epoch(scenario.ledger, at, cast(Movable, source), 1, MemoryEnvironment())
     tables = orders.Restoration(epoch=1, points={"orders": RestorePoint(epoch=1, version=0)})
     look = outlook(scenario.ledger, at, source, move, restoration=tables if restored else None)
-    lines = order_wording.told(scenario.ledger, at, look)
+    lines = wording.told(scenario.ledger, at, look)
     assert f"  {line.format('6 offsets, orders[0] [5, 8), orders[1] [5, 8)')}" in lines
     assert "  there to be read now: nothing" in lines
     assert not any(each.startswith(("  read again, ", "  read again: ")) for each in lines)
@@ -264,7 +266,7 @@ def test_a_rewind_tells_what_becomes_of_rows_of_a_topic_that_the_dag_no_longer_r
 def told_of(scenario: Scenario, start: int) -> list[str]:
     """What a rewind of partition 0 to ``start`` tells of rows that come, and come twice."""
     at = standing(scenario)
-    lines = order_wording.told(scenario.ledger, at, looked(scenario, at, to_offset(scenario, 0, start)))
+    lines = wording.told(scenario.ledger, at, looked(scenario, at, to_offset(scenario, 0, start)))
     return [line.strip() for line in lines if "read again" in line or "not read" in line]
 
 
@@ -331,7 +333,7 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
     overwritten = "nothing comes twice: the rows of each epoch take the place of all rows"
     points = {"orders": RestorePoint(epoch=1, version=0)}
     tables = orders.Restoration(epoch=1, points=points, stay=tuple(plans))
-    lines = order_wording.told(scenario.ledger, at, looked(scenario, at, move, tables))
+    lines = wording.told(scenario.ledger, at, looked(scenario, at, move, tables))
     cut = (
         "have one row in an epoch. If the next epoch reads more of it, it is aborted: then type `airflow epochs replan "
         "orders --why …`, and let epochs be smaller until they have read all of this (`max_records` of topics, also as "
@@ -347,7 +349,7 @@ def test_a_rewind_tells_of_each_sink_that_stays_whether_its_rows_come_twice(scen
         f"  sink overwritten stays as it is: {overwritten}",
         "  sink own stays as it is: it gets the rows of epoch 2 once more",
     ]
-    lines = order_wording.told(scenario.ledger, at, looked(scenario, at, move))
+    lines = wording.told(scenario.ledger, at, looked(scenario, at, move))
     assert [line for line in lines if "but in sink" in line] == [
         f"  but in sink counted, {counted}{cut}",
         f"  but in sink days, {days}",
@@ -365,7 +367,7 @@ def test_a_rewind_tells_a_command_for_each_state_and_tells_of_none_once_the_comm
         at, source = standing(scenario), scenario.pipeline.source
         assert isinstance(source, Before)
         at = replace(at, newest=replace(at.newest, state={name: StatePin(version=1) for name in ("days", "hours")}))
-        lines = order_wording.told(scenario.ledger, at, looked(scenario, at, to_offset(scenario, 0, 3)))
+        lines = wording.told(scenario.ledger, at, looked(scenario, at, to_offset(scenario, 0, 3)))
         return [line for line in lines if "The state counts" in line or "epochs adopt-sink" in line]
 
     said, *commands = told()
@@ -388,7 +390,7 @@ def test_a_move_to_other_topics_tells_which_sinks_drop_what_is_older_than_their_
     position = at.position(source)
 
     def told(move: Move) -> list[str]:
-        lines = order_wording.told(scenario.ledger, at, looked(scenario, at, move))
+        lines = wording.told(scenario.ledger, at, looked(scenario, at, move))
         return [line for line in lines if "drops what is older" in line]
 
     (line,) = told(Move(position=position, left=position.ranges))
@@ -630,7 +632,7 @@ def test_a_command_on_an_epoch_that_was_completed_and_pruned_meanwhile_is_refuse
     aborted(scenario, 2)
     shown = standing(scenario)
     scenario.airflow_run(run(3))
-    scenario.ledger.prune(2)
+    scenario.ledger.pruning.prune(2)
     with pytest.raises(Refused, match="EPOCHS-COMMAND-RACE"):
         replanned(scenario, shown)
 

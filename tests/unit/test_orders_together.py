@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from airflow_epochs.coordinator.actions import Waive
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.actions import Waive
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.rewind_action import Rewind
 from airflow_epochs.model import CompleteRecord, OffsetRange, Run

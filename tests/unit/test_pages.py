@@ -24,7 +24,7 @@ from airflow_epochs import DeltaSink, DeltaSource, KafkaSink, KafkaSource, Spark
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
-from airflow_epochs.ledger.ledger import PRUNED_MAX
+from airflow_epochs.ledger.pruning import PRUNED_MAX
 from airflow_epochs.operators import epoch as operators
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due

@@ -11,9 +11,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_epochs import codes
-from airflow_epochs.coordinator import admin, pausing
-from airflow_epochs.coordinator.actions import Pause, Unpause
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin, pausing
+from airflow_epochs.coordinator.admin.actions import Pause, Unpause
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import Corrupt, NoNewData, Refused
 from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.ledger import Ledger

@@ -20,11 +20,11 @@ from airflow_epochs import DeltaSink, codes
 from airflow_epochs.commands import preview as command
 from airflow_epochs.commands.preview import show_preview
 from airflow_epochs.contracts import StagedSample
-from airflow_epochs.coordinator import unpublished
-from airflow_epochs.coordinator.actions import Abort, Pause, Unpause
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.dry_run import dry_run
-from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
+from airflow_epochs.coordinator.admin.actions import Abort, Pause, Unpause
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.inspection import unpublished
+from airflow_epochs.coordinator.inspection.dry_run import dry_run
+from airflow_epochs.coordinator.inspection.preview import Preview, SinkPreview, preview
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import OpenRecord

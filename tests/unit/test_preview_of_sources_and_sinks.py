@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from airflow_epochs import DeltaSource, KafkaSink, SqlSink, codes
 from airflow_epochs.contracts import Interval, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.coordinator.inspection.preview import preview
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_epochs.ledger import ledger as ledgers
+from airflow_epochs.ledger import pruning
 from airflow_epochs.testing import Crash
 from airflow_epochs.testing.stores import FaultyStore, unobserved
 from tests.support.scenario import Scenario, crashes, nested, observed_run, run
@@ -54,7 +54,7 @@ def test_an_epoch_that_was_pruned_in_part_is_pruned_to_the_end() -> None:
 def test_a_dag_that_keeps_fewer_epochs_than_before_prunes_the_others_some_at_a_time_and_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledgers, "PRUNED_MAX", 3)
+    monkeypatch.setattr(pruning, "PRUNED_MAX", 3)
     scenario = Scenario()
     epochs(scenario, 1, 8)
     scenario.keep_epochs = 1

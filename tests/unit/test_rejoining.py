@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_epochs import KafkaSource, SparkConnect
 from airflow_epochs.contracts import Following, RunsOn, SparkJob
-from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
-from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.coordinator.inspection import unpublished
+from airflow_epochs.coordinator.inspection.preview import preview
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
 from airflow_epochs.operators.deferral import LOOK_AGAIN_S, TRIGGER_FAILED

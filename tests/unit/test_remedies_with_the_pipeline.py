@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_epochs.coordinator import coordinator as steps
-from airflow_epochs.coordinator import lag
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.inspection import lag
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Vote, VoteKind

@@ -10,11 +10,13 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK, TAKE_OVER
 from airflow_epochs.contracts import Interval, Move, Position
-from airflow_epochs.coordinator import orders, rereading, savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.orders import Restoration
-from airflow_epochs.coordinator.outlook import outlook
+from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.orders.orders import Restoration
+from airflow_epochs.coordinator.orders.outlook import outlook
+from airflow_epochs.coordinator.runs import rereading
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Fenced, NoNewData, Refused
 from airflow_epochs.hooks import passed_on

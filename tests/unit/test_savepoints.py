@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.coordinator import savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys

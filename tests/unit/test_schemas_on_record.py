@@ -10,7 +10,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Environment
-from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.coordinator.inspection.preview import preview
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.ledger.ledger import Ledger

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_epochs.coordinator import series
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.runs import series
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger import trust
 from airflow_epochs.ledger.codec import decode, encode

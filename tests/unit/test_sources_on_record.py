@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_epochs import DeltaSource, KafkaSource, codes
-from airflow_epochs.coordinator.lag import source_in
+from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 

@@ -17,7 +17,7 @@ from airflow_epochs.delta.log import entry_of, log_entry
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.event_time import micros
-from airflow_epochs.sinks.delta.state_log import StateFacts, removes, require_unchanged
+from airflow_epochs.sinks.delta.state.table_log import StateFacts, removes, require_unchanged
 from orders_demo.duck import duck
 from tests.support.remedies import taken_back
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.read import state
-from airflow_epochs.sinks.delta.state_view import ReadableState
+from airflow_epochs.sinks.delta.state.view import ReadableState
 from orders_demo.duck import duck
 from tests.support.state_written import DELETED, LOG, WrittenState, at, mark
 
@@ -174,7 +174,7 @@ def test_arrow_gets_the_types_of_the_table(written: WrittenState) -> None:
 def test_an_epoch_whose_records_were_pruned_is_read_with_the_keys_of_the_newest_one(written: WrittenState) -> None:
     written.epoch(("a", 10, 1), ("b", 10, 1), watermarks=(None, None))
     written.epoch(("a", 10, 2), watermarks=(None, None))
-    written.ledger.prune(1)
+    written.ledger.pruning.prune(1)
     assert by_duckdb(read(written, 1)) == expected(("a", 10, 1), ("b", 10, 1))
 
 
@@ -182,7 +182,7 @@ def test_a_column_that_is_newer_than_the_epoch_is_left_out(written: WrittenState
     written.epoch(("a", 10, 1))
     written.spec = {"schema": "page string, until timestamp, n bigint, newer decimal(10,2)"}
     written.epoch(("a", 10, 1))
-    written.ledger.prune(1)
+    written.ledger.pruning.prune(1)
     assert read(written, 1).columns == ("page", "until", "n")
 
 
@@ -190,7 +190,7 @@ def test_an_epoch_whose_table_had_no_such_key_is_refused(written: WrittenState) 
     written.epoch(("a", 10, 1))
     written.spec = {"keys": ["page", "shop"]}
     written.epoch(("a", 10, 1))
-    written.ledger.prune(1)
+    written.ledger.pruning.prune(1)
     with pytest.raises(Refused, match=r"EPOCHS-STATE-EPOCH-GONE: Version 0 .* the table there has no column shop"):
         read(written, 1)
 
@@ -200,7 +200,7 @@ def test_a_state_that_was_removed_from_the_pipeline_is_read_at_its_own_last_epoc
     written.epoch_without_the_state()
     found = read(written)
     assert (found.epoch, by_duckdb(found)) == (1, expected(("a", 10, 1)))
-    written.ledger.prune(1)
+    written.ledger.pruning.prune(1)
     with pytest.raises(Refused, match=r"EPOCHS-STATE-KEYS-UNKNOWN(.|\n)*\nWhere: pipeline p, sink open\n"):
         read(written)
 

@@ -25,7 +25,7 @@ from airflow_epochs.delta.shape import PHYSICAL_NAME, TableShape, metadata_of
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, SinkPlan, StatePin, TransactionId
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.delta.state_columns import columns_of, types_of
+from airflow_epochs.sinks.delta.state.columns import columns_of, types_of
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.testing import memory_ledger
 from airflow_epochs.transforms.changes import DELETED

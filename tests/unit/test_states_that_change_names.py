@@ -14,9 +14,11 @@ from deltalake import write_deltalake
 from airflow_epochs import DeltaSink, StateTable, codes
 from airflow_epochs.commands.orders import _adopted
 from airflow_epochs.contracts import Move, Position
-from airflow_epochs.coordinator import admin, opening, orders, state_tables
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.outlook import outlook
+from airflow_epochs.coordinator import opening, state_tables
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders
+from airflow_epochs.coordinator.orders.outlook import outlook
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import DecisionKind, JsonDict, OpenRecord, PipelineRecord, SinkPlan, StatePin, adopted_in

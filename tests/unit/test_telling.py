@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.model import Checkpoint
 from airflow_epochs.operators.telling import CHATTER, in_brief, quiet_clients, told
 from airflow_epochs.operators.xcom import from_xcom, to_xcom

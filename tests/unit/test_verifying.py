@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 
 from airflow_epochs import codes
 from airflow_epochs.commands.verify import show_verification
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.inspection.verifying import Finding, Verdict, verify
 from airflow_epochs.coordinator.rebuilding import planning, recording
-from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import complete_key

@@ -22,7 +22,7 @@ from airflow_epochs.contracts import Connection, Probing, Sink
 from airflow_epochs.coordinator import preflight
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import Run, SinkPlan
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.storage.blobs import PROBE
 from airflow_epochs.storage.local import LocalFiles
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline

@@ -19,7 +19,7 @@ from airflow.utils.helpers import ask_yesno
 
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import BadArgument, EpochError, Refused, filled, with_remedy
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller

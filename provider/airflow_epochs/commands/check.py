@@ -1,6 +1,6 @@
 """``airflow epochs check``: finds out what a run of a DAG would find out, before it runs.
 
-``operators.definitions`` finds the DAG's pipelines. ``coordinator.checking`` makes the checks.
+``operators.definitions`` finds the DAG's pipelines. ``coordinator.inspection.checking`` makes the checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 from airflow_epochs.commands.asking import OUTPUT, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, print_rows
-from airflow_epochs.coordinator.checking import Subject, looks_at
+from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
 from airflow_epochs.coordinator.looks import Checked, Look, Result, made
 from airflow_epochs.errors import EpochError
 from airflow_epochs.hooks.epochs import EpochsHook

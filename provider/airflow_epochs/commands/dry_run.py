@@ -1,6 +1,6 @@
 """``airflow epochs dry-run``: play a complete epoch again with today's code, and show what would differ.
 
-``operators.definitions`` finds the pipeline in today's DAGs. ``coordinator.dry_run`` does the work.
+``operators.definitions`` finds the pipeline in today's DAGs. ``coordinator.inspection.dry_run`` does the work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow.cli.cli_config import ActionCommand, Arg
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, count, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
 from airflow_epochs.config import Transform
-from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
+from airflow_epochs.coordinator.inspection.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.model import SHORT_CODE, DecisionKind

@@ -13,7 +13,7 @@ from airflow.cli.cli_config import ActionCommand, Arg
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import OUTPUT, end_with, of_each, tell_of_nothing, tells_refusals
 from airflow_epochs.commands.printing import print_rows
-from airflow_epochs.coordinator import series
+from airflow_epochs.coordinator.runs import series
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids

@@ -20,8 +20,8 @@ from airflow_epochs.commands.asking import (
     tells_refusals,
 )
 from airflow_epochs.commands.printing import print_rows
-from airflow_epochs.coordinator import pausing
-from airflow_epochs.coordinator.lag import Lag, lag_of
+from airflow_epochs.coordinator.admin import pausing
+from airflow_epochs.coordinator.inspection.lag import Lag, lag_of
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids

@@ -18,9 +18,9 @@ from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, conf
 from airflow_epochs.commands.orders import environment, wrong_options
 from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Move
-from airflow_epochs.coordinator import adopting, orders
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.order_wording import partitions, shown
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import adopting, orders
+from airflow_epochs.coordinator.orders.wording import partitions, shown
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, located
 from airflow_epochs.hooks.audit import caller, logged

@@ -25,10 +25,11 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Movable, Move, backfill_from
-from airflow_epochs.coordinator import admin, orders, rewinding, savepoints
-from airflow_epochs.coordinator.order_wording import outcome, planned_anew, told
-from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
-from airflow_epochs.coordinator.outlook import Outlook, outlook
+from airflow_epochs.coordinator.admin import admin, savepoints
+from airflow_epochs.coordinator.orders import orders, rewinding
+from airflow_epochs.coordinator.orders.orders import NO_RESTORATION, Adoption, Restoration, Standing
+from airflow_epochs.coordinator.orders.outlook import Outlook, outlook
+from airflow_epochs.coordinator.orders.wording import outcome, planned_anew, told
 from airflow_epochs.errors import EpochError, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment

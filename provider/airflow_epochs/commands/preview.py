@@ -1,6 +1,6 @@
 """``airflow epochs preview``: run today's code on the next records, and show what each sink would get.
 
-``commands.dry_run.todays_task`` finds the pipeline in today's DAGs. ``coordinator.preview`` does the work.
+``commands.dry_run.todays_task`` finds the pipeline in today's DAGs. ``coordinator.inspection.preview`` does the work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow.cli.cli_config import ActionCommand, Arg
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, at_least_one, count, tells_refusals
 from airflow_epochs.commands.dry_run import SAMPLE, ended_in_order, todays_task
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_document, print_rows
-from airflow_epochs.coordinator.preview import Preview, SinkPreview, preview
+from airflow_epochs.coordinator.inspection.preview import Preview, SinkPreview, preview
 from airflow_epochs.model import records_upper_bound
 
 RECORDS = 100

@@ -19,8 +19,8 @@ from airflow_epochs.commands.asking import (
     tells_refusals,
 )
 from airflow_epochs.commands.printing import print_rows
-from airflow_epochs.coordinator import savepoints
-from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.savepoint_actions import DisposeSavepoint
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.model import SavepointRecord, starting_at_ends
 

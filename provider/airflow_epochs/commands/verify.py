@@ -1,6 +1,6 @@
 """``airflow epochs verify``: does every sink show what the ledger says? Reads only.
 
-``operators.definitions`` finds the pipeline in today's DAGs. ``coordinator.verifying`` does the work.
+``operators.definitions`` finds the pipeline in today's DAGs. ``coordinator.inspection.verifying`` does the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rich.progress import Progress
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, at_least_one, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_rows
+from airflow_epochs.coordinator.inspection.verifying import Finding, Verdict, verify
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
 from airflow_epochs.errors import Refused
 from airflow_epochs.operators import definitions
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_epochs import secrecy
 from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Sink
-from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.errors import RAISED_BY_USERS, first_line
 from airflow_epochs.hooks import informed_actions
 from airflow_epochs.ledger.ledger import Ledger

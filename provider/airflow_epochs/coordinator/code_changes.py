@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import STOP, Transform
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.task import TaskTry, new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger

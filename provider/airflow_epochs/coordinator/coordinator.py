@@ -19,22 +19,17 @@ from typing import Concatenate, ParamSpec, TypeVar
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, SinkAttempt
-from airflow_epochs.coordinator import (
-    agreement,
-    backfill,
-    blocking,
-    dead_letters,
-    pausing,
-    state_tables,
-    users_vote,
-)
+from airflow_epochs.coordinator import agreement, dead_letters, state_tables, users_vote
+from airflow_epochs.coordinator.admin import pausing
+from airflow_epochs.coordinator.backfills import backfill
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.completing import completion, receipts_that_hold
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
-from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise
+from airflow_epochs.coordinator.runs import blocking
+from airflow_epochs.coordinator.runs.patience import leave_alone
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, history
 from airflow_epochs.errors import EpochError, Fenced, NoNewData, Refused, located, tolerated
@@ -437,9 +432,9 @@ class Coordinator:
                 with tolerated(f"maintaining sink {sink.name}", remedied=True):
                     sink.maintain(self.task.pipeline.name, view.number, self.task.env)
         with tolerated("pruning"):  # ends at the first failure: a store that deletes nothing keeps every epoch
-            for epoch in self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs):
+            for epoch in self.task.ledger.pruning.due(view.number - self.task.pipeline.keep_epochs):
                 self._sweep(epoch, last=True)  # its places are on record for the last time
-                self.task.ledger.prune(epoch)
+                self.task.ledger.pruning.prune(epoch)
 
     def _sweep(self, epoch: int, *, last: bool = False) -> None:
         with tolerated(f"sweeping epoch {epoch}"):

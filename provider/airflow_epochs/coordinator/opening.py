@@ -20,17 +20,9 @@ from airflow_epochs.contracts import (
     Stateful,
     Watching,
 )
-from airflow_epochs.coordinator import (
-    agreement,
-    code_changes,
-    preflight,
-    renamed_pipeline,
-    schemas,
-    sink_calls,
-    sink_specs,
-    state_tables,
-)
-from airflow_epochs.coordinator.backfill import with_backfill
+from airflow_epochs.coordinator import agreement, code_changes, preflight, schemas, sink_calls, sink_specs, state_tables
+from airflow_epochs.coordinator.backfills.backfill import with_backfill
+from airflow_epochs.coordinator.former_names import renamed_pipeline
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData, Refused, located
 from airflow_epochs.event_time import next_watermarks
@@ -74,47 +66,64 @@ def _open_planned(
     if order:
         _require_all_restored(task, epoch, order)
     sinks = sink_plans(task, before, adopted)
-    planned, now, watermarks = (
-        _restored_input(task, order)
-        if order and order.restored_to
-        else next_input(task, before, Position.after(order or before), limits)
-    )
+    planned, now, watermarks = _input(task, before, order, limits)
     renamed_pipeline.require_new_input(task, epoch, planned, order, limits.starting)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, known=known(before, adopted), moved=moved)
     state_tables.require_whole(task, before, adopted)
     preflight.require_ready(task, sinks)
-    warnings = changes_by_others(task, before, adopted)
-    return _put_open(
-        task,
-        OpenRecord(
-            txn_id=str(TransactionId(task.pipeline.name, epoch, attempt, task.draw_id())),
-            ledger_id=ledger_id,
-            ranges=planned.ranges,
-            source=task.pipeline.source.spec(),
-            source_state=planned.state,
-            transform=str(task.pipeline.transform),
-            code=code,
-            sinks=sinks,
-            dag_id=run.dag_id,
-            run_id=run.run_id,
-            now=now,
-            seed=seed_of(task.pipeline.name, epoch, ledger_id),
-            opened_at=now,
-            writer=task.writer,
-            ledger=task.ledger.root,
-            warnings=warnings,
-            watermarks=watermarks,
-            state=state_tables.pins(task, before, adopted),
-            obeys=order.obeys if order else 0,
-            moved=moved,
-            adopted=adopted,
-            restored_to=order.restored_to if order else 0,
-            restores=order.restores if order else {},
-            backlog=planned.backlog,
-            schemas=None if order and order.restored_to else schemas.asked(task),
-        ),
-        run,
+    record = OpenRecord(
+        txn_id=str(TransactionId(task.pipeline.name, epoch, attempt, task.draw_id())),
+        ledger_id=ledger_id,
+        ranges=planned.ranges,
+        source=task.pipeline.source.spec(),
+        source_state=planned.state,
+        transform=str(task.pipeline.transform),
+        code=code,
+        sinks=sinks,
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        now=now,
+        seed=seed_of(task.pipeline.name, epoch, ledger_id),
+        opened_at=now,
+        writer=task.writer,
+        ledger=task.ledger.root,
+        watermarks=watermarks,
+        backlog=planned.backlog,
+    )
+    return _put_open(task, _with_facts(task, _obeying(record, order), before), run)
+
+
+def _input(
+    task: TaskTry, before: CompleteRecord | None, order: OpenRecord | None, limits: Limits
+) -> tuple[PlannedEpoch, str, Watermarks]:
+    """The attempt's input, when it was planned, and its watermarks. Raises NoNewData if the source has none."""
+    if order and order.restored_to:
+        return _restored_input(task, order)
+    return next_input(task, before, Position.after(order or before), limits)
+
+
+def _obeying(record: OpenRecord, order: OpenRecord | None) -> OpenRecord:
+    """The record of an attempt that obeys a command: what the command says of input and sinks is on record again."""
+    if order is None:
+        return record
+    return replace(
+        record,
+        obeys=order.obeys,
+        moved=order.moved,
+        adopted=order.adopted,
+        restored_to=order.restored_to,
+        restores=order.restores,
+    )
+
+
+def _with_facts(task: TaskTry, record: OpenRecord, before: CompleteRecord | None) -> OpenRecord:
+    """The record with what is asked for last: changes by others, versions of states, and the schemas of the input."""
+    return replace(
+        record,
+        warnings=changes_by_others(task, before, record.adopted),
+        state=state_tables.pins(task, before, record.adopted),
+        schemas=None if record.restored_to else schemas.asked(task),
     )
 
 

@@ -48,6 +48,16 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
     raise untrusted(opened, attempt_key(opened.txn.epoch, opened.txn.attempt, "open"), name, why)
 
 
+def built(spec: JsonDict) -> Sink | None:
+    """The sink that ``spec`` describes; None if only the DAG has its class."""
+    try:
+        return from_spec(spec)
+    except Refused as error:
+        if error.code is not codes.SINK_KIND_UNKNOWN:
+            raise
+        return None
+
+
 def source_of(opened: OpenRecord, today: Source) -> object:
     """The source that an attempt reads, as its open record describes it.
 

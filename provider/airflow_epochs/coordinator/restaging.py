@@ -22,7 +22,8 @@ from functools import cached_property
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt, Stateful
-from airflow_epochs.coordinator import agreement, code_changes, joint_sinks, late_backfills
+from airflow_epochs.coordinator import agreement, code_changes, joint_sinks
+from airflow_epochs.coordinator.backfills import late_backfills
 from airflow_epochs.coordinator.code_changes import Code
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries

@@ -27,7 +27,7 @@ from airflow_epochs.contracts import (
     Surrounded,
 )
 from airflow_epochs.coordinator import apart, code_changes, dead_letters, schemas, sink_calls, state_tables
-from airflow_epochs.coordinator.backfill import replayed, require_input_of
+from airflow_epochs.coordinator.backfills.backfill import replayed, require_input_of
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located, tolerated

@@ -1,4 +1,4 @@
-"""Actions of ``coordinator.actions`` that depend on what Airflow knows: which run is at work, which DAGs there are."""
+"""Actions of ``coordinator.admin`` that depend on what Airflow knows: which run is at work, which DAGs there are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Sink
-from airflow_epochs.coordinator import actions, admin, sink_calls
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator import sink_calls
+from airflow_epochs.coordinator.admin import actions, admin
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.looks import NotChecked
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Refused, first_line

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from airflow_epochs.contracts import ByInterval, Interval
-from airflow_epochs.coordinator import rereading
-from airflow_epochs.coordinator.lag import source_in
+from airflow_epochs.coordinator.inspection.lag import source_in
+from airflow_epochs.coordinator.runs import rereading
 from airflow_epochs.hooks import backfills, taken_dates
 from airflow_epochs.hooks.backfills import Halted
 from airflow_epochs.hooks.known_runs import FAILED, failed_run_at, latest_runs, state_of

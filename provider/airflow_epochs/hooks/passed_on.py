@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_epochs.contracts import ByInterval, Interval
-from airflow_epochs.coordinator import rereading, series
-from airflow_epochs.coordinator.lag import source_in
+from airflow_epochs.coordinator.inspection.lag import source_in
+from airflow_epochs.coordinator.runs import rereading, series
 from airflow_epochs.hooks.intervals import interval_of
 from airflow_epochs.hooks.known_runs import stored_dag
 from airflow_epochs.hooks.own_tasks import ALL_IN_ONE, stored_tasks

@@ -1,4 +1,4 @@
-"""Let Airflow run a pipeline once more, now: an action of operators, as those in ``coordinator.actions``.
+"""Let Airflow run a pipeline once more, now: an action of operators, as those in ``coordinator.admin``.
 
 The run in charge of an unfinished epoch is cleared, in both layouts: its tasks read the ledger, and go on where it
 stands. A new run would do the same only where ``on_failed_epoch`` lets it: with "block", no other run may have the
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import codes
 from airflow_epochs.config import BLOCK
 from airflow_epochs.contracts import is_by_interval
-from airflow_epochs.coordinator import admin, pausing
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.lag import source_in
+from airflow_epochs.coordinator.admin import admin, pausing
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import backfills, next_intervals, taken_dates

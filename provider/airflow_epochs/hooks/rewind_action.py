@@ -1,4 +1,4 @@
-"""The command ``rewind`` as actions, as in ``coordinator.actions``: the page has it in these two forms."""
+"""The command ``rewind`` as actions, as in ``coordinator.admin``: the page has it in these two forms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Move
-from airflow_epochs.coordinator import orders, rewinding
-from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.coordinator.order_wording import told
-from airflow_epochs.coordinator.orders import NO_RESTORATION, Restoration, Standing
-from airflow_epochs.coordinator.outlook import Outlook, outlook
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.orders import orders, rewinding
+from airflow_epochs.coordinator.orders.orders import NO_RESTORATION, Restoration, Standing
+from airflow_epochs.coordinator.orders.outlook import Outlook, outlook
+from airflow_epochs.coordinator.orders.wording import told
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger

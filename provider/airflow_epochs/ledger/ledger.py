@@ -2,7 +2,7 @@
 
 It is a set of immutable records, each put once under its own key, so a fact that was read can never change. XCom,
 Airflow's database and a sink's marker only repeat what the ledger says. ``ledger.records`` reads and puts single
-records. ``ledger.signed`` puts the records by which a ledger begins to be signed.
+records. ``ledger.signed`` puts the records by which a ledger begins to be signed. ``ledger.pruning`` deletes old ones.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from airflow_epochs.ledger.keys import (
     sink_key,
     takeover_key,
 )
+from airflow_epochs.ledger.pruning import Pruning
 from airflow_epochs.ledger.records import Records, last_of
 from airflow_epochs.ledger.signed import Signing
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
@@ -77,9 +78,6 @@ P = TypeVar("P", bound=Record)
 
 log = secrecy.logger(__name__)
 
-PRUNED_MAX = 100
-"""How many epochs one task prunes at most."""
-
 
 class Ledger:
     """One pipeline's ledger, as one task sees it: it keeps in memory the records that it has read.
@@ -107,6 +105,7 @@ class Ledger:
         self._records = Records(store, pipeline, keys, require_signed=require_signed, checked=checked)
         # Signing checks all that it vouches for, or lists it to an operator. So it believes where the ledger ends.
         self.signing = Signing(self._records, lambda: Ledger(store, pipeline, checked=False).newest_complete())
+        self.pruning = Pruning(self._records, self.complete_record)
         self._probed = False
         self._known_complete = 0
         self._rebuilt: list[RebuiltRecord] | None = None
@@ -567,41 +566,6 @@ class Ledger:
     def put_run(self, run: Run, epoch: int) -> RunIndex:
         """Put the index from a run to its one epoch; the index that stands. Raises as ``Records.put``."""
         return self._records.put(RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
-
-    def due_for_pruning(self, number: int) -> list[int]:
-        """The epochs up to ``number`` that are complete and have more records than pruning leaves, oldest first.
-
-        An earlier task may have died before it pruned, or the DAG kept more epochs then. Epochs are pruned in order, so
-        the search goes back from ``number`` to one that is pruned: it asks once if there is nothing to catch up with.
-        At most ``PRUNED_MAX``: the next task goes on.
-        """
-        if not self._prunable(number):
-            return []
-        behind = last_of(lambda more: bool(self._prunable(number - more)))
-        return list(range(number - behind, number + 1))[:PRUNED_MAX]
-
-    def prune(self, number: int) -> int:
-        """Delete the records of a complete epoch, except ``complete.json`` and waivers. Idempotent.
-
-        ``complete.json`` stays because it closes the epoch: without it, a late task could put a decision again.
-
-        Returns:
-            The number of records deleted; 0 if the epoch is not complete.
-        """
-        if not self.complete_record(number):
-            return 0
-        keys = self._prunable(number)
-        for key in keys:
-            self._records.delete(key)
-        return len(keys)
-
-    def _prunable(self, number: int) -> list[str]:
-        """The keys that pruning deletes; none of an epoch that has no completion record."""
-        keys = self._records.keys_in(epoch_folder(number)) if number >= 1 else []
-        if complete_key(number) not in keys:
-            return []
-        kept = (complete_key(number), ".waived.json")  # a waiver says for ever who gave up rows, and why
-        return [key for key in keys if not key.endswith(kept)]
 
 
 def _of_one_format(record: DryRunRecord) -> DryRunRecord:

@@ -1,7 +1,7 @@
 """The ids by which the ledger knows an Airflow run. Each names one epoch, and a run may have several.
 
-The n-th epoch of a run that works on several has ``<run id> #n`` (``coordinator.series``). One that reads the records
-of a data interval once more has ``<run id>~<epoch of the command>`` (``coordinator.rereading``). Both may come
+The n-th epoch of a run that works on several has ``<run id> #n`` (``runs.series``). One that reads the records
+of a data interval once more has ``<run id>~<epoch of the command>`` (``runs.rereading``). Both may come
 together.
 """
 

@@ -268,7 +268,7 @@ class EpochOperator(BaseOperator):
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
         """The run, as the ledger knows it by the one epoch that it works on: the same in all its tasks."""
-        from airflow_epochs.coordinator import blocking, rereading
+        from airflow_epochs.coordinator.runs import blocking, rereading
 
         known = rereading.as_known(coordinator.task, run_of(context), begins=self.step in _OPENING)
         return blocking.as_known(coordinator.task, known)

@@ -150,7 +150,7 @@ class _Step:
             self._send("gauge", "in_doubt.age", max(0.0, self.now - decided.timestamp()))
 
     def _lag(self) -> None:
-        from airflow_epochs.coordinator.lag import lag_of
+        from airflow_epochs.coordinator.inspection.lag import lag_of
 
         if lag := lag_of(self.task.ledger, self.task.env):
             self._send("gauge", "lag.records", lag.records)

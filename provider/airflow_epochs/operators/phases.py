@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Limits
-from airflow_epochs.coordinator import savepoints
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin import savepoints
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.run_ids import airflow_run
 from airflow_epochs.names import RUN_NOTE

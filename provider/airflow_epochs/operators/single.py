@@ -94,13 +94,13 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
 
     def _known_run(self, coordinator: Coordinator, context: Context) -> Run:
         """The run of all its epochs: ``work`` looks for the newest one itself."""
-        from airflow_epochs.coordinator import rereading
+        from airflow_epochs.coordinator.runs import rereading
 
         return rereading.as_known(coordinator.task, run_of(context), begins=True)
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""
-        from airflow_epochs.coordinator import series
+        from airflow_epochs.coordinator.runs import series
         from airflow_epochs.ledger import run_ids
         from airflow_epochs.operators import phases
 
@@ -131,7 +131,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         self, number: int, run: Run, bounds: _Bounds, context: Context
     ) -> tuple[Coordinator, Checkpoint] | None:
         """One more epoch, with a coordinator that has read nothing yet; None if the run has ended."""
-        from airflow_epochs.coordinator import series
+        from airflow_epochs.coordinator.runs import series
         from airflow_epochs.ledger import run_ids
 
         if bounds.reached(number):

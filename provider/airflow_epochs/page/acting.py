@@ -14,10 +14,10 @@ from fastapi import APIRouter, Form, HTTPException, Query, Request, Response, st
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
-from airflow_epochs.coordinator import admin
-from airflow_epochs.coordinator.actions import Abort, Action, Pause, Unpause, require_possible
-from airflow_epochs.coordinator.admin import REASON_MAX, Account
-from airflow_epochs.coordinator.savepoint_actions import DisposeSavepoint, MakeSavepoint
+from airflow_epochs.coordinator.admin import admin
+from airflow_epochs.coordinator.admin.actions import Abort, Action, Pause, Unpause, require_possible
+from airflow_epochs.coordinator.admin.admin import REASON_MAX, Account
+from airflow_epochs.coordinator.admin.savepoint_actions import DisposeSavepoint, MakeSavepoint
 from airflow_epochs.hooks.informed_actions import TakeOver, Waive
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime

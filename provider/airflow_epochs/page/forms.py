@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.coordinator.savepoint_actions import MakeSavepoint
+from airflow_epochs.coordinator.admin.savepoint_actions import MakeSavepoint
 from airflow_epochs.hooks.informed_actions import TakeOver
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 

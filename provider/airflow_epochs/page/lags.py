@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from airflow_epochs import secrecy
-from airflow_epochs.coordinator.lag import lag_of
+from airflow_epochs.coordinator.inspection.lag import lag_of
 from airflow_epochs.errors import EpochError
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger

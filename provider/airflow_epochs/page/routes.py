@@ -10,7 +10,8 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response, status
 from fastapi.responses import RedirectResponse
 
-from airflow_epochs.coordinator import rewinding, series
+from airflow_epochs.coordinator.orders import rewinding
+from airflow_epochs.coordinator.runs import series
 from airflow_epochs.hooks.known_runs import is_at_work
 from airflow_epochs.hooks.retrying import needed_backfill
 from airflow_epochs.ledger import run_ids

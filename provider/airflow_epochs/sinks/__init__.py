@@ -27,7 +27,7 @@ _KINDS = {
     "kafka": "airflow_epochs.sinks.kafka.sink:KafkaSink",
     "memory": "airflow_epochs.testing:MemorySink",
     "sql": "airflow_epochs.sinks.sql.sink:SqlSink",
-    "state": "airflow_epochs.sinks.delta.state_table:StateTable",
+    "state": "airflow_epochs.sinks.delta.state.table:StateTable",
 }
 """Kind -> module and class. A module is imported only when a sink of its kind is built."""
 

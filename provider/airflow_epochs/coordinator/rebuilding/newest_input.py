@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Ends
-from airflow_epochs.coordinator.backfill import begins_as, depends_on_epochs
+from airflow_epochs.coordinator.backfills.backfill import begins_as, depends_on_epochs
 from airflow_epochs.coordinator.rebuilding.evidence import LastEpochs, listed
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
-from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.rebuilding import planning
 from airflow_epochs.coordinator.rebuilding.evidence import Told
 from airflow_epochs.coordinator.rebuilding.planning import Plan

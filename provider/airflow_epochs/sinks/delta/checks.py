@@ -13,7 +13,6 @@ from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
-from airflow_epochs.sinks.delta import state_anew
 from airflow_epochs.sinks.delta.modes import (
     APPEND,
     MERGE,
@@ -21,7 +20,8 @@ from airflow_epochs.sinks.delta.modes import (
     Mode,
 )
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state import remedies
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.spark.driver.delta import partitions, row_problems
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.spelling import identifier
@@ -173,7 +173,7 @@ def _without(refused: list[str], name: str, state: str, *, exists: bool) -> str:
     off = _turned_off(properties, name) if properties else ""
     if not features:
         return f"{off}Then clear the failed task."
-    return off + state_anew.if_not_dropped(features, name, state)
+    return off + remedies.if_not_dropped(features, name, state)
 
 
 def _turned_off(properties: list[str], name: str) -> str:

@@ -12,7 +12,8 @@ from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.event_time import packed
 from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
-from airflow_epochs.sinks.delta import damaged_files, flush, lost_files, publish, spark_commit, state_anew
+from airflow_epochs.sinks.delta import damaged_files, flush, lost_files, publish, spark_commit
+from airflow_epochs.sinks.delta.state import remedies
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.plans import Change, ForgetPlan
@@ -87,7 +88,7 @@ class Commit:
         return Corrupt(
             f"The state table {self.location.name} was altered after the decision: {altered}.",
             code=codes.STATE_CHANGED,
-            remedy=state_anew.in_doubt(self.location, staging, self.attempt.txn, self.at.sink.name),
+            remedy=remedies.in_doubt(self.location, staging, self.attempt.txn, self.at.sink.name),
             **attempt_fields(self.attempt.txn),
             sink=self.at.sink.name,
         )

@@ -46,11 +46,12 @@ from airflow_epochs.model import (
     attempt_fields,
     compare,
 )
-from airflow_epochs.sinks.delta import lost_files, restore, state_anew, state_log
+from airflow_epochs.sinks.delta import lost_files, restore
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.flush import flush_since
 from airflow_epochs.sinks.delta.lost_files import Loss
-from airflow_epochs.sinks.delta.state_log import StateFacts
+from airflow_epochs.sinks.delta.state import remedies, table_log
+from airflow_epochs.sinks.delta.state.table_log import StateFacts
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.promised import require_promised, require_still_there
@@ -112,7 +113,7 @@ class TableCommit:
         """What the next epoch must know of a state table."""
         if self.restore is None:
             return facts.after(self.staged.bytes)
-        return state_log.facts_of_version(self.restore, self.txn.epoch)
+        return table_log.facts_of_version(self.restore, self.txn.epoch)
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {
@@ -409,8 +410,8 @@ def _changes(this: TableCommit, newest: int, now: int) -> list[JsonDict]:
             raise Altered(refused.what) from refused
     if this.state is None:
         return []
-    lost = state_anew.without_it(this.location, this.staging, this.txn, this.app.sink)
-    return state_log.removes(this.location, this.state, newest, now, lost)
+    lost = remedies.without_it(this.location, this.staging, this.txn, this.app.sink)
+    return table_log.removes(this.location, this.state, newest, now, lost)
 
 
 def _added_columns(this: TableCommit) -> list[JsonDict]:

@@ -18,7 +18,7 @@ from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
 from airflow_epochs.sinks.delta.flush import paths_of
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 

@@ -12,9 +12,10 @@ from airflow_epochs.delta.log import USER_METADATA_KEY, checksum_entry, checksum
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import PUTS_BACK, TableLocation
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta import checks, publish, restore, spark_commit, state_names
+from airflow_epochs.sinks.delta import checks, publish, restore, spark_commit
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state import column_names
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
@@ -35,7 +36,7 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
     if shape is not None:
         checks.require_partitioning(sink, shape, location.name)
         if isinstance(sink, StateTable) and not attempt.promised:
-            state_names.require_spelling(sink, location.name, shape.schema)
+            column_names.require_spelling(sink, location.name, shape.schema)
     owner.sign(location.files, at.folder(attempt), attempt, sink.name)
     widens = sink.adds_columns_to(shape)
     if committer == DELTALAKE and shape is not None:

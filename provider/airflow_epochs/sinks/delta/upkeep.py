@@ -13,7 +13,7 @@ from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.other_pipelines import ledger_of
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.spark.driver.wire import as_json
 

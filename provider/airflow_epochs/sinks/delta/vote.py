@@ -7,18 +7,11 @@ from dataclasses import replace
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import CLOSED, Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import (
-    checks,
-    deleted_keys,
-    folder_names,
-    other_pipelines,
-    restore,
-    state_names,
-    state_vote,
-)
+from airflow_epochs.sinks.delta import checks, deleted_keys, folder_names, other_pipelines, restore
 from airflow_epochs.sinks.delta.flush import flush_after
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS
-from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.state import column_names, vote
+from airflow_epochs.sinks.delta.state.table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.staged import checks as staged_checks
@@ -51,7 +44,7 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     if attempt.restore:
         restore.require_restorable(at, target, attempt.restore)
     if isinstance(at.sink, StateTable):
-        state_vote.require_state(at.sink, attempt, target, staging)
+        vote.require_state(at.sink, attempt, target, staging)
     checks.require_store(files, at.folder(attempt))
     files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
     if staging.user_metadata["committer"] != SPARK:  # whose commits flush what came before
@@ -70,7 +63,7 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     name, shape, how = target.location.name, target.shape, at.sink.how
     checks.require_same_table(target.table_id, staging, name)
     if shape is not None and isinstance(at.sink, StateTable):
-        state_names.require_spelling(at.sink, name, shape.schema)
+        column_names.require_spelling(at.sink, name, shape.schema)
     if shape is None or how.schema_evolution == ADD_COLUMNS:
         checks.require_readable(staging.shape, name)
     if shape is not None and (how.schema_evolution == ADD_COLUMNS or isinstance(at.sink, StateTable)):

@@ -1,0 +1,586 @@
+"""An operator's commands about the next epoch: where its input begins, and which sinks are taken as they are.
+
+A command is an attempt of the next epoch that nothing is staged for (``model.OpenRecord``). The run that opens the next
+attempt obeys it. As an attempt has one record, a run that opens the epoch at the same moment cannot miss the command:
+its record or the command's stands, and the other side is told.
+
+The caller shows what a command would change, and asks, between ``standing`` and ``put``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
+from airflow_epochs.coordinator import sink_calls, state_tables
+from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.agreement import waived_in
+from airflow_epochs.coordinator.recorded_sinks import built
+from airflow_epochs.coordinator.task import new_writer
+from airflow_epochs.errors import Refused, located
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import commands_obeyed, newest_opened, order_in_force
+from airflow_epochs.model import (
+    Command,
+    CompleteRecord,
+    Marker,
+    OpenRecord,
+    Ranges,
+    RestorePoint,
+    Shown,
+    SinkPlan,
+    TransactionId,
+    agree,
+    compare,
+    described,
+    ends_of,
+    starts_of,
+)
+from airflow_epochs.protocol import State
+from airflow_epochs.sinks import GROUP
+
+EPOCHS_COUNTED_MAX = 1_000
+"""The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A pipeline between two epochs.
+
+    Attributes:
+        epoch: The next epoch.
+        attempt: Its newest attempt, which was aborted or holds a command; 0: none.
+        newest: The newest open record of the pipeline: it describes source and sinks.
+        before: The completion record of the epoch before; None before the first one.
+        order: The attempt of the next epoch that holds its newest command; None: there is none.
+    """
+
+    epoch: int
+    attempt: int
+    newest: OpenRecord
+    before: CompleteRecord | None
+    order: OpenRecord | None
+
+    def position(self, source: Before) -> Position:
+        """Where the next epoch begins now."""
+        return self._before(source, Position.after(self.order or self.before))
+
+    def without_commands(self, source: Before) -> Position:
+        """Where the next epoch would begin if no command waited."""
+        return self._before(source, Position.after(self.before))
+
+    def _before(self, source: Before, base: Position | None) -> Position:
+        planned = self.newest if self.attempt else None
+        return source.before(base, planned.ranges if planned else {}, planned.source_state if planned else {})
+
+    def recorded(self, name: str) -> TransactionId | None:
+        """What the sink showed after the epoch before; None if no epoch of it is on record."""
+        marker = self.before.markers.get(name) if self.before else None
+        return TransactionId.parse(marker) if marker else None
+
+    def awaited(self, name: str) -> TransactionId | None:
+        """What the next run expects the sink to show: what was recorded, or what a command takes it as."""
+        if name not in self.adopted:
+            return self.recorded(name)
+        adopted = self.adopted[name]
+        return TransactionId.parse(adopted) if adopted else None
+
+    @property
+    def adopted(self) -> Mapping[str, str | None]:
+        """As in ``OpenRecord``, by the commands so far."""
+        return self.order.adopted if self.order else {}
+
+    def lacks_all(self, name: str) -> bool:
+        """Whether the sink was waived in its first epoch, and no epoch of it was completed since."""
+        return self.before is not None and name in self.before.waived and name not in self.before.markers
+
+    def has_had(self, name: str) -> bool:
+        """Whether an epoch was completed with a sink of this name, be it that the sink was waived."""
+        return self.before is not None and self.before.has_had(name)
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the next epoch keeps the input of an attempt that was aborted, unless a command comes."""
+        return self.attempt > 0 and self.newest.command is None
+
+
+def standing(ledger: Ledger, pipeline: str) -> Standing:
+    """Where the pipeline stands.
+
+    Raises:
+        Refused: It has opened no epoch yet; or an epoch is undecided or in doubt.
+    """
+    view, newest = ledger.view_of_next(), newest_opened(ledger)
+    if newest is None:
+        raise Refused(
+            "The pipeline has not opened an epoch yet.",
+            code=codes.POSITION_MISSING,
+            pipeline=pipeline,
+        )
+    if view.state not in (State.NEW, State.ABORTED):
+        raise Refused(
+            f"The epoch is {view.state.value}. The command acts only after an epoch is complete or aborted. Nothing "
+            "was changed.",
+            code=codes.EPOCH_UNFINISHED,
+            pipeline=pipeline,
+            epoch=view.number,
+        )
+    return Standing(
+        epoch=view.number,
+        attempt=view.epoch.attempt,
+        newest=newest,
+        before=ledger.complete_record(view.number - 1),
+        order=order_in_force(ledger, view),
+    )
+
+
+def put(
+    ledger: Ledger,
+    at: Standing,
+    name: str,
+    by: Account,
+    move: Move,
+    *,
+    adoption: Adoption | None = None,
+    restoration: Restoration | None = None,
+) -> OpenRecord:
+    """Record a command: the next attempt of ``at.epoch``.
+
+    Args:
+        ledger: The pipeline's ledger.
+        at: Where the pipeline stood when the command was shown to the operator.
+        name: The command.
+        by: The operator.
+        move: Where the next epoch begins. Without a move: ``Move(position=…)`` as it is.
+        adoption: The sink that this command takes as it is.
+        restoration: The versions of tables that come back; None: those of an earlier command of this epoch, if any.
+
+    Raises:
+        Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
+    """
+    restoration = restoration or ordered_restoration(at, adoption)
+    record = _attempt(ledger, at, move, _command(name, by, move, adoption, restoration), adoption, restoration)
+    standing, complete = ledger.put(record), ledger.complete_record(at.epoch)
+    if standing.writer != record.writer or complete:
+        raise _race(at, standing, complete)
+    return standing
+
+
+def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Restoration:
+    """That of an earlier command of this epoch, without a sink that is now taken as it is. None is left: it reads."""
+    ordered = at.order.restores if at.order else {}
+    left = {name: point for name, point in ordered.items() if not (adoption and name == adoption.sink)}
+    if not (at.order and left):
+        return NO_RESTORATION
+    return Restoration(
+        epoch=at.order.restored_to, points=left, stay=tuple(sorted(at.newest.sinks.keys() - left.keys()))
+    )
+
+
+def _race(at: Standing, standing: OpenRecord, complete: CompleteRecord | None) -> Refused:
+    """The error for a command that comes after another one, or after a run that has opened the epoch."""
+    first, remedy = f"The epoch was opened by {complete.opened_by if complete else standing.run}", None
+    if (other := standing.command) and not complete:
+        first = f"Another command, `{other.name}` by {other.who}, was recorded"
+        remedy = "Type the command again: it says what both change together, before you confirm it."
+    return Refused(
+        f"{first} before this was confirmed. Nothing was changed.",
+        code=codes.COMMAND_RACE,
+        remedy=remedy,
+        pipeline=at.newest.txn.pipeline,
+        epoch=at.epoch,
+    )
+
+
+def _attempt(
+    ledger: Ledger, at: Standing, move: Move, command: Command, adoption: Adoption | None, restoration: Restoration
+) -> OpenRecord:
+    """The attempt that holds the command. What nobody asks of it is that of the newest attempt."""
+    number = at.attempt + 1
+    return replace(
+        at.newest,
+        txn_id=str(TransactionId(at.newest.txn.pipeline, at.epoch, number, uuid.uuid4().hex)),
+        ranges=move.position.ranges,
+        source_state=move.position.state,
+        sinks={sink: SinkPlan(spec=plan.spec, previous=plan.previous) for sink, plan in at.newest.sinks.items()},
+        run_id=f"airflow epochs {command.name}",
+        now=command.at,
+        opened_at=command.at,
+        writer=new_writer(),
+        ledger=ledger.root,
+        warnings=(),
+        watermarks=(),
+        state={},
+        command=command,
+        obeys=number,
+        moved=move.moves or bool(restoration.epoch) or (at.order is not None and at.order.moved),
+        adopted=adoption.onto(at.adopted) if adoption else dict(at.adopted),
+        restored_to=restoration.epoch,
+        restores=dict(restoration.points),
+        backlog=None,
+    )
+
+
+def _command(name: str, by: Account, move: Move, adoption: Adoption | None, restoration: Restoration) -> Command:
+    return Command(
+        name=name,
+        lost=move.lost,
+        again=move.again,
+        left=move.left,
+        lacks={adoption.sink: adoption.lacks} if adoption and adoption.lacks else {},
+        restores={sink: point.version for sink, point in restoration.points.items()},
+        back_to=move.back_to,
+        **by.fields,
+    )
+
+
+# -- the commands -------------------------------------------------------------------------------------------------
+
+
+def replan(at: Standing, source: Before) -> Move:
+    """Plan an aborted epoch anew, from where it began, with the limits and topics of the next run. Reads only.
+
+    Raises:
+        Refused: No epoch was aborted.
+    """
+    if not at.is_aborted:
+        raise Refused(
+            "There is no aborted epoch to plan anew.",
+            code=codes.NOTHING_TO_REPLAN,
+            pipeline=at.newest.txn.pipeline,
+            epoch=at.epoch,
+        )
+    return Move(position=at.position(source))
+
+
+def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int, int]]:
+    """Where the pipeline stood after a complete epoch: topic -> partition -> first offset not read. Reads only.
+
+    A partition that a later epoch was the first to read: where that epoch began.
+
+    Raises:
+        Refused: The epoch is not complete; or a command has put other topics in the place of those since, or waits to.
+    """
+    record = ledger.complete_record(number)
+    if record is None or at.before is None:
+        raise Refused(
+            f"The pipeline has no complete epoch {number}.",
+            code=codes.EPOCH_UNKNOWN,
+            pipeline=at.newest.txn.pipeline,
+        )
+    _require_same_topics(ledger, at, at.before, number)
+    offsets: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in sorted(ends_at(ledger, at, number, Position.of(at.order or at.before)).items()):
+        offsets.setdefault(topic, {})[partition] = offset
+    return offsets
+
+
+def ends_at(ledger: Ledger, at: Standing, number: int, last: Position) -> dict[tuple[str, int], int]:
+    """As ``ends_after``, of the partitions of ``last``, whatever commands have done since. 0: before all epochs.
+
+    Reads few records: between two moves, all epochs behind the first one that has a partition have it, too. A move to
+    another cluster forgets topics, and a later one may bring them back.
+    """
+    ends, later = ends_of(_ranges_of(ledger, number, last)), _stretches(ledger, at, number)
+    starts = cache(lambda epoch: starts_of(_ranges_of(ledger, epoch, last)))
+    found = {each: ends[each] if each in ends else _began(each, later, starts) for each in ends_of(last.ranges)}
+    return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def _ranges_of(ledger: Ledger, epoch: int, last: Position) -> Ranges:
+    record = ledger.complete_record(epoch) if epoch else None
+    return Position.of(record).named_as_in(last) if record else {}
+
+
+def _stretches(ledger: Ledger, at: Standing, number: int) -> list[range]:
+    """The epochs behind ``number``, oldest first, cut where a command moved the input."""
+    cuts = [at.epoch, *(epoch for epoch, _ in _moves(ledger, at.before, number)), number + 1]
+    return [range(first, end) for first, end in pairwise(reversed(cuts))]
+
+
+def _began(
+    partition: tuple[str, int], stretches: Sequence[range], starts: Callable[[int], Mapping[tuple[str, int], int]]
+) -> int | None:
+    """Where the first of the epochs that has the partition began in it; None if none has it."""
+    for epochs in stretches:
+        first = bisect_left(epochs, True, key=lambda epoch: partition in starts(epoch))
+        if first < len(epochs):
+            return starts(epochs[first])[partition]
+    return None
+
+
+def _moves(ledger: Ledger, before: CompleteRecord | None, number: int) -> Iterator[tuple[int, CompleteRecord | None]]:
+    """The epochs behind ``number`` whose input a command moved, newest first, with their records."""
+    while before and before.moved_in > number:
+        yield before.moved_in, ledger.complete_record(before.moved_in)
+        before = ledger.complete_record(before.moved_in - 1)
+
+
+def _require_same_topics(ledger: Ledger, at: Standing, before: CompleteRecord, number: int) -> None:
+    """Raise Refused if a command has put other topics in the place of those, or will with the next epoch."""
+    if at.order and _leaves_topics(commands_obeyed(ledger, at.order)):
+        raise _other_topics(at, number, f"moves the pipeline to other topics in epoch {at.epoch}", "Name")
+    for moved, record in _moves(ledger, before, number):
+        if record and _leaves_topics(record.commands):
+            what = f"moved the pipeline to other topics in epoch {moved}"
+            raise _other_topics(at, number, what, f"Name epoch {moved} or a later one,")
+
+
+def _leaves_topics(commands: Sequence[Command]) -> bool:
+    return any(command.left for command in commands)
+
+
+def _other_topics(at: Standing, number: int, what: str, remedy: str) -> Refused:
+    return Refused(
+        f"The command `reset-source` {what}. The offsets of epoch {number} mean nothing there.",
+        code=codes.OFFSETS_UNUSABLE,
+        remedy=f"{remedy} a time, or offsets.",
+        pipeline=at.newest.txn.pipeline,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restoration:
+    """The tables that come back.
+
+    Attributes:
+        epoch: The epoch whose tables come back; 0: none do.
+        points: Sink -> the version that comes back.
+        stay: The sinks that stay as they are, because they had no table then, or are no tables.
+    """
+
+    epoch: int
+    points: Mapping[str, RestorePoint]
+    stay: tuple[str, ...] = ()
+
+
+NO_RESTORATION = Restoration(epoch=0, points={})
+
+
+def restoration(ledger: Ledger, at: Standing, number: int, env: Environment) -> Restoration:
+    """The versions that the pipeline's tables had after a complete epoch. Reads only.
+
+    Raises:
+        Refused: A table cannot go back; or no sink is a table that had an epoch by then. All go back, or none does.
+    """
+    record = ledger.complete_record(number)
+    points = {}
+    for name, plan in at.newest.sinks.items():
+        sink = built(plan.spec)
+        if record and sink and isinstance(sink, Restorable) and name in record.markers:
+            with located(at.newest.txn.pipeline, sink=name):
+                points[name] = _point(ledger, at, record, name)
+                sink.require_restorable(points[name], at.newest.txn.pipeline, env)
+    if not points:
+        raise Refused(
+            f"No sink of the pipeline is a Delta table that showed an epoch when epoch {number} was complete. Nothing "
+            "was changed.",
+            code=codes.NOTHING_TO_RESTORE,
+            pipeline=at.newest.txn.pipeline,
+        )
+    return Restoration(epoch=number, points=points, stay=tuple(sorted(at.newest.sinks.keys() - points.keys())))
+
+
+def _point(ledger: Ledger, at: Standing, record: CompleteRecord, name: str) -> RestorePoint:
+    """The version of one table. Raises Refused if the ledger does not know it."""
+    epoch = TransactionId.parse(record.markers[name]).epoch
+    shown = ledger.complete_record(epoch)
+    receipt = shown.receipts.get(name) if shown else None
+    anew = at.epoch if name in at.adopted else at.before.adopted_in.get(name, 0) if at.before else 0
+    if receipt is None or receipt.version is None or epoch < anew:
+        why = f"epoch {anew} took another table" if epoch < anew else f"the ledger has no version of epoch {epoch}"
+        raise Refused(
+            f"The table cannot go back to epoch {record.txn.epoch}: {why}. Nothing was changed.",
+            code=codes.DELTA_NOT_RESTORABLE,
+        )
+    return RestorePoint(epoch=epoch, version=receipt.version, state=receipt.detail.get("state") or {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A sink that is to be taken as it is.
+
+    Attributes:
+        shown: The transaction that the sink shows; None: it shows no epoch.
+        expected: The transaction that the last complete epoch expects it to show. None: it was waived in its first
+            epoch, and in all since.
+        lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
+            None: it lacks none.
+        is_state: Whether it is a state table.
+        is_new: Whether no epoch was completed with a sink of this name: it simply begins.
+    """
+
+    sink: str
+    shown: TransactionId | None
+    expected: TransactionId | None
+    lacks: tuple[int, int] | None
+    is_state: bool = False
+    is_new: bool = False
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether the sink lacks none any more, so that an earlier ``adopt-sink`` is not obeyed."""
+        return self.lacks is None and not self.is_new
+
+    def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
+        """``adopted``, as in ``OpenRecord``, by this command too."""
+        others = {name: shown for name, shown in adopted.items() if name != self.sink}
+        return others if self.takes_back else {**others, self.sink: str(self.shown) if self.shown else None}
+
+
+def adopt(
+    ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False, shows: int | None = None
+) -> Adoption | None:
+    """Look at a sink that does not show what the ledger expects, to take it as it is. Reads only.
+
+    Args:
+        ledger: The pipeline's ledger.
+        at: Where the pipeline stands.
+        name: The sink.
+        env: The environment to ask the sink in.
+        new_table: The DAG points the sink to a new table, which shows no epoch. The sink is not asked: the next run
+            asks it. A name with which no epoch was completed is that of a new state, if the pipeline has states;
+            attempts that were aborted may have had it.
+        shows: The DAG points the sink to another table, which shows this epoch. Else as ``new_table``.
+
+    Returns:
+        None if the sink shows what the ledger expects, and no ``adopt-sink`` waits that expects something else.
+
+    Raises:
+        Refused: The ledger does not know the sink, or not what the sink shows; or the sink is a state table that has
+            rows.
+    """
+    if new_table and not at.has_had(name) and at.before and state_tables.of_epoch(ledger, at.before):
+        return None if name in at.adopted else _new_state(name)
+    sink = _known(ledger, at, name, new_table=new_table or shows is not None)
+    is_state = _is_state(_describing(ledger, at, name), name)
+    found = sink_calls.marker_of(sink, at.newest.txn.pipeline, env) if sink else _marker_in(ledger, at, name, shows)
+    waived = at.before.may_show(name) if at.before else []
+    expected = waived_in(found, waived) or at.recorded(name)
+    if name not in at.adopted and at.lacks_all(name) and found is None and (new_table or isinstance(sink, Stateful)):
+        return replace(_without_rows(at, name), is_state=is_state)
+    if agree(found, at.awaited(name) if name in at.adopted else expected):
+        return None
+    if expected and agree(found, expected):
+        return Adoption(sink=name, shown=expected, expected=expected, lacks=None)
+    if expected is None or compare(found, expected) is Shown.AHEAD:
+        raise _not_adopted(
+            at,
+            name,
+            f"The sink shows {described(found)}, and the ledger has no such epoch: the ledger is behind the sink.",
+            "Type `airflow epochs rebuild PIPELINE --why …` if the ledger was lost or restored from an older copy.",
+        )
+    shown = _shown(ledger, at, name, found) if found else None
+    if shown and is_state:
+        raise _not_adopted(
+            at,
+            name,
+            f"The state shows epoch {shown.epoch}, and the ledger expects epoch {expected.epoch}. Later results would "
+            "lack the rows of the epochs between.",
+            "Put the newest copy of the table back. If there is none, point the state to a new table in the DAG, and "
+            "type `airflow epochs adopt-sink PIPELINE SINK --new-table --why …`: the state begins anew there.",
+        )
+    first, last = (
+        shown.epoch + 1 if shown else 1,
+        max(TransactionId.parse(txn).epoch for txn in (str(expected), *waived)),
+    )
+    return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, last), is_state=is_state)
+
+
+def _new_state(name: str) -> Adoption:
+    """A state that begins empty although it may take the place of another one, which ``open`` would refuse."""
+    return Adoption(sink=name, shown=None, expected=None, lacks=None, is_state=True, is_new=True)
+
+
+def _without_rows(at: Standing, name: str) -> Adoption:
+    """A sink that lacks every epoch since it was waived in its first one."""
+    assert at.before, "an epoch was completed without it"
+    *_, oldest = at.before.may_show(name)
+    return Adoption(sink=name, shown=None, expected=None, lacks=(TransactionId.parse(oldest).epoch, at.epoch - 1))
+
+
+def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink | None:
+    """The sink as its last epoch described it, in the DAG or removed from it; None if it need not be asked.
+
+    Raises Refused if the ledger does not describe it.
+    """
+    if not _is_known(at, name):
+        known = sorted({*at.newest.sinks, *(at.before.markers if at.before else ())})
+        raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(known)}.")
+    if new_table:
+        return None
+    txn, last = at.recorded(name) or at.newest.txn, _describing(ledger, at, name)
+    if last is None:
+        raise _not_adopted(
+            at,
+            name,
+            f"The sink is not in the DAG since epoch {txn.epoch}. The records that say where it is were pruned.",
+            "Point the sink to a new table in the DAG, and add --new-table to the command.",
+        )
+    sink = built(last.sinks[name].spec)
+    if sink is None:
+        raise _not_adopted(
+            at,
+            name,
+            f"The command cannot ask the sink: {last.sinks[name].spec['kind']!r} is a class of your own, which no "
+            "installed package registers. The command does not load the DAG.",
+            f"Register the class in the entry point group {GROUP} of a package that is installed here. Then type the "
+            "command again.",
+        )
+    return sink
+
+
+def _is_known(at: Standing, name: str) -> bool:
+    """Whether the pipeline has, or had, a sink of this name, or opened an epoch with it."""
+    return name in at.newest.sinks or at.has_had(name)
+
+
+def _describing(ledger: Ledger, at: Standing, name: str) -> OpenRecord | None:
+    """The newest record that says what the sink is; None if it was pruned."""
+    txn = at.recorded(name) or at.newest.txn
+    last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
+    return last if last and name in last.sinks else None
+
+
+def _is_state(described: OpenRecord | None, name: str) -> bool:
+    return described is not None and isinstance(built(described.sinks[name].spec), Stateful)
+
+
+def _marker_in(ledger: Ledger, at: Standing, sink: str, epoch: int | None) -> Marker | None:
+    """The marker of the sink's rows in this epoch; None: of no epoch. Raises Refused if the ledger has none."""
+    if epoch is None:
+        return None
+    complete = ledger.complete_record(epoch)
+    recorded = complete.markers.get(sink) if complete else None
+    txn = TransactionId.parse(recorded) if recorded else None
+    if txn is None or txn.epoch != epoch:
+        raise _not_adopted(at, sink, f"The ledger has no rows of epoch {epoch} in this sink.")
+    return Marker.of(txn)
+
+
+def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> TransactionId:
+    """The sink's transaction in the epoch that it shows. Raises Refused if the ledger has another one there."""
+    complete = ledger.complete_record(found.epoch)
+    recorded = complete.markers.get(sink) if complete else None
+    txn = TransactionId.parse(recorded) if recorded else None
+    if txn is None or not agree(found, txn):
+        raise _not_adopted(
+            at, sink, f"The sink shows {described(found)}, and the ledger has another transaction for this epoch."
+        )
+    return txn
+
+
+def _not_adopted(at: Standing, sink: str, what: str, remedy: str | None = None) -> Refused:
+    return Refused(
+        f"{what} Nothing was changed.",
+        code=codes.SINK_NOT_ADOPTED,
+        remedy=remedy,
+        pipeline=at.newest.txn.pipeline,
+        sink=sink,
+    )

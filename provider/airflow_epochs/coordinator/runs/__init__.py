@@ -1,0 +1,1 @@
+"""Which Airflow run works on which epoch, and which one waits for another."""
