@@ -23,6 +23,7 @@ from stack.registry import SchemaRegistry
 from stack.s3 import S3Server
 from stack.spark import DRIVER_OPTIONS, S3Access, home, with_class_archive
 from stack.standalone import StandaloneCluster
+from tests.support.disk_worlds import all_read, no_epoch, one_epoch, one_sink, seven_unread, two_epochs  # noqa: F401
 from tests.support.explored import summary
 from tests.support.lanes import mark_all_but_few
 from tests.support.spark_world import FEW_ROWS
