@@ -19,12 +19,14 @@ from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
+from tests.support.airflow_harness import initialised
 from tests.support.delta_modes_world import table_in_catalog
 from tests.support.delta_world import SparkOn
 from tests.support.environment import Environment
 from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
+from tests.support.page_lab import Browser, Ledgers, connected
 from tests.support.spark_world import FEW_ROWS, MASTER
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
@@ -154,3 +156,40 @@ def own_server(tmp_path: Path) -> Iterator[Postgres]:
     """A server that the test may kill, or set otherwise."""
     with Postgres(tmp_path / "own") as server:
         yield server
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def metadata() -> None:
+    """Airflow's metadata database has its tables."""
+    initialised()
+
+
+@pytest.fixture
+def api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes itself for Airflow's API server."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
+    """Ledgers that the page shows; none is there yet."""
+    return connected(tmp_path / "ledger", monkeypatch)
+
+
+@pytest.fixture
+def reader(ledgers: Ledgers) -> Iterator[Browser]:
+    """A user who may look at DAGs and their ledgers, and no more."""
+    browser = Browser("VIEWER")
+    with browser.client:
+        yield browser
+
+
+@pytest.fixture
+def ada(api_server: None) -> Iterator[Browser]:
+    """She may edit DAGs. Ask for what the page is to show first."""
+    browser = Browser("USER")
+    with browser.client:
+        yield browser
