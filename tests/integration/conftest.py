@@ -19,6 +19,7 @@ from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
+from tests.support import example_lab
 from tests.support.airflow_harness import initialised
 from tests.support.delta_modes_world import table_in_catalog
 from tests.support.delta_world import SparkOn
@@ -30,6 +31,7 @@ from tests.support.page_lab import Browser, Ledgers, connected
 from tests.support.spark_world import FEW_ROWS, MASTER
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
+from tests.support.table_lab import TableLab
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
 
@@ -71,6 +73,23 @@ def submit_conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.fixture
 def lab(tmp_path: Path, broker: Broker, connect: ConnectServer) -> Lab:
     return Lab(tmp_path, broker, connect)
+
+
+# -- pipelines that read a table, and the example DAGs -------------------------------------------------------------
+
+
+@pytest.fixture
+def table_lab(tmp_path: Path, connect: ConnectServer) -> TableLab:
+    """A pipeline that reads a Delta table, by Spark; the table is not there yet."""
+    return TableLab(tmp_path, connect.where)
+
+
+@pytest.fixture
+def examples(
+    tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> example_lab.Lab:
+    """What the example DAGs need: connections and an empty lake."""
+    return example_lab.Lab(tmp_path, broker, connect, monkeypatch)
 
 
 # -- Kafka with logins -------------------------------------------------------------------------------------------
