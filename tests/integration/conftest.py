@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
 from tests.support.page_lab import Browser, Ledgers, connected
 from tests.support.spark_world import FEW_ROWS, MASTER
-from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
 from tests.support.table_lab import TableLab
 
@@ -159,9 +159,31 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Db:
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    """An empty PostgreSQL database, for what SQLite has not."""
-    return SqlWorld(new_postgres(postgres), tmp_path)
+def sql_tables() -> Sequence[str]:
+    """The statements that ``sql_world`` and ``pg`` begin with. A module that needs tables says which."""
+    return ()
+
+
+@pytest.fixture
+def sql_world(db: Db, sql_tables: Sequence[str], tmp_path: Path) -> SqlWorld:
+    """A database with these tables; the test runs once for each kind."""
+    for statement in sql_tables:
+        db.run(statement)
+    return SqlWorld(db, tmp_path)
+
+
+@pytest.fixture
+def pg_db(postgres: Postgres) -> PostgresDb:
+    """An empty PostgreSQL database."""
+    return new_postgres(postgres)
+
+
+@pytest.fixture
+def pg(pg_db: PostgresDb, sql_tables: Sequence[str], tmp_path: Path) -> SqlWorld:
+    """A PostgreSQL database with these tables, for what SQLite has not."""
+    for statement in sql_tables:
+        pg_db.run(statement)
+    return SqlWorld(pg_db, tmp_path)
 
 
 @pytest.fixture
