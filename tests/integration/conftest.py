@@ -13,12 +13,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from stack import spark
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
+from stack.spark import S3Access
 from tests.support import example_lab
 from tests.support.airflow_harness import initialised
 from tests.support.delta_modes_world import table_in_catalog
@@ -28,7 +30,8 @@ from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
 from tests.support.page_lab import Browser, Ledgers, connected
-from tests.support.spark_world import FEW_ROWS, MASTER
+from tests.support.s3_access import connection
+from tests.support.spark_world import FEW_ROWS, MASTER, Topic, produce
 from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
 from tests.support.table_lab import TableLab
@@ -65,6 +68,33 @@ def submit_conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     java = spark.with_class_archive(spark.QUICK_START)
     quick = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": java}
     return {**spark.settings(jars), **FEW_ROWS, **quick}
+
+
+@pytest.fixture(scope="module")
+def numbers(broker: Broker) -> Topic:
+    """A topic of 100 records: every tenth is not a number."""
+    return produce(broker.bootstrap, [str(number) if number % 10 else "bad" for number in range(100)])
+
+
+# -- S3 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3_world(s3: S3Access) -> Environment:
+    """The connection ``s3``, and no Spark."""
+    return Environment(connections={"s3": connection(s3)})
+
+
+@pytest.fixture
+def s3_url(s3: S3Access) -> str:
+    """Where a test's Delta table will be on S3."""
+    return f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders"
+
+
+@pytest.fixture
+def s3_sink(s3_url: str) -> DeltaSink:
+    """A sink that appends to the table on S3."""
+    return DeltaSink("bronze", s3_url, storage_conn_id="s3")
 
 
 # -- state -------------------------------------------------------------------------------------------------------
