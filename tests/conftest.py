@@ -149,6 +149,18 @@ def standalone(servers: Path) -> Iterator[StandaloneCluster]:
 
 
 @pytest.fixture
+def table_path(tmp_path: Path) -> Path:
+    """Where a test's Delta table will be."""
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def table(table_path: Path) -> str:
+    """The same, as a sink takes it."""
+    return str(table_path)
+
+
+@pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> set[str | int]:
     """Paths that this process flushed since the test began, and inodes: some files get their name afterwards."""
     found: set[str | int] = set()

@@ -46,12 +46,6 @@ def world(session: Any) -> Environment:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> str:
-    """Where a test's Delta table will be."""
-    return str(tmp_path / "orders")
-
-
-@pytest.fixture
 def named(session: Any) -> Iterator[str]:
     """A table in the catalog that has rows, a property and a constraint."""
     with table_in_catalog(session) as name:
