@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
 from tests.support.page_lab import Browser, Ledgers, connected
+from tests.support.remedies import in_the_environment
 from tests.support.s3_access import connection
 from tests.support.spark_world import FEW_ROWS, MASTER, Topic, produce
 from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
 from tests.support.table_lab import TableLab
+from tests.support.topic_world import TABLE, TopicWorld
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
 
@@ -161,6 +163,38 @@ def pipeline() -> str:
 def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
     """A sink for the topic, at its first epoch."""
     return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+
+
+# -- pipelines that read a topic -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic_world(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> Callable[..., TopicWorld]:
+    """Makes a pipeline that reads a topic of two partitions, which is empty. ``options``: those of ``TopicWorld``."""
+
+    def made(**options: Any) -> TopicWorld:
+        number = f"{abs(hash(request.node.nodeid)):x}"
+        world = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=number, **options)
+        world.create_topic()
+        return world
+
+    return made
+
+
+@pytest.fixture
+def known_topic_world(
+    topic_world: Callable[..., TopicWorld], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TopicWorld]:
+    """The same; its database has a table for a sink, and Airflow has the connections."""
+
+    def made(**options: Any) -> TopicWorld:
+        world = topic_world(**options)
+        world.db.run(TABLE)
+        for name, value in in_the_environment(world.kafka, world.db.connection()).items():
+            monkeypatch.setenv(name, value)
+        return world
+
+    return made
 
 
 # -- a schema registry -------------------------------------------------------------------------------------------
