@@ -28,7 +28,7 @@ from stack.broker import Broker
 from stack.jars import Jars
 from tests.support.faults_world import crash
 from tests.support.remedies import in_the_environment, ordered, typed
-from tests.support.topic_world import TopicWorld
+from tests.support.topic_world import TopicWorld, stopped
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -41,13 +41,6 @@ def world(known_topic_world: Callable[..., TopicWorld]) -> TopicWorld:
     world.produce("abcd")
     assert world.run(1) is None
     return world
-
-
-def stopped(world: TopicWorld, number: int) -> Corrupt:
-    error = world.run(number)
-    assert isinstance(error, Corrupt), error
-    error.pipeline = world.name  # as the operator does
-    return error
 
 
 def typing(world: TopicWorld, name: str, *words: str) -> str:
