@@ -23,6 +23,7 @@ from stack.registry import SchemaRegistry
 from stack.s3 import S3Server
 from stack.spark import DRIVER_OPTIONS, S3Access, home, with_class_archive
 from stack.standalone import StandaloneCluster
+from tests.support.disk_worlds import all_read, no_epoch, one_epoch, one_sink, seven_unread, two_epochs  # noqa: F401
 from tests.support.explored import summary
 from tests.support.lanes import mark_all_but_few
 from tests.support.spark_world import FEW_ROWS
@@ -149,6 +150,18 @@ def standalone(servers: Path) -> Iterator[StandaloneCluster]:
     """A Spark cluster at ``standalone.master``: two workers of one core and 1 GB each."""
     with StandaloneCluster(servers / "standalone") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def table_path(tmp_path: Path) -> Path:
+    """Where a test's Delta table will be."""
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def table(table_path: Path) -> str:
+    """The same, as a sink takes it."""
+    return str(table_path)
 
 
 @pytest.fixture

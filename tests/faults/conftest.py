@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -16,6 +16,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
+def world(one_epoch: DiskWorld) -> DiskWorld:
     """With one complete epoch, so that the tables are there, and input for the next one."""
-    return start(DiskWorld(tmp_path))
+    return one_epoch

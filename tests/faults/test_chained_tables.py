@@ -10,7 +10,6 @@ from airflow_epochs.contracts import Sink, Source
 from tests.support.chained import Chain
 from tests.support.environment import Action, Environment
 from tests.support.faults_disk import DiskSpark, TableSpark
-from tests.support.faults_world import crash
 
 
 class TableChain(Chain):
@@ -42,17 +41,4 @@ def test_a_record_is_once_at_the_far_end_of_two_pipelines_wherever_either_crashe
         chain.input.produce(4)
         phases = {"up": chain.up(), "down": chain.down()}
     assert {"delta.commit.after", "complete.put", "stage.done"} < {*phases["up"]} & {*phases["down"]}
-    for phase in phases["up"]:
-        chain.input.produce(3)
-        chain.up({phase: crash})
-        if phase.startswith("delta."):
-            chain.down()  # takes whole epochs of the other, or nothing
-        chain.up()
-    chain.down()
-    chain.require_once()
-    for phase in phases["down"]:
-        chain.input.produce(2)
-        chain.up()
-        chain.down({phase: crash})
-        chain.down()
-    chain.require_once()
+    chain.crash_everywhere(phases, "delta.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,30 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from stack import spark
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.registry import SchemaRegistry
+from stack.spark import S3Access
+from tests.support import example_lab
+from tests.support.airflow_harness import initialised
 from tests.support.delta_modes_world import table_in_catalog
 from tests.support.delta_world import SparkOn
 from tests.support.environment import Environment
 from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
-from tests.support.spark_world import FEW_ROWS, MASTER
-from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from tests.support.page_lab import Browser, Ledgers, connected
+from tests.support.remedies import in_the_environment
+from tests.support.s3_access import connection
+from tests.support.spark_world import FEW_ROWS, MASTER, Topic, produce
+from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
+from tests.support.table_lab import TableLab
+from tests.support.topic_world import TABLE, TopicWorld
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
 
@@ -36,12 +45,6 @@ from tests.support.state_lab import Lab
 def world(session: Any) -> Environment:
     """Connections and a Spark session, as a Delta sink needs them."""
     return Environment(spark=SparkOn(session))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    """Where a test's Delta table will be."""
-    return str(tmp_path / "orders")
 
 
 @pytest.fixture
@@ -63,12 +66,56 @@ def submit_conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return {**spark.settings(jars), **FEW_ROWS, **quick}
 
 
+@pytest.fixture(scope="module")
+def numbers(broker: Broker) -> Topic:
+    """A topic of 100 records: every tenth is not a number."""
+    return produce(broker.bootstrap, [str(number) if number % 10 else "bad" for number in range(100)])
+
+
+# -- S3 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3_world(s3: S3Access) -> Environment:
+    """The connection ``s3``, and no Spark."""
+    return Environment(connections={"s3": connection(s3)})
+
+
+@pytest.fixture
+def s3_url(s3: S3Access) -> str:
+    """Where a test's Delta table will be on S3."""
+    return f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders"
+
+
+@pytest.fixture
+def s3_sink(s3_url: str) -> DeltaSink:
+    """A sink that appends to the table on S3."""
+    return DeltaSink("bronze", s3_url, storage_conn_id="s3")
+
+
 # -- state -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def lab(tmp_path: Path, broker: Broker, connect: ConnectServer) -> Lab:
     return Lab(tmp_path, broker, connect)
+
+
+# -- pipelines that read a table, and the example DAGs -------------------------------------------------------------
+
+
+@pytest.fixture
+def table_lab(tmp_path: Path, connect: ConnectServer) -> TableLab:
+    """A pipeline that reads a Delta table, by Spark; the table is not there yet."""
+    return TableLab(tmp_path, connect.where)
+
+
+@pytest.fixture
+def examples(
+    tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> example_lab.Lab:
+    """What the example DAGs need: connections and an empty lake."""
+    return example_lab.Lab(tmp_path, broker, connect, monkeypatch)
 
 
 # -- Kafka with logins -------------------------------------------------------------------------------------------
@@ -118,6 +165,38 @@ def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
     return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
 
 
+# -- pipelines that read a topic -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic_world(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> Callable[..., TopicWorld]:
+    """Makes a pipeline that reads a topic of two partitions, which is empty. ``options``: those of ``TopicWorld``."""
+
+    def made(**options: Any) -> TopicWorld:
+        number = f"{abs(hash(request.node.nodeid)):x}"
+        world = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=number, **options)
+        world.create_topic()
+        return world
+
+    return made
+
+
+@pytest.fixture
+def known_topic_world(
+    topic_world: Callable[..., TopicWorld], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TopicWorld]:
+    """The same; its database has a table for a sink, and Airflow has the connections."""
+
+    def made(**options: Any) -> TopicWorld:
+        world = topic_world(**options)
+        world.db.run(TABLE)
+        for name, value in in_the_environment(world.kafka, world.db.connection()).items():
+            monkeypatch.setenv(name, value)
+        return world
+
+    return made
+
+
 # -- a schema registry -------------------------------------------------------------------------------------------
 
 
@@ -138,9 +217,31 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Db:
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    """An empty PostgreSQL database, for what SQLite has not."""
-    return SqlWorld(new_postgres(postgres), tmp_path)
+def sql_tables() -> Sequence[str]:
+    """The statements that ``sql_world`` and ``pg`` begin with. A module that needs tables says which."""
+    return ()
+
+
+@pytest.fixture
+def sql_world(db: Db, sql_tables: Sequence[str], tmp_path: Path) -> SqlWorld:
+    """A database with these tables; the test runs once for each kind."""
+    for statement in sql_tables:
+        db.run(statement)
+    return SqlWorld(db, tmp_path)
+
+
+@pytest.fixture
+def pg_db(postgres: Postgres) -> PostgresDb:
+    """An empty PostgreSQL database."""
+    return new_postgres(postgres)
+
+
+@pytest.fixture
+def pg(pg_db: PostgresDb, sql_tables: Sequence[str], tmp_path: Path) -> SqlWorld:
+    """A PostgreSQL database with these tables, for what SQLite has not."""
+    for statement in sql_tables:
+        pg_db.run(statement)
+    return SqlWorld(pg_db, tmp_path)
 
 
 @pytest.fixture
@@ -154,3 +255,40 @@ def own_server(tmp_path: Path) -> Iterator[Postgres]:
     """A server that the test may kill, or set otherwise."""
     with Postgres(tmp_path / "own") as server:
         yield server
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def metadata() -> None:
+    """Airflow's metadata database has its tables."""
+    initialised()
+
+
+@pytest.fixture
+def api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes itself for Airflow's API server."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
+    """Ledgers that the page shows; none is there yet."""
+    return connected(tmp_path / "ledger", monkeypatch)
+
+
+@pytest.fixture
+def reader(ledgers: Ledgers) -> Iterator[Browser]:
+    """A user who may look at DAGs and their ledgers, and no more."""
+    browser = Browser("VIEWER")
+    with browser.client:
+        yield browser
+
+
+@pytest.fixture
+def ada(api_server: None) -> Iterator[Browser]:
+    """She may edit DAGs. Ask for what the page is to show first."""
+    browser = Browser("USER")
+    with browser.client:
+        yield browser

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,17 +24,8 @@ HTML = {"Accept": "text/html"}
 
 
 @pytest.fixture
-def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+def lab(api_server: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, monkeypatch, **getattr(request, "param", {}))
-
-
-@pytest.fixture
-def ada(lab: Lab) -> Iterator[Browser]:
-    """She may edit DAGs."""
-    browser = Browser("USER")
-    with browser.client:
-        yield browser
 
 
 def in_doubt(lab: Lab) -> None:

@@ -21,16 +21,13 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
 from tests.support import airflow_home
-from tests.support.airflow_harness import initialised
 
-pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+pytestmark = [
+    pytest.mark.usefixtures("metadata"),
+    pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
+]
 WAIVE = ("waive", "orders", "1", "orders")
 TAKE_OVER = ("takeover", "orders", "--dag-id", "new")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def metadata() -> None:
-    initialised()
 
 
 @pytest.fixture

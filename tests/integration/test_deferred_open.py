@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,7 +15,6 @@ import pytest
 from stack.broker import Broker
 from stack.processes import Process
 from tests.support.deferred_world import Deferred, event_of, fail, submit
-from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 from tests.support.waiting import wait_until
 
@@ -24,12 +23,9 @@ pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("default", r"error:::a
 
 
 @pytest.fixture
-def world(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> TopicWorld:
+def world(topic_world: Callable[..., TopicWorld]) -> TopicWorld:
     """An empty topic of two partitions."""
-    id = f"{abs(hash(request.node.nodeid)):x}"
-    it = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=id)
-    it.create_topic()
-    return it
+    return topic_world()
 
 
 @pytest.fixture

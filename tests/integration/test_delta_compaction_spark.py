@@ -25,11 +25,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.jvm
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "orders"
-
-
 def compacted(table: Path) -> JsonDict:
     return delta_compaction.compact(DeltaTable(str(table)), open_files(str(table)))
 
@@ -46,34 +41,36 @@ def seen_by_spark(session: Any, table: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_values(session: Any, table: Path) -> None:
+def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_values(
+    session: Any, table_path: Path
+) -> None:
     nested = "array(map('k', named_struct('{0}', id, 'kept', '{0}'))) AS {1}"
     for spelling, column in (("inner", "outer"), ("Inner", "outer"), ("inner", "Outer")):
         frame = session.range(0, 4, 1, 4).selectExpr("id", nested.format(spelling, column))
-        frame.write.mode("append").parquet(f"file://{table}")
-    session.sql(f"CONVERT TO DELTA parquet.`file://{table}`").collect()
-    before, by_duckdb = seen_by_spark(session, table), rows_by_duckdb(table)
-    assert compacted(table)["files_removed"] == 4
-    assert seen_by_spark(session, table) == before
+        frame.write.mode("append").parquet(f"file://{table_path}")
+    session.sql(f"CONVERT TO DELTA parquet.`file://{table_path}`").collect()
+    before, by_duckdb = seen_by_spark(session, table_path), rows_by_duckdb(table_path)
+    assert compacted(table_path)["files_removed"] == 4
+    assert seen_by_spark(session, table_path) == before
     assert all(name in str(before) for name in ("inner", "Inner"))
-    assert len(by_duckdb) == len(rows_by_duckdb(table)) == 12
+    assert len(by_duckdb) == len(rows_by_duckdb(table_path)) == 12
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("int96", [True, False])
 def test_dates_that_spark_wrote_in_the_calendar_of_old_stay_what_they_are(
-    session: Any, table: Path, int96: bool
+    session: Any, table_path: Path, int96: bool
 ) -> None:
     columns = ("id", "date'1500-01-01' AS day", "named_struct('at', timestamp'0001-01-01 00:00:00') AS s")
     kind = {"spark.sql.parquet.outputTimestampType": "INT96" if int96 else "TIMESTAMP_MICROS"}
     with settings(session, LEGACY | kind):
-        append(session, table, *columns, files=4)
-    before = seen_by_spark(session, table)
-    assert compacted(table)["files_removed"] == 0
+        append(session, table_path, *columns, files=4)
+    before = seen_by_spark(session, table_path)
+    assert compacted(table_path)["files_removed"] == 0
     with settings(session, CORRECTED | kind):
-        append(session, table, *columns, files=4)
-    assert compacted(table)["files_removed"] == 4
-    assert seen_by_spark(session, table) == sorted(before * 2)
+        append(session, table_path, *columns, files=4)
+    assert compacted(table_path)["files_removed"] == 4
+    assert seen_by_spark(session, table_path) == sorted(before * 2)
 
 
 def staged_as_the_server_says(area: StagedTable, attempt: SinkAttempt, frame: Any) -> StagedClaim:
@@ -110,22 +107,22 @@ def test_dates_of_today_are_taken_from_files_of_either_calendar(session: Any, tm
 
 @pytest.mark.long
 def test_a_stream_of_spark_reads_on_across_a_compaction_and_sees_each_row_once(
-    session: Any, table: Path, tmp_path: Path
+    session: Any, table_path: Path, tmp_path: Path
 ) -> None:
-    append(session, table, "id", "id % 2 AS p", files=4)
+    append(session, table_path, "id", "id % 2 AS p", files=4)
     out, progress = tmp_path / "out", tmp_path / "progress"
 
     def read_on() -> int:
-        stream = session.readStream.format("delta").load(f"file://{table}").writeStream
+        stream = session.readStream.format("delta").load(f"file://{table_path}").writeStream
         query = stream.format("delta").option("checkpointLocation", f"file://{progress}")
         query.trigger(availableNow=True).start(f"file://{out}").awaitTermination()
         return int(session.read.format("delta").load(f"file://{out}").count())
 
     assert read_on() == 4
-    metadata = _metadata_of(table, 0)
-    assert compacted(table)["files_removed"] == 4
-    assert _metadata_of(table, 1) == metadata
-    append(session, table, "id", "id AS p", files=1)
+    metadata = _metadata_of(table_path, 0)
+    assert compacted(table_path)["files_removed"] == 4
+    assert _metadata_of(table_path, 1) == metadata
+    append(session, table_path, "id", "id AS p", files=1)
     assert read_on() == 5
 
 
@@ -137,7 +134,7 @@ def _metadata_of(table: Path, version: int) -> JsonDict:
 @pytest.mark.long
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
-    session: Any, table: Path, moment: str
+    session: Any, table_path: Path, moment: str
 ) -> None:
     class Vacuumed(LocalFiles):
         done = False
@@ -147,26 +144,26 @@ def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
                 return super().write_new(path, value)
             self.done = True
             if moment == "before":
-                session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+                session.sql(f"VACUUM delta.`file://{table_path}` RETAIN 0 HOURS").collect()
             written = super().write_new(path, value)
             if moment == "after":
-                session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+                session.sql(f"VACUUM delta.`file://{table_path}` RETAIN 0 HOURS").collect()
             return written
 
-    append(session, table, "id", files=4)
-    done = delta_compaction.compact(DeltaTable(str(table)), Vacuumed(table))
+    append(session, table_path, "id", files=4)
+    done = delta_compaction.compact(DeltaTable(str(table_path)), Vacuumed(table_path))
     assert done["files_removed"] == 4
-    assert len(seen_by_spark(session, table)) == len(rows_by_duckdb(table)) == 4
+    assert len(seen_by_spark(session, table_path)) == len(rows_by_duckdb(table_path)) == 4
 
 
 @pytest.mark.long
 def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
-    session: Any, table: Path, tmp_path: Path
+    session: Any, table_path: Path, tmp_path: Path
 ) -> None:
     """It counts the rows it has read in a Python function, which waits there until the compaction has landed."""
     from pyspark.sql import functions as F
 
-    append(session, table, "id", files=4)
+    append(session, table_path, "id", files=4)
     begun, go_on = str(tmp_path / "begun"), str(tmp_path / "go_on")
 
     def wait(value: int) -> int:
@@ -185,11 +182,11 @@ def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
     def overwrite() -> None:
         rows = (
             session.read.format("delta")
-            .load(f"file://{table}")
+            .load(f"file://{table_path}")
             .select(F.udf(wait, "long", useArrow=False)("id").alias("id"))
         )
         try:
-            rows.write.format("delta").mode("overwrite").save(f"file://{table}")
+            rows.write.format("delta").mode("overwrite").save(f"file://{table_path}")
         except Exception as error:
             errors.append(str(error))
 
@@ -197,10 +194,10 @@ def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
     thread.start()
     try:
         wait_until(lambda: Path(begun).exists(), 60)
-        assert compacted(table)["files_removed"] == 4
+        assert compacted(table_path)["files_removed"] == 4
     finally:
         Path(go_on).touch()
         thread.join(60)
     assert len(errors) == 1
     assert "DELTA_" in errors[0]
-    assert len(seen_by_spark(session, table)) == len(rows_by_duckdb(table)) == 4
+    assert len(seen_by_spark(session, table_path)) == len(rows_by_duckdb(table_path)) == 4

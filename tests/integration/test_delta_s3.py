@@ -34,18 +34,8 @@ from tests.support.s3_proxy import DenyingProxy, LossyProxy
 
 
 @pytest.fixture
-def url(s3: Any) -> str:
+def s3_url(s3: Any) -> str:
     return f"s3a://{s3.bucket}/{uuid.uuid4().hex}/orders"
-
-
-@pytest.fixture
-def world(s3: Any) -> Environment:
-    return Environment(connections={"s3": connection(s3)})
-
-
-@pytest.fixture
-def sink(url: str) -> DeltaSink:
-    return DeltaSink("bronze", url, storage_conn_id="s3")
 
 
 @pytest.fixture
@@ -68,21 +58,23 @@ def staged_rows(
     return attempt, promised(sink.vote(attempt, claim, world))
 
 
-def test_epochs_are_committed_cleaned_up_and_maintained_on_s3(sink: DeltaSink, world: Environment, s3: Any) -> None:
-    sink = DeltaSink("bronze", sink.table, storage_conn_id="s3", compact_every=4, checkpoint_every=2)
+def test_epochs_are_committed_cleaned_up_and_maintained_on_s3(
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any
+) -> None:
+    sink = DeltaSink("bronze", s3_sink.table, storage_conn_id="s3", compact_every=4, checkpoint_every=2)
     previous = None
     for epoch in range(1, 5):
         txn = transaction(epoch)
-        attempt, staged = staged_rows(sink, world, txn, previous, rows(epoch))
-        receipt = sink.commit(attempt, staged, world)
-        assert sink.commit(attempt, staged, world) == receipt
-        sink.discard(attempt, staged.place, world, published=True)
-        assert sink.last_committed("orders", world) == Marker.of(txn)
+        attempt, staged = staged_rows(sink, s3_world, txn, previous, rows(epoch))
+        receipt = sink.commit(attempt, staged, s3_world)
+        assert sink.commit(attempt, staged, s3_world) == receipt
+        sink.discard(attempt, staged.place, s3_world, published=True)
+        assert sink.last_committed("orders", s3_world) == Marker.of(txn)
         previous = txn
-    assert ids_in(sink, world) == [1, 2, 3, 4]
-    done = sink.maintain("orders", 4, world)
+    assert ids_in(sink, s3_world) == [1, 2, 3, 4]
+    done = sink.maintain("orders", 4, s3_world)
     assert (done["checkpoint"], done["files_removed"], done["files_added"]) == (4, 4, 1)
-    assert ids_in(sink, world) == [1, 2, 3, 4]
+    assert ids_in(sink, s3_world) == [1, 2, 3, 4]
     files = open_files(sink.target, storage_options(connection(s3)))
     assert not any("_delta_log" in path for path in files.sizes("epochs"))
 
@@ -98,25 +90,25 @@ def test_rows_staged_on_s3_for_a_sink_that_copies_them_are_read_back_in_order(s3
     assert only_the_owner_is_named(open_files(area.root, options).sizes(""))
 
 
-def test_a_discarded_place_is_gone_from_s3(sink: DeltaSink, world: Environment, s3: Any) -> None:
-    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1))
-    sink.discard(attempt, staged.place, world, published=False)
-    sink.discard(attempt, staged.place, world, published=False)
-    assert only_the_owner_is_named(open_files(sink.target, storage_options(connection(s3))).sizes(""))
+def test_a_discarded_place_is_gone_from_s3(s3_sink: DeltaSink, s3_world: Environment, s3: Any) -> None:
+    attempt, staged = staged_rows(s3_sink, s3_world, transaction(1), None, rows(1))
+    s3_sink.discard(attempt, staged.place, s3_world, published=False)
+    s3_sink.discard(attempt, staged.place, s3_world, published=False)
+    assert only_the_owner_is_named(open_files(s3_sink.target, storage_options(connection(s3))).sizes(""))
 
 
 def test_a_table_around_a_sinks_table_or_around_a_ledger_is_found_on_s3(
-    sink: DeltaSink, world: Environment, s3: Any
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any
 ) -> None:
-    options = storage_options(world.connections["s3"])
-    inner = DeltaSink("inner", f"{sink.table}/bronze/inner", storage_conn_id="s3")
-    place = inner.place(attempt_of(transaction(1), None), "a", world)
-    ledger = Ledger(open_store(f"{sink.target}/ledgers", options), "orders")
-    assert [*inner.tables_around(place, world), *ledger.tables_around()] == []
-    write_deltalake(sink.target, rows(0), storage_options=options)
-    assert list(inner.tables_around(place, world)) == [(sink.target, inner.target)]
-    assert list(ledger.tables_around()) == [(sink.target, f"{sink.target}/ledgers/orders")]
-    assert list(sink.tables_around(sink.place(attempt_of(transaction(1), None), "a", world), world)) == []
+    options = storage_options(s3_world.connections["s3"])
+    inner = DeltaSink("inner", f"{s3_sink.table}/bronze/inner", storage_conn_id="s3")
+    place = inner.place(attempt_of(transaction(1), None), "a", s3_world)
+    ledger = Ledger(open_store(f"{s3_sink.target}/ledgers", options), "orders")
+    assert [*inner.tables_around(place, s3_world), *ledger.tables_around()] == []
+    write_deltalake(s3_sink.target, rows(0), storage_options=options)
+    assert list(inner.tables_around(place, s3_world)) == [(s3_sink.target, inner.target)]
+    assert list(ledger.tables_around()) == [(s3_sink.target, f"{s3_sink.target}/ledgers/orders")]
+    assert list(s3_sink.tables_around(s3_sink.place(attempt_of(transaction(1), None), "a", s3_world), s3_world)) == []
 
 
 def only_the_owner_is_named(left: dict[str, int]) -> bool:
@@ -126,67 +118,67 @@ def only_the_owner_is_named(left: dict[str, int]) -> bool:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_log_entry_whose_acknowledgement_is_lost_is_committed_once(
-    sink: DeltaSink, world: Environment, s3: Any, proxy: LossyProxy, exists: bool
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any, proxy: LossyProxy, exists: bool
 ) -> None:
     if exists:
-        write_deltalake(sink.target, rows(0), storage_options=storage_options(connection(s3)))
-    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1, 2))
-    world.connections["s3"] = connection(s3, proxy.endpoint)
+        write_deltalake(s3_sink.target, rows(0), storage_options=storage_options(connection(s3)))
+    attempt, staged = staged_rows(s3_sink, s3_world, transaction(1), None, rows(1, 2))
+    s3_world.connections["s3"] = connection(s3, proxy.endpoint)
     proxy.losing = True
-    receipt = sink.commit(attempt, staged, world)
+    receipt = s3_sink.commit(attempt, staged, s3_world)
     assert proxy.lost > 0
     proxy.losing = False
     assert receipt.version == (1 if exists else 0)
-    assert ids_in(sink, world) == ([0, 1, 2] if exists else [1, 2])
-    assert DeltaTable(sink.target, storage_options=storage_options(connection(s3))).version() == receipt.version
+    assert ids_in(s3_sink, s3_world) == ([0, 1, 2] if exists else [1, 2])
+    assert DeltaTable(s3_sink.target, storage_options=storage_options(connection(s3))).version() == receipt.version
 
 
 def test_a_checkpoint_that_cannot_be_read_once_leads_no_commit_to_spark(
-    sink: DeltaSink, world: Environment, s3: Any
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any
 ) -> None:
-    write_deltalake(sink.target, rows(0), storage_options=storage_options(connection(s3)))
-    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1, 2))
-    table = DeltaTable(sink.target, storage_options=storage_options(connection(s3)))
+    write_deltalake(s3_sink.target, rows(0), storage_options=storage_options(connection(s3)))
+    attempt, staged = staged_rows(s3_sink, s3_world, transaction(1), None, rows(1, 2))
+    table = DeltaTable(s3_sink.target, storage_options=storage_options(connection(s3)))
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
     table.create_checkpoint()
     with DenyingProxy(s3.endpoint) as proxy:
-        world.connections["s3"] = connection(s3, proxy.endpoint)
+        s3_world.connections["s3"] = connection(s3, proxy.endpoint)
         proxy.left = 1
-        assert sink.commit(attempt, staged, world).version == 2
+        assert s3_sink.commit(attempt, staged, s3_world).version == 2
         assert proxy.left == 0
         proxy.left = 100
         with pytest.raises(NotApplied, match=r"AccessDenied \(Access Denied\) to GET /.*checkpoint\.parquet") as raised:
-            sink.plan_stage(attempt_of(transaction(2), transaction(1)), "n", world)
+            s3_sink.plan_stage(attempt_of(transaction(2), transaction(1)), "n", s3_world)
         assert "the right to read" in raised.value.remedy
 
 
 @pytest.mark.proof
 def test_a_server_that_is_down_gives_no_vote_and_leaves_a_commit_unknown(
-    sink: DeltaSink, world: Environment, s3: Any
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any
 ) -> None:
-    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1))
-    world.connections["s3"] = connection(s3, "http://127.0.0.1:9")
+    attempt, staged = staged_rows(s3_sink, s3_world, transaction(1), None, rows(1))
+    s3_world.connections["s3"] = connection(s3, "http://127.0.0.1:9")
     with pytest.raises(OutcomeUnknown):
-        sink.commit(attempt, staged, world)
+        s3_sink.commit(attempt, staged, s3_world)
     with pytest.raises(NotApplied):
-        sink.last_committed("orders", world)
+        s3_sink.last_committed("orders", s3_world)
 
 
-def test_a_bucket_that_does_not_exist_is_said(world: Environment) -> None:
+def test_a_bucket_that_does_not_exist_is_said(s3_world: Environment) -> None:
     sink = DeltaSink("bronze", "s3://no-such-bucket/orders", storage_conn_id="s3")
     with pytest.raises(NotApplied, match="no-such-bucket"):
-        sink.plan_stage(attempt_of(transaction(1)), "n", world)
+        sink.plan_stage(attempt_of(transaction(1)), "n", s3_world)
 
 
-def test_a_store_without_conditional_put_is_a_vote_abort(sink: DeltaSink, world: Environment, s3: Any) -> None:
+def test_a_store_without_conditional_put_is_a_vote_abort(s3_sink: DeltaSink, s3_world: Environment, s3: Any) -> None:
     attempt = attempt_of(transaction(1))
-    plan = sink.plan_stage(attempt, "n", world)
+    plan = s3_sink.plan_stage(attempt, "n", s3_world)
     claim = stage_with_deltalake(plan, rows(1), storage_options(connection(s3)))
     options = {"storage_options": {"aws_conditional_put": "disabled"}}
     unsafe = connection(s3)
     unsafe.extra.update(options)
-    world.connections["s3"] = unsafe
-    vote = sink.vote(attempt, claim, world)
+    s3_world.connections["s3"] = unsafe
+    vote = s3_sink.vote(attempt, claim, s3_world)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "conditional" in (vote.reason or "")
 
@@ -203,17 +195,17 @@ def replaced(table: DeltaTable) -> None:
     ("change", "told"), [(restored, "RESTORE to version 0"), (replaced, "CREATE OR REPLACE TABLE"), (None, None)]
 )
 def test_rows_that_others_take_away_on_s3_are_told_of(
-    sink: DeltaSink, world: Environment, change: Callable[[DeltaTable], None] | None, told: str | None
+    s3_sink: DeltaSink, s3_world: Environment, change: Callable[[DeltaTable], None] | None, told: str | None
 ) -> None:
     first, second = transaction(1), transaction(2)
-    sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
-    since = sink.commit(*staged_rows(sink, world, second, first, rows(2)), world)
+    s3_sink.commit(*staged_rows(s3_sink, s3_world, first, None, rows(1)), s3_world)
+    since = s3_sink.commit(*staged_rows(s3_sink, s3_world, second, first, rows(2)), s3_world)
     if change:
-        change(DeltaTable(sink.target, storage_options=storage_options(world.connections["s3"])))
-    found = sink.foreign_changes(since, "orders", (), world)
-    place = f"{sink.target} may have lost rows of complete epochs in version 2"
+        change(DeltaTable(s3_sink.target, storage_options=storage_options(s3_world.connections["s3"])))
+    found = s3_sink.foreign_changes(since, "orders", (), s3_world)
+    place = f"{s3_sink.target} may have lost rows of complete epochs in version 2"
     assert found == ([f"sink bronze: {place} ({told})"] if told else [])
-    assert sink.last_committed("orders", world) == Marker.of(second)
+    assert s3_sink.last_committed("orders", s3_world) == Marker.of(second)
 
 
 TAKES_ROWS_AWAY = {
@@ -226,7 +218,7 @@ TAKES_ROWS_AWAY = {
 @pytest.mark.jvm
 @pytest.mark.long
 def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
-    connect: Any, world: Environment, s3: Any
+    connect: Any, s3_world: Environment, s3: Any
 ) -> None:
     session = connect.session()
     try:
@@ -234,26 +226,28 @@ def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
             url = f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders"
             sink = DeltaSink("bronze", url, storage_conn_id="s3", on_foreign_change="stop")
             first, second = transaction(1), transaction(2)
-            sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
-            since = sink.commit(*staged_rows(sink, world, second, first, rows(2)), world)
-            assert sink.foreign_changes(since, "orders", (), world) == []
+            sink.commit(*staged_rows(sink, s3_world, first, None, rows(1)), s3_world)
+            since = sink.commit(*staged_rows(sink, s3_world, second, first, rows(2)), s3_world)
+            assert sink.foreign_changes(since, "orders", (), s3_world) == []
             session.sql(statement.format(t=f"delta.`{url.replace('s3://', 's3a://')}`")).collect()
             with pytest.raises(Corrupt, match=re.escape(f"in version 2 ({told})")):
-                sink.foreign_changes(since, "orders", (), world)
+                sink.foreign_changes(since, "orders", (), s3_world)
     finally:
         session.stop()
 
 
 @pytest.mark.jvm
-def test_spark_stages_to_s3_with_credentials_of_its_own(connect: Any, sink: DeltaSink, world: Environment) -> None:
+def test_spark_stages_to_s3_with_credentials_of_its_own(
+    connect: Any, s3_sink: DeltaSink, s3_world: Environment
+) -> None:
     session = connect.session()
     try:
-        world.spark = SparkOn(session)
+        s3_world.spark = SparkOn(session)
         first, second = transaction(1), transaction(2)
-        spark_epoch(sink, first, None, session.range(3), world)
-        spark_epoch(sink, second, first, session.range(3, 5), world)
-        assert ids_in(sink, world) == [0, 1, 2, 3, 4]
-        read = session.read.format("delta").load(sink.target.replace("s3://", "s3a://"))
+        spark_epoch(s3_sink, first, None, session.range(3), s3_world)
+        spark_epoch(s3_sink, second, first, session.range(3, 5), s3_world)
+        assert ids_in(s3_sink, s3_world) == [0, 1, 2, 3, 4]
+        read = session.read.format("delta").load(s3_sink.target.replace("s3://", "s3a://"))
         assert sorted(row.id for row in read.collect()) == [0, 1, 2, 3, 4]
     finally:
         session.stop()

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -25,24 +24,12 @@ from airflow_epochs.model import Backlog, JsonDict
 from airflow_epochs.page import access
 from tests.support.airflow_harness import Harness
 from tests.support.faults_world import DiskWorld, start
-from tests.support.page_lab import HTML, ORDERS, Browser, Ledgers, as_text, connected
+from tests.support.page_lab import HTML, ORDERS, Browser, Ledgers, as_text
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
 OF_ONE_PIPELINE = (ORDERS, f"{ORDERS}/epochs/1", f"{ORDERS}/epochs/1/records", f"{ORDERS}/lag")
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
-    return connected(tmp_path / "ledger", monkeypatch)
-
-
-@pytest.fixture
-def reader(ledgers: Ledgers) -> Iterator[Browser]:
-    browser = Browser("VIEWER")
-    with browser.client:
-        yield browser
 
 
 def test_the_tab_of_a_dag_lists_each_store_once_whichever_dag_has_the_pipelines_there(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -22,7 +20,7 @@ from airflow_epochs.ledger.deeds import deeds
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind, JsonDict, OffsetRange, Run
 from airflow_epochs.testing import MemorySink, MemorySource, memory_coordinator, memory_pipeline, run_epoch
-from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected, fields_of
+from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, fields_of
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
@@ -37,19 +35,6 @@ REWIND = f"{ORDERS}/actions/rewind"
 REWIND_TO_TIME = f"{ORDERS}/actions/rewind-to-time"
 NEW = [PAUSE, UNPAUSE, f"{SAVEPOINT}?savepoint=mine&epoch=1", f"{DISPOSE}?savepoint=kept", f"{REWIND}?to_epoch=1"]
 NEW += [f"{REWIND_TO_TIME}?to_time=2026-01-31T00:00Z"]
-
-
-@pytest.fixture
-def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
-    return connected(tmp_path / "ledger", monkeypatch)
-
-
-@pytest.fixture
-def ada(ledgers: Ledgers) -> Iterator[Browser]:
-    """She may edit DAGs."""
-    browser = Browser("USER")
-    with browser.client:
-        yield browser
 
 
 def done(browser: Browser, path: str, why: str = "it hangs") -> int:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 
 from airflow_epochs.page.manual import rendered
-from tests.support.page_lab import Browser, connected
+from tests.support.page_lab import Browser
 from tests.support.pyproject import PROJECT, ROOT
 
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
 DOCS = ROOT / "docs"
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
-
-
-@pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
-    connected(tmp_path / "ledger", monkeypatch)
-    browser = Browser("VIEWER")
-    with browser.client:
-        yield browser
 
 
 def links(html: str) -> set[str]:

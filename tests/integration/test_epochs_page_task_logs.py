@@ -14,12 +14,10 @@ from tests.support.layout_lab import Lab, TwoPipelines, broken_commit
 from tests.support.page_lab import ORDERS, Browser
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
-pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
-
-
-@pytest.fixture(autouse=True)
-def in_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+pytestmark = [
+    pytest.mark.usefixtures("api_server"),
+    pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
+]
 
 
 def logs(html: str) -> dict[str, list[tuple[str, str, str]]]:

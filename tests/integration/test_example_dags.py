@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stack.broker import Broker
-from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import DATABASE, USER, Postgres
 from tests.support.example_lab import NO_AMOUNTS, Lab, Place, dags_of, poison, told
@@ -25,11 +22,6 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
 ]
-
-
-@pytest.fixture
-def lab(tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    return Lab(tmp_path, broker, connect, monkeypatch)
 
 
 HOUR, MS = timedelta(hours=1), timedelta(milliseconds=1)
@@ -85,50 +77,50 @@ def ids(numbers: Iterable[int]) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: Lab, postgres: Postgres) -> None:
+def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(examples: Lab, postgres: Postgres) -> None:
     db = new_postgres(postgres)
     db.run("CREATE TABLE orders (order_id text, customer text, amount numeric(12, 2), currency text, ts timestamptz)")
     options = {"options": f"-c search_path={db.schema}"}
     where = {"host": "127.0.0.1", "port": postgres.port, "login": USER, "password": postgres.password}
-    lab.connect("orders_db", "postgres", **where, schema=DATABASE, extra=options)
-    lab.create("orders", "orders-valid")
+    examples.connect("orders_db", "postgres", **where, schema=DATABASE, extra=options)
+    examples.create("orders", "orders-valid")
     (fanout,) = dags_of("orders_fanout").values()
     sent: dict[tuple[str, int, int], bytes | None] = {}
     for number, records in enumerate((range(1, 31), range(31, 50)), 1):
-        sent |= lab.produce("orders", [*orders(records), *POISON])
+        sent |= examples.produce("orders", [*orders(records), *POISON])
         for outcome in (fanout.run(f"run_{number}"), fanout.clear(f"run_{number}")):
             assert outcome.state == "success", outcome.tasks
     expected, nul, large = ids(range(1, 50)), ["bad\0"] * 2, ["bad"] * 2
-    assert sorted(row["order_id"] for row in lab.table("silver/orders_valid")) == sorted([*expected, *nul, *large])
-    assert sorted(event["order_id"] for event in lab.events("orders-valid")) == sorted([*expected, *nul])
+    assert sorted(row["order_id"] for row in examples.table("silver/orders_valid")) == sorted([*expected, *nul, *large])
+    assert sorted(event["order_id"] for event in examples.events("orders-valid")) == sorted([*expected, *nul])
     assert [row[0] for row in db.run("SELECT order_id FROM orders ORDER BY order_id")] == sorted([*expected, *large])
-    assert {event["ts"] for event in lab.events("orders-valid") if event["order_id"] in expected} == {AT}
+    assert {event["ts"] for event in examples.events("orders-valid") if event["order_id"] in expected} == {AT}
     at = datetime.fromisoformat(AT.replace("Z", "+00:00"))
-    assert {row["ts"] for row in lab.table("silver/orders_valid") if row["order_id"] in expected} == {at}
+    assert {row["ts"] for row in examples.table("silver/orders_valid") if row["order_id"] in expected} == {at}
     assert {when for order_id, when in db.run("SELECT order_id, ts FROM orders") if order_id in expected} == {at}
     reasons = {**POISON, b'"no order"': "not an order in JSON", **LETTERS_OF_SINKS}
-    assert lab.rejected("silver/orders_fanout_rejected") == told(sent, reasons)
+    assert examples.rejected("silver/orders_fanout_rejected") == told(sent, reasons)
 
 
 @pytest.mark.long
 def test_the_continuous_orders_are_shown_by_several_epochs_of_one_task(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    examples: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORDERS_FOR_SECONDS", "0.001")  # nor does it wait for more
-    lab.create("orders")
+    examples.create("orders")
     (continuous,) = dags_of("orders_continuous").values()
-    sent = lab.produce("orders", orders(range(1, 30)))
+    sent = examples.produce("orders", orders(range(1, 30)))
     long = {"max_records": 20, "for_seconds": 120, "max_epochs": 2}
     for outcome in (continuous.run("run_1", long), continuous.clear("run_1")):
         assert (outcome.state, outcome.xcoms["orders_continuous.epochs"]["epoch"]) == ("success", 2)
-    shown = lab.seen_by_duckdb("continuous/silver/orders", "order_id")
+    shown = examples.seen_by_duckdb("continuous/silver/orders", "order_id")
     assert sorted(row[0] for row in shown) == ids(range(1, 30))
-    assert lab.rejected("continuous/silver/orders_rejected") == told(sent, {b'"no order"': "not an order in JSON"})
+    assert examples.rejected("continuous/silver/orders_rejected") == told(sent, {b'"no order"': "not an order in JSON"})
 
 
 @pytest.mark.long
-def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:
-    lab.create("customer-changes")
+def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(examples: Lab) -> None:
+    examples.create("customer-changes")
     (customers,) = dags_of("customers_upsert").values()
     changes: list[list[tuple[str, int, str | None, int]]] = [
         [("I", 1, "Ada", 1), ("I", 2, "Bob", 1), ("U", 1, "Ada L.", 3), ("U", 1, "Ada K.", 2), ("I", 3, "Cy", 1)],
@@ -137,11 +129,11 @@ def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(
     ]
     for number, batch in enumerate(changes):
         messages = [{"op": op, "id": n, "name": name, "city": "Zug", "version": v} for op, n, name, v in batch]
-        lab.produce("customer-changes", messages)
+        examples.produce("customer-changes", messages)
         assert customers.run(f"run_{number}").state == "success"
-    rows = sorted((row["id"], row["name"]) for row in lab.table("silver/customers"))
+    rows = sorted((row["id"], row["name"]) for row in examples.table("silver/customers"))
     assert rows == [(1, "Ada L."), (3, "Cyd"), (4, "Dee")]
-    assert len(lab.table("silver/customer_changes")) == sum(map(len, changes))
+    assert len(examples.table("silver/customer_changes")) == sum(map(len, changes))
 
 
 def a_change(**changes: Any) -> bytes:
@@ -161,29 +153,33 @@ POISON_OF_CUSTOMERS: dict[bytes | None, str] = {
 
 
 @pytest.mark.long
-def test_a_change_of_a_customer_that_cannot_be_read_is_rejected_and_the_others_go_in(lab: Lab) -> None:
-    lab.create("customer-changes")
+def test_a_change_of_a_customer_that_cannot_be_read_is_rejected_and_the_others_go_in(examples: Lab) -> None:
+    examples.create("customer-changes")
     (customers,) = dags_of("customers_upsert").values()
     good = [a_change(op="I", name="Ada", version=1), a_change(name="Ada L.", version=2)]
-    sent = lab.produce("customer-changes", [good[0], *POISON_OF_CUSTOMERS, good[1]])
+    sent = examples.produce("customer-changes", [good[0], *POISON_OF_CUSTOMERS, good[1]])
     outcome = customers.run("run")
     assert outcome.state == "success", outcome.tasks
-    assert lab.seen_by_duckdb("silver/customers", "id, name, version") == [(1, "Ada L.", 2)]
-    assert sorted(lab.seen_by_duckdb("silver/customer_changes", "name")) == [("Ada",), ("Ada L.",)]
-    assert lab.rejected("silver/customer_changes_rejected") == told(sent, POISON_OF_CUSTOMERS)
+    assert examples.seen_by_duckdb("silver/customers", "id, name, version") == [(1, "Ada L.", 2)]
+    assert sorted(examples.seen_by_duckdb("silver/customer_changes", "name")) == [("Ada",), ("Ada L.",)]
+    assert examples.rejected("silver/customer_changes_rejected") == told(sent, POISON_OF_CUSTOMERS)
 
 
 @pytest.mark.long
-def test_what_is_no_order_is_rejected_at_either_end_of_a_chain_and_the_others_are_counted(lab: Lab, jars: Jars) -> None:
-    lab.create("orders", "orders-enriched")
+def test_what_is_no_order_is_rejected_at_either_end_of_a_chain_and_the_others_are_counted(
+    examples: Lab, jars: Jars
+) -> None:
+    examples.create("orders", "orders-enriched")
     dags = dags_of("chained")
     enrich, totals = dags["chained_enrich"], dags["chained_totals"]
     poison = POISON | POISON_OF_SUMS
-    sent = lab.produce("orders", [an_order(order_id="o1"), *poison, an_order(order_id="o2", amount="9999999999.99")])
+    sent = examples.produce(
+        "orders", [an_order(order_id="o1"), *poison, an_order(order_id="o2", amount="9999999999.99")]
+    )
     outcome = enrich.run("run")
     assert outcome.state == "success", outcome.tasks
-    assert sorted(event["order_id"] for event in lab.printed(jars, "orders-enriched")) == ["o1", "o2"]
-    assert lab.rejected("silver/orders_enriched_rejected") == told(sent, poison)
+    assert sorted(event["order_id"] for event in examples.printed(jars, "orders-enriched")) == ["o1", "o2"]
+    assert examples.rejected("silver/orders_enriched_rejected") == told(sent, poison)
 
     event = {"order_id": "o3", "customer": "c1", "euros": "1.00"}
     strangers: dict[bytes | None, str] = {
@@ -193,51 +189,51 @@ def test_what_is_no_order_is_rejected_at_either_end_of_a_chain_and_the_others_ar
         json.dumps(event).encode().replace(b"c1", b"c\xff"): NOT_UTF8,
         json.dumps(event | {"customer": "c\0"}).encode(): "a NUL character",
     }
-    sent = lab.produce("orders-enriched", strangers)
+    sent = examples.produce("orders-enriched", strangers)
     outcome = totals.run("run")
     assert outcome.state == "success", outcome.tasks
     amount = Decimal("1.50") + Decimal("9999999999.99")
-    assert lab.seen_by_duckdb("gold/customer_totals", "customer, orders, amount") == [("c1", 2, amount)]
-    assert lab.rejected("gold/customer_totals_rejected") == told(sent, strangers)
+    assert examples.seen_by_duckdb("gold/customer_totals", "customer, orders, amount") == [("c1", 2, amount)]
+    assert examples.rejected("gold/customer_totals_rejected") == told(sent, strangers)
 
 
 @pytest.mark.long
-def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> None:
-    lab.create("orders", "orders-enriched")
+def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(examples: Lab) -> None:
+    examples.create("orders", "orders-enriched")
     dags = dags_of("chained")
     enrich, totals = dags["chained_enrich"], dags["chained_totals"]
     for number, records in enumerate((range(1, 21), range(21, 35)), 1):
-        lab.produce("orders", orders(records))
+        examples.produce("orders", orders(records))
         for dag in (enrich, totals):
             for outcome in (dag.run(f"run_{number}"), dag.clear(f"run_{number}")):
                 assert outcome.state == "success", outcome.tasks
     known = [n for n in range(1, 35) if n % 10]
     counts = Counter(f"c{n % 3}" for n in known)
     amounts = {c: sum(Decimal(f"{n}.50") for n in known if f"c{n % 3}" == c) for c in counts}
-    found = {row["customer"]: (row["orders"], row["amount"]) for row in lab.table("gold/customer_totals")}
+    found = {row["customer"]: (row["orders"], row["amount"]) for row in examples.table("gold/customer_totals")}
     assert found == {customer: (counts[customer], amounts[customer]) for customer in counts}
 
 
 @pytest.mark.long
-def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(lab: Lab) -> None:
-    lab.create("orders")
+def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(examples: Lab) -> None:
+    examples.create("orders")
     (hourly,) = dags_of("hourly_orders").values()
     nine = datetime.now(timezone.utc).replace(hour=9, minute=0, second=0, microsecond=0) - timedelta(days=1)
     times = [nine, nine + 0.5 * HOUR, nine + HOUR - MS, nine + HOUR, nine + 2.5 * HOUR, nine + 3 * HOUR]
     for number, at in enumerate(times):
-        lab.produce("orders", [an_order(order_id=f"o{number}"), b"no order"], at=at)
+        examples.produce("orders", [an_order(order_id=f"o{number}"), b"no order"], at=at)
     shown = []
     for run in hourly.backfill(nine, nine + 2 * HOUR):
         assert hourly.drive(run).state == "success"
-        shown.append(sorted(row[0] for row in lab.seen_by_duckdb("silver/hourly_orders", "order_id")))
+        shown.append(sorted(row[0] for row in examples.seen_by_duckdb("silver/hourly_orders", "order_id")))
     assert shown == [["o0", "o1", "o2"], ["o0", "o1", "o2", "o3"], ["o0", "o1", "o2", "o3", "o4"]]
-    letters = lab.rejected("silver/hourly_orders_rejected")
+    letters = examples.rejected("silver/hourly_orders_rejected")
     assert {value for value, _ in letters.values()} == {b"no order"} and len(letters) == 5
 
 
 @pytest.mark.long
-def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_between_them(lab: Lab) -> None:
-    lab.create("orders")
+def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_between_them(examples: Lab) -> None:
+    examples.create("orders")
     dags = dags_of("chained_tables")
     clean, totals = dags["chained_tables_orders"], dags["chained_tables_totals"]
     sent: dict[Place, bytes | None] = {}
@@ -245,7 +241,7 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_b
     foreign = {1: "USD", 2: None}
     for number, records in enumerate((range(1, 21), range(21, 35)), 1):
         other = an_order(order_id=f"d{number}", currency=foreign[number])
-        sent |= lab.produce("orders", [*orders(records), *poison, other])
+        sent |= examples.produce("orders", [*orders(records), *poison, other])
         for dag in (clean, totals):
             outcome = dag.run(f"run_{number}")
             assert outcome.state == "success", outcome.tasks
@@ -253,13 +249,13 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_b
     known = [n for n in range(1, 35) if n % 10]
     counts = Counter(f"c{n % 3}" for n in known)
     amounts = {c: sum(Decimal(f"{n}.50") for n in known if f"c{n % 3}" == c) for c in counts}
-    found = sorted(lab.seen_by_duckdb("gold/totals", "customer, orders, amount"))
+    found = sorted(examples.seen_by_duckdb("gold/totals", "customer, orders, amount"))
     assert found == [(customer, counts[customer], amounts[customer]) for customer in sorted(counts)]
     reasons = {**poison, b'"no order"': "not an order in JSON"}
-    assert lab.rejected("silver/clean_orders_rejected") == told(sent, reasons)
-    letters = sorted(lab.seen_by_duckdb("gold/totals_rejected", 'topic, error, "row"'))
+    assert examples.rejected("silver/clean_orders_rejected") == told(sent, reasons)
+    letters = sorted(examples.seen_by_duckdb("gold/totals_rejected", 'topic, error, "row"'))
     rows = [f'{{"order_id":"d{n}","customer":"c1","currency":{json.dumps(foreign[n])}}}' for n in (1, 2)]
-    assert letters == [(str(lab.lake / "silver/clean_orders"), "not in euros", row) for row in rows]
+    assert letters == [(str(examples.lake / "silver/clean_orders"), "not in euros", row) for row in rows]
 
 
 REASONS_OF_CLEAN_ORDERS = {
@@ -273,8 +269,8 @@ def a_sale(shop: str, amount: str, ts: str) -> bytes:
 
 
 @pytest.mark.long
-def test_an_hour_of_revenue_is_shown_when_it_is_over_and_corrected_by_late_sales(lab: Lab) -> None:
-    lab.create("sales")
+def test_an_hour_of_revenue_is_shown_when_it_is_over_and_corrected_by_late_sales(examples: Lab) -> None:
+    examples.create("sales")
     (revenue,) = dags_of("hourly_revenue").values()
     epochs: list[list[bytes | None]] = [
         [a_sale("a", "1.50", "10:10:00"), a_sale("b", "9.99", "10:20:00"), b"no sale", a_sale("a", "2.00", "10:59:59")],
@@ -288,15 +284,17 @@ def test_an_hour_of_revenue_is_shown_when_it_is_over_and_corrected_by_late_sales
     shown = []
     sent: dict[Place, bytes | None] = {}
     for number, messages in enumerate(epochs):
-        sent |= lab.produce("sales", messages)
+        sent |= examples.produce("sales", messages)
         outcome = revenue.run(f"run_{number}")
         assert outcome.state == "success", outcome.tasks
-        shown.append(sorted(lab.seen_by_duckdb("gold/hourly_revenue", "shop, hour(window_start), sales, revenue")))
+        shown.append(sorted(examples.seen_by_duckdb("gold/hourly_revenue", "shop, hour(window_start), sales, revenue")))
     ten = [("a", 10, 2, Decimal("3.50")), ("b", 10, 1, Decimal("9.99"))]
     corrected = [("a", 10, 3, Decimal("3.75")), ten[1]]
     eleven = [("a", 11, 1, Decimal("4.00")), ("b", 11, 2, Decimal("6.00"))]
     assert shown == [[], [], sorted([*corrected]), sorted([*corrected]), sorted([*corrected, *eleven])]
-    assert lab.seen_by_duckdb("silver/late_sales", "shop, amount") == [("a", Decimal("100.00"))]
-    assert lab.rejected("silver/sales_rejected") == told(sent, bad)
+    assert examples.seen_by_duckdb("silver/late_sales", "shop, amount") == [("a", Decimal("100.00"))]
+    assert examples.rejected("silver/sales_rejected") == told(sent, bad)
     assert revenue.clear("run_4").state == "success"
-    assert sorted(lab.seen_by_duckdb("gold/hourly_revenue", "shop, hour(window_start), sales, revenue")) == shown[-1]
+    assert (
+        sorted(examples.seen_by_duckdb("gold/hourly_revenue", "shop, hour(window_start), sales, revenue")) == shown[-1]
+    )

@@ -22,7 +22,7 @@ from airflow_epochs.model import JsonDict, Marker, TransactionId, WaivedRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import Crash, MemoryEnvironment, MemorySink, memory_coordinator
-from tests.support.faults_world import DiskWorld, crash, on_disk, start
+from tests.support.faults_world import DiskWorld, crash, on_disk
 from tests.support.remedies import assert_all_rows, ordered, seen_by_duckdb
 from tests.support.scenario import Scenario
 from tests.support.scenario import run as run_of
@@ -30,12 +30,6 @@ from tests.support.sql_pipeline import COLUMNS, Related
 from tests.support.sql_world import SqliteDb
 
 WITHIN_S = 60
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """One sink; one complete epoch, and input for the second."""
-    return start(DiskWorld(tmp_path, sinks=("orders",)))
 
 
 @pytest.fixture
@@ -80,16 +74,16 @@ def marker_of(world: DiskWorld, sink: str = "orders") -> Marker | None:
 
 @pytest.mark.parametrize("phase", ["commit.orders", "delta.commit.before"])
 def test_a_delta_commit_that_hangs_does_not_land_after_its_epoch_was_brought_under_another_name(
-    world: DiskWorld, phase: str, caplog: pytest.LogCaptureFixture
+    one_sink: DiskWorld, phase: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def meanwhile() -> None:
-        waived(world)
-        assert under_gold(world).run(3) is None
+        waived(one_sink)
+        assert under_gold(one_sink).run(3) is None
 
     with not_cleared_away(DeltaSink):
-        hangs(world, phase, meanwhile)
+        hangs(one_sink, phase, meanwhile)
     assert "Make sure that no task" not in caplog.text
-    assert_all_rows(world, "orders")
+    assert_all_rows(one_sink, "orders")
 
 
 def not_cleared_away(kind: type) -> AbstractContextManager[object]:
@@ -159,51 +153,51 @@ def test_a_name_that_has_another_table_is_fenced_and_goes_on_there(database: Rel
     assert today.db.run("SELECT count(*) FROM elsewhere") == [(2,)]
 
 
-def test_all_commits_of_a_name_that_hang_are_fenced(world: DiskWorld) -> None:
+def test_all_commits_of_a_name_that_hang_are_fenced(one_sink: DiskWorld) -> None:
     def later() -> None:
-        waived(world, 3)
-        assert under_gold(world).run(4) is None
+        waived(one_sink, 3)
+        assert under_gold(one_sink).run(4) is None
 
     def meanwhile() -> None:
-        waived(world)
-        hangs(world, "commit.orders", later, 3)
+        waived(one_sink)
+        hangs(one_sink, "commit.orders", later, 3)
 
     with not_cleared_away(DeltaSink):
-        hangs(world, "commit.orders", meanwhile)
-    assert_all_rows(world, "orders")
-    told = [detail for each in verify(under_gold(world).coordinator().task, 10) for detail in each.details]
+        hangs(one_sink, "commit.orders", meanwhile)
+    assert_all_rows(one_sink, "orders")
+    told = [detail for each in verify(under_gold(one_sink).coordinator().task, 10) for detail in each.details]
     assert [detail[:7] for detail in told if detail.endswith("so it lacks the epoch's rows.")] == ["Epoch 3", "Epoch 2"]
 
 
-def test_a_commit_that_hangs_lands_no_more_if_the_commit_under_the_new_name_died(world: DiskWorld) -> None:
+def test_a_commit_that_hangs_lands_no_more_if_the_commit_under_the_new_name_died(one_sink: DiskWorld) -> None:
     """The fence stays, and a repeat finds it."""
-    today = under_gold(world)
+    today = under_gold(one_sink)
 
     def meanwhile() -> None:
-        waived(world)
+        waived(one_sink)
         today.crash_at("delta.commit.before", 3)
 
     with not_cleared_away(DeltaSink):
-        hangs(world, "commit.orders", meanwhile)
+        hangs(one_sink, "commit.orders", meanwhile)
     assert today.run(3) is None
-    assert_all_rows(world, "orders")
+    assert_all_rows(one_sink, "orders")
 
 
 # -- it lands before the fence ----------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_lands_right_before_the_fence_is_found(world: DiskWorld) -> None:
+def test_a_commit_that_lands_right_before_the_fence_is_found(one_sink: DiskWorld) -> None:
     """The fence comes to nothing, and the marker goes on to tell."""
-    paused, free, today = Event(), Event(), under_gold(world)
+    paused, free, today = Event(), Event(), under_gold(one_sink)
 
     def hang() -> None:
         paused.set()
         assert free.wait(WITHIN_S)
 
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(world.run, 2, world.coordinator({"delta.commit.before": hang}))
+        late = pool.submit(one_sink.run, 2, one_sink.coordinator({"delta.commit.before": hang}))
         assert paused.wait(WITHIN_S)
-        waived(world)
+        waived(one_sink)
 
         def lands() -> None:
             free.set()
@@ -211,19 +205,19 @@ def test_a_commit_that_lands_right_before_the_fence_is_found(world: DiskWorld) -
 
         error = today.run(3, today.coordinator({"delta.fence.before": lands}))
     assert isinstance(error, Corrupt) and error.code is codes.BACKFILL_OVERTAKEN
-    assert marker_of(world) == Marker.of(txn_of(world, 2))
+    assert marker_of(one_sink) == Marker.of(txn_of(one_sink, 2))
 
 
-def test_what_cannot_be_fenced_is_named_in_the_log(world: DiskWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_fenced_is_named_in_the_log(one_sink: DiskWorld, caplog: pytest.LogCaptureFixture) -> None:
     """An older commit has landed. A fence would hide that."""
-    world.crash_at("delta.commit.after")
-    waived(world)
-    world.crash_at("commit.orders", 3)
-    waived(world, 3)
-    assert under_gold(world, 3).run(4) is None
+    one_sink.crash_at("delta.commit.after")
+    waived(one_sink)
+    one_sink.crash_at("commit.orders", 3)
+    waived(one_sink, 3)
+    assert under_gold(one_sink, 3).run(4) is None
     assert "Epoch 3 was waived under the name orders, which cannot be fenced." in caplog.text
-    assert marker_of(world) == Marker.of(txn_of(world, 2))
-    assert_all_rows(world, "orders")
+    assert marker_of(one_sink) == Marker.of(txn_of(one_sink, 2))
+    assert_all_rows(one_sink, "orders")
 
 
 # -- afterwards -------------------------------------------------------------------------------------------------------
@@ -245,49 +239,49 @@ def fenced(world: DiskWorld, *, landed: bool = True) -> DiskWorld:
     return world
 
 
-def test_a_fenced_name_goes_on_if_it_comes_back(world: DiskWorld) -> None:
-    fenced(world)
-    assert world.run(4) is None
-    world.one_more_epoch()
-    assert_all_rows(world, "orders")
+def test_a_fenced_name_goes_on_if_it_comes_back(one_sink: DiskWorld) -> None:
+    fenced(one_sink)
+    assert one_sink.run(4) is None
+    one_sink.one_more_epoch()
+    assert_all_rows(one_sink, "orders")
 
 
-def test_a_fenced_name_that_comes_back_is_waived_and_fenced_again(world: DiskWorld) -> None:
-    fenced(world)
+def test_a_fenced_name_that_comes_back_is_waived_and_fenced_again(one_sink: DiskWorld) -> None:
+    fenced(one_sink)
 
-    silver = replace(world, sinks=("silver",), tables={"silver": "orders"}, backfill={"silver": 4})
+    silver = replace(one_sink, sinks=("silver",), tables={"silver": "orders"}, backfill={"silver": 4})
 
     def again() -> None:
-        waived(world, 4)
+        waived(one_sink, 4)
         assert silver.run(5) is None
 
     with not_cleared_away(DeltaSink):
-        hangs(world, "commit.orders", again, 4)
-    assert marker_of(world) == Marker.of(txn_of(world, 4).fence)
-    assert_all_rows(world, "orders")
+        hangs(one_sink, "commit.orders", again, 4)
+    assert marker_of(one_sink) == Marker.of(txn_of(one_sink, 4).fence)
+    assert_all_rows(one_sink, "orders")
 
 
-def test_a_fence_is_no_epoch_that_a_third_name_would_write_again(world: DiskWorld) -> None:
+def test_a_fence_is_no_epoch_that_a_third_name_would_write_again(one_sink: DiskWorld) -> None:
     """Neither the old name nor the new one has landed, so a third name may bring the rows."""
-    fenced(world, landed=False)
-    silver = replace(world, sinks=("silver",), tables={"silver": "orders"}, backfill={"silver": 2})
+    fenced(one_sink, landed=False)
+    silver = replace(one_sink, sinks=("silver",), tables={"silver": "orders"}, backfill={"silver": 2})
     assert silver.run(4) is None
-    assert_all_rows(world, "orders")
+    assert_all_rows(one_sink, "orders")
 
 
-def test_a_fence_that_comes_late_does_not_stop_the_name_that_is_back(world: DiskWorld) -> None:
+def test_a_fence_that_comes_late_does_not_stop_the_name_that_is_back(one_sink: DiskWorld) -> None:
     """The task that fences hangs, too."""
-    world.crash_at("commit.orders")
-    waived(world)
-    txn = txn_of(world, 2)
+    one_sink.crash_at("commit.orders")
+    waived(one_sink)
+    txn = txn_of(one_sink, 2)
 
     def late() -> None:
-        sink = DeltaSink("orders", str(world.table("orders")))
-        assert sink.fence("orders", [txn_of(world, 1)], txn.fence, on_disk())
+        sink = DeltaSink("orders", str(one_sink.table("orders")))
+        assert sink.fence("orders", [txn_of(one_sink, 1)], txn.fence, on_disk())
 
-    assert world.run(3, world.coordinator({"commit.orders": late})) is None
-    world.one_more_epoch()
-    lacking = {(p, o) for p, o, _ in world.source.all_rows()} - {*seen_by_duckdb(world.table("orders"))}
+    assert one_sink.run(3, one_sink.coordinator({"commit.orders": late})) is None
+    one_sink.one_more_epoch()
+    lacking = {(p, o) for p, o, _ in one_sink.source.all_rows()} - {*seen_by_duckdb(one_sink.table("orders"))}
     assert len(lacking) == 5, "the rows of the epoch that was waived"
 
 
@@ -321,9 +315,9 @@ def test_a_fence_that_comes_late_does_not_stop_a_backfill_of_the_name_that_is_ba
     database.require_all_shown("orders")
 
 
-def test_verify_tells_that_a_fenced_commit_has_not_landed(world: DiskWorld) -> None:
-    fenced(world)
-    for today in (world, under_gold(world)):
+def test_verify_tells_that_a_fenced_commit_has_not_landed(one_sink: DiskWorld) -> None:
+    fenced(one_sink)
+    for today in (one_sink, under_gold(one_sink)):
         found = [*verify(today.coordinator().task, 10)]
         assert {each.verdict for each in found} <= {Verdict.OK, Verdict.NOT_CHECKED}, found
         (told,) = [detail for each in found for detail in each.details if "waived" in detail]

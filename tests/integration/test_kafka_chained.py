@@ -18,7 +18,6 @@ from stack.broker import Broker
 from tests.support.chained import Chain
 from tests.support.environment import Action, Environment
 from tests.support.faults_disk import PARTITIONS, DiskSpark
-from tests.support.faults_world import crash
 from tests.support.kafka_sink_world import create, world_at
 from tests.support.kafka_staging import TopicSpark
 from tests.support.waiting import wait_until
@@ -71,17 +70,4 @@ def test_a_record_is_once_at_the_far_end_of_two_pipelines_wherever_either_crashe
         phases = {"up": chain.up(), "down": chain.down()}
     assert {"kafka.init", "kafka.commit.before", "kafka.commit.after"} < {*phases["up"]}
     assert {"delta.commit.after", "complete.put"} < {*phases["down"]}
-    for phase in phases["up"]:
-        chain.input.produce(3)
-        chain.up({phase: crash})
-        if phase.startswith("kafka."):
-            chain.down()  # takes whole epochs of the other, or nothing
-        chain.up()
-    chain.down()
-    chain.require_once()
-    for phase in phases["down"]:
-        chain.input.produce(2)
-        chain.up()
-        chain.down({phase: crash})
-        chain.down()
-    chain.require_once()
+    chain.crash_everywhere(phases, "kafka.")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -21,10 +20,8 @@ from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused
 from airflow_epochs.ledger import run_ids
 from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.testing import Crash, run_epoch
-from stack.broker import Broker
 from tests.support.faults_world import abort, crash
 from tests.support.remedies import in_the_environment, ordered, typed
-from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 from tests.support.waiting import wait_until
 
@@ -35,20 +32,11 @@ MS = timedelta(milliseconds=1)
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> TopicWorld:
+def world(topic_world: Callable[..., TopicWorld], monkeypatch: pytest.MonkeyPatch) -> TopicWorld:
     """An empty topic of two partitions, and a pipeline of data intervals."""
-    it = TopicWorld(
-        folder=tmp_path,
-        broker=broker,
-        db=new_sqlite(tmp_path),
-        id=f"{abs(hash(request.node.name)):x}",
-        options={"bounds": "data_interval"},
-    )
+    it = topic_world(options={"bounds": "data_interval"})
     for name, value in in_the_environment(it.kafka).items():
         monkeypatch.setenv(name, value)
-    it.create_topic()
     return it
 
 

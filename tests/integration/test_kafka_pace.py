@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -16,7 +15,6 @@ from airflow_epochs.model import OpenRecord, Ranges, Run, records_upper_bound
 from airflow_epochs.sources.kafka.source import KafkaSource
 from stack.broker import Broker
 from tests.support.kafka_world import KafkaEnv, Topic
-from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 
 pytestmark = pytest.mark.jvm
@@ -25,17 +23,9 @@ NOW = datetime.now(timezone.utc)
 
 
 @pytest.fixture
-def world(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> TopicWorld:
+def world(topic_world: Callable[..., TopicWorld]) -> TopicWorld:
     """An empty topic of two partitions, and a pipeline whose clock stands still at ``NOW``."""
-    it = TopicWorld(
-        folder=tmp_path,
-        broker=broker,
-        db=new_sqlite(tmp_path),
-        id=f"{abs(hash(request.node.name)):x}",
-        clock=lambda: NOW,
-    )
-    it.create_topic()
-    return it
+    return topic_world(clock=lambda: NOW)
 
 
 def after(minutes: float) -> Callable[[], datetime]:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
 from airflow_epochs.coordinator.inspection.lag import Lag, lag_of
 from airflow_epochs.errors import Corrupt
-from stack.broker import Broker
 from tests.support.environment import connected
 from tests.support.remedies import ordered
-from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def world(tmp_path: Path, broker: Broker) -> TopicWorld:
-    it = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=uuid.uuid4().hex[:8])
-    it.create_topic()
-    return it
+def world(topic_world: Callable[..., TopicWorld]) -> TopicWorld:
+    return topic_world()
 
 
 def lag(world: TopicWorld) -> Lag:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -27,34 +28,19 @@ from stack.broker import Broker
 from stack.jars import Jars
 from tests.support.faults_world import crash
 from tests.support.remedies import in_the_environment, ordered, typed
-from tests.support.sql_world import new_sqlite
-from tests.support.topic_world import TABLE, TopicWorld
+from tests.support.topic_world import TopicWorld, stopped
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> TopicWorld:
+def world(known_topic_world: Callable[..., TopicWorld]) -> TopicWorld:
     """A topic of two partitions; epoch 1 has read a, c of partition 0 and b, d of partition 1."""
-    db = new_sqlite(tmp_path)
-    db.run(TABLE)
-    world = TopicWorld(folder=tmp_path, broker=broker, db=db, id=f"{abs(hash(request.node.name)):x}")
-    for name, value in in_the_environment(world.kafka, db.connection()).items():
-        monkeypatch.setenv(name, value)
-    world.create_topic()
+    world = known_topic_world()
     world.produce("abcd")
     assert world.run(1) is None
     return world
-
-
-def stopped(world: TopicWorld, number: int) -> Corrupt:
-    error = world.run(number)
-    assert isinstance(error, Corrupt), error
-    error.pipeline = world.name  # as the operator does
-    return error
 
 
 def typing(world: TopicWorld, name: str, *words: str) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
 from stack.broker import Broker
-from tests.support.faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld
 from tests.support.spark_world import settings
 
 pytestmark = pytest.mark.jvm
@@ -32,14 +32,6 @@ def samples(page: str) -> list[str]:
     """The page's Python."""
     found = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     return [inspect.cleandoc(f"\n{sample}") for sample in found]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """Two complete epochs, of four and of five records, in two tables."""
-    world = start(DiskWorld(tmp_path))
-    assert world.run(2) is None
-    return world
 
 
 def test_the_transform_in_the_readme_sends_what_is_no_order_to_rejected_with_its_place(session: Any) -> None:
@@ -57,27 +49,27 @@ def test_the_transform_in_the_readme_sends_what_is_no_order_to_rejected_with_its
     assert rejected == {("orders", 0, offset, "not an order") for offset in bad}
 
 
-def test_spark_reads_a_table_as_of_a_complete_epoch(session: Any, world: DiskWorld) -> None:
+def test_spark_reads_a_table_as_of_a_complete_epoch(session: Any, all_read: DiskWorld) -> None:
     counts = []
     for number in (1, 2):
-        epoch = complete_epoch("orders", number, ledger_root=str(world.ledger_root))
+        epoch = complete_epoch("orders", number, ledger_root=str(all_read.ledger_root))
         names: dict[str, Any] = {"spark": session, "epoch": epoch}
         exec(samples("docs/reading.md")[1].partition("\n\n\n")[0], names)
         counts.append([names["table"](sink).count() for sink in ("orders", "audit")])
     assert counts == [[4, 4], [9, 9]]
 
 
-def test_the_history_of_a_table_lists_the_epochs_with_their_ends(session: Any, world: DiskWorld) -> None:
+def test_the_history_of_a_table_lists_the_epochs_with_their_ends(session: Any, all_read: DiskWorld) -> None:
     [line] = re.findall(
         r"^`(spark\.sql\(\"DESCRIBE HISTORY .*)`", (ROOT / "docs" / "delta.md").read_text(), re.MULTILINE
     )
-    line = line.replace("…", f"delta.`{world.table('orders')}`").replace("<pipeline>/<sink>", "orders/orders")
+    line = line.replace("…", f"delta.`{all_read.table('orders')}`").replace("<pipeline>/<sink>", "orders/orders")
     found = eval(line, {"spark": session}).orderBy("version").collect()
     notes = [json.loads(row.userMetadata)["airflow_epochs"] for row in found]
     assert [note["txn"].split("/")[:2] for note in notes] == [["orders", "1"], ["orders", "2"]]
     assert [note["ends"] for note in notes] == [
         {topic: {str(r.partition): r.end for r in ranges} for topic, ranges in record.ranges.items()}
-        for record in map(world.ledger.complete_record, (1, 2))
+        for record in map(all_read.ledger.complete_record, (1, 2))
         if record
     ]
 

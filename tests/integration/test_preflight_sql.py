@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,10 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.delta_world import attempt_of, rows, stage_with_deltalake, transaction
-from tests.support.sql_world import Db, PostgresDb, SqlWorld
+from tests.support.sql_world import PostgresDb, SqlWorld
 
 UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
 DELETING: dict[str, Any] = {**UPSERT, "delete_when": "op = 'd'"}
-
-
-@pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    return SqlWorld(db, tmp_path)
 
 
 def ready(world: SqlWorld, sink: SqlSink, previous: int | None = None) -> None:
@@ -35,14 +29,14 @@ def refusal(world: SqlWorld, sink: SqlSink, previous: int | None = None) -> Refu
     return refused.value
 
 
-def test_a_table_that_does_not_exist_is_missed_before_the_first_epoch_and_later(world: SqlWorld) -> None:
-    sink = world.sink(**UPSERT)
-    first, later = refusal(world, sink), refusal(world, sink, previous=3)
+def test_a_table_that_does_not_exist_is_missed_before_the_first_epoch_and_later(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink(**UPSERT)
+    first, later = refusal(sql_world, sink), refusal(sql_world, sink, previous=3)
     assert first.code is later.code is codes.SQL_TABLE_MISSING
     assert "prints a CREATE TABLE to start from" in first.remedy
     assert "although epoch 3 was committed to it" in later.what and "Restore the table" in later.remedy
-    world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
-    ready(world, sink)
+    sql_world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
+    ready(sql_world, sink)
 
 
 @pytest.mark.parametrize("spelled", ["sales_{0}.orders", '"Sales {0}".orders'], ids=["plain", "quoted"])
@@ -74,23 +68,23 @@ def test_the_statement_that_creates_a_table_creates_its_schema_too_if_the_databa
     assert told().startswith("CREATE TABLE "), "the schema is there"
 
 
-def test_a_key_column_that_the_table_lacks_is_named(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
-    refused = refusal(world, world.sink(mode="upsert", keys=["ID", "nr"]))
+def test_a_key_column_that_the_table_lacks_is_named(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
+    refused = refusal(sql_world, sql_world.sink(mode="upsert", keys=["ID", "nr"]))
     assert refused.code is codes.SQL_ROWS_UNFIT
     assert "has no column 'nr', which `keys` of the sink names. Its columns are: id, city." in refused.what
-    ready(world, world.sink(mode="upsert", keys=["ID"]))
+    ready(sql_world, sql_world.sink(mode="upsert", keys=["ID"]))
 
 
-def test_the_statement_that_the_error_names_creates_the_index_that_an_upsert_needs(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE orders (id bigint, city text)")
-    sink = world.sink(**UPSERT)
-    ready(world, world.sink())
-    refused = refusal(world, sink)
+def test_the_statement_that_the_error_names_creates_the_index_that_an_upsert_needs(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE orders (id bigint, city text)")
+    sink = sql_world.sink(**UPSERT)
+    ready(sql_world, sql_world.sink())
+    refused = refusal(sql_world, sink)
     assert refused.code is codes.SQL_UNIQUE_INDEX_MISSING
     (statement,) = re.findall(r"`(CREATE [^`]*)`", refused.remedy)
-    world.db.run(statement)
-    ready(world, sink)
+    sql_world.db.run(statement)
+    ready(sql_world, sink)
 
 
 def test_a_name_that_the_driver_cannot_send_is_refused_until_it_is_corrected(pg: SqlWorld) -> None:
@@ -102,9 +96,9 @@ def test_a_name_that_the_driver_cannot_send_is_refused_until_it_is_corrected(pg:
     ready(pg, pg.sink('"orders"'))
 
 
-def test_what_is_no_table_is_refused(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE t (id bigint)", "CREATE VIEW orders AS SELECT * FROM t")
-    assert refusal(world, world.sink()).code is codes.SQL_TABLE_UNUSABLE
+def test_what_is_no_table_is_refused(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE t (id bigint)", "CREATE VIEW orders AS SELECT * FROM t")
+    assert refusal(sql_world, sql_world.sink()).code is codes.SQL_TABLE_UNUSABLE
 
 
 def policed(pg: SqlWorld, policy: str) -> str:
@@ -229,14 +223,14 @@ def test_a_marker_table_of_another_user_may_have_policies_that_show_the_sink_its
     assert pg.ids() == [1, 2, 3]
 
 
-def test_the_look_leaves_nothing_in_the_database(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
-    ready(world, world.sink(**UPSERT))
+def test_the_look_leaves_nothing_in_the_database(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    ready(sql_world, sql_world.sink(**UPSERT))
     everything = {
         "postgres": "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()",
         "sqlite": "SELECT count(*) FROM sqlite_schema WHERE type = 'table'",
     }
-    assert world.db.run(everything[world.db.kind]) == [(1,)], "no marker table, no temporary one"
+    assert sql_world.db.run(everything[sql_world.db.kind]) == [(1,)], "no marker table, no temporary one"
 
 
 class Granting:

@@ -23,12 +23,6 @@ from tests.support.records import complete, receipt, txn
 Place = tuple[int, int]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """One complete epoch of four records in two tables, and input for the next one."""
-    return start(DiskWorld(tmp_path))
-
-
 def read(world: DiskWorld, number: int | None = None) -> CompleteEpoch:
     found = complete_epoch("orders", number, ledger_root=str(world.ledger_root))
     assert found
@@ -42,28 +36,28 @@ def seen_at(epoch: CompleteEpoch, sink: str) -> list[Place]:
         return database.execute(query, [epoch.sinks[sink].table, epoch.version(sink)]).fetchall()
 
 
-def test_in_the_middle_of_a_commit_the_tables_agree_at_the_newest_complete_epoch(world: DiskWorld) -> None:
-    world.crash_at("committed.orders")
-    newest = [len(DeltaTable(str(world.table(sink))).to_pyarrow_table()) for sink in ("orders", "audit")]
+def test_in_the_middle_of_a_commit_the_tables_agree_at_the_newest_complete_epoch(one_epoch: DiskWorld) -> None:
+    one_epoch.crash_at("committed.orders")
+    newest = [len(DeltaTable(str(one_epoch.table(sink))).to_pyarrow_table()) for sink in ("orders", "audit")]
     assert newest == [9, 4]  # read as they are, they do not agree
-    epoch = read(world)
+    epoch = read(one_epoch)
     assert epoch.number == 1
     assert seen_at(epoch, "orders") == seen_at(epoch, "audit")
     assert len(seen_at(epoch, "orders")) == 4
 
 
 def test_inside_airflow_the_ledger_is_found_by_its_connection(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+    one_epoch: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {"ledger_root": str(world.ledger_root)}
+    extra = {"ledger_root": str(one_epoch.ledger_root)}
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps({"conn_type": "epochs", "extra": extra}))
-    assert complete_epoch("orders") == read(world)
+    assert complete_epoch("orders") == read(one_epoch)
 
 
-def test_an_older_epoch_can_be_read_after_newer_ones(world: DiskWorld) -> None:
-    assert world.run(2) is None
-    epochs = {number: read(world, number) for number in (1, 2)}
-    assert read(world) == epochs[2]
+def test_an_older_epoch_can_be_read_after_newer_ones(one_epoch: DiskWorld) -> None:
+    assert one_epoch.run(2) is None
+    epochs = {number: read(one_epoch, number) for number in (1, 2)}
+    assert read(one_epoch) == epochs[2]
     counts = {n: [len(seen_at(epoch, sink)) for sink in ("orders", "audit")] for n, epoch in epochs.items()}
     assert counts == {1: [4, 4], 2: [9, 9]}
 
@@ -74,17 +68,17 @@ def test_other_writers_and_upkeep_after_the_epoch_are_not_seen(tmp_path: Path) -
     assert len(seen_at(read(world), "orders")) == 4
 
 
-def test_where_nothing_is_complete_there_is_nothing_to_read(world: DiskWorld) -> None:
-    root = str(world.ledger_root)
+def test_where_nothing_is_complete_there_is_nothing_to_read(one_epoch: DiskWorld) -> None:
+    root = str(one_epoch.ledger_root)
     assert complete_epoch("unheard-of", ledger_root=root) is None
     assert [complete_epoch("orders", number, ledger_root=root) for number in (-1, 0, 2)] == [None] * 3
 
 
-def test_a_sink_without_a_version_is_refused_by_name(world: DiskWorld) -> None:
+def test_a_sink_without_a_version_is_refused_by_name(one_epoch: DiskWorld) -> None:
     with pytest.raises(
         Refused, match=r"no version of sink 'refunds'.*\nWhere: pipeline orders, epoch 1, sink refunds\n"
     ) as caught:
-        read(world).version("refunds")
+        read(one_epoch).version("refunds")
     assert "audit, orders" in str(caught.value)
 
 

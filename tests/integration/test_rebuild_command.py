@@ -28,11 +28,13 @@ from airflow_epochs.ledger.keys import rebuilt_key
 from airflow_epochs.model import RebuiltRecord
 from airflow_epochs.operators.transform_file import find_transform
 from tests.support import airflow_home
-from tests.support.airflow_harness import initialised
 from tests.support.faults_world import DiskWorld, start
 from tests.support.remedies import assert_all_rows, refused
 
-pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+pytestmark = [
+    pytest.mark.usefixtures("metadata"),
+    pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
+]
 
 DAG = """\
 from airflow.sdk import DAG
@@ -47,11 +49,6 @@ with DAG("{dag_id}", schedule=None, max_active_runs=1):
         spark=SparkConnect("spark"),
     )
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def metadata() -> None:
-    initialised()
 
 
 @pytest.fixture

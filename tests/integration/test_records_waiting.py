@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +13,18 @@ from airflow_epochs import KafkaSource, records_waiting
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.triggers import asset, standing
 from airflow_epochs.triggers.asset import RecordsWaitingTrigger
-from stack.broker import Broker
 from tests.support.remedies import ordered
-from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 
 pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> TopicWorld:
+def world(topic_world: Callable[..., TopicWorld], monkeypatch: pytest.MonkeyPatch) -> TopicWorld:
     """An empty topic of two partitions, and Airflow's connections."""
-    id = f"{abs(hash(request.node.nodeid)):x}"
-    it = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=id)
-    it.create_topic()
+    it = topic_world()
     it.ledger_root.mkdir()
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": broker.bootstrap}}
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": it.broker.bootstrap}}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA", json.dumps(kafka))
     ledger = {"conn_type": "epochs", "extra": {"ledger_root": str(it.ledger_root)}}
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(ledger))

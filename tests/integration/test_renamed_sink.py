@@ -40,15 +40,6 @@ from tests.unit.test_intervals_in_one_task import MovedFile
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """Two sinks, two complete epochs, and input for the third."""
-    world = start(DiskWorld(tmp_path))
-    assert world.run(2) is None
-    world.produce(6)
-    return world
-
-
-@pytest.fixture
 def database(tmp_path: Path) -> Related:
     """Two sinks in SQLite, whose tables take a row twice; two complete epochs, and input for the third."""
     db = SqliteDb(tmp_path / "db.sqlite")
@@ -78,52 +69,52 @@ def with_gold(world: DiskWorld, **changes: Any) -> DiskWorld:
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_a_renamed_sink_is_not_backfilled_with_the_rows_that_its_table_has(world: DiskWorld, first: int) -> None:
-    error = stopped(with_gold(world, backfill={"gold": first}), codes.SINK_RENAMED)
+def test_a_renamed_sink_is_not_backfilled_with_the_rows_that_its_table_has(two_epochs: DiskWorld, first: int) -> None:
+    error = stopped(with_gold(two_epochs, backfill={"gold": first}), codes.SINK_RENAMED)
     assert error.sink == "gold" and "under the name 'orders'" in error.what
-    assert world.run(4) is None, "under its old name"
-    assert_all_rows(world, "orders", "audit")
+    assert two_epochs.run(4) is None, "under its old name"
+    assert_all_rows(two_epochs, "orders", "audit")
 
 
-def test_a_renamed_sink_goes_on_in_its_table_without_backfill(world: DiskWorld) -> None:
-    error = stopped(with_gold(world), codes.SINK_RENAMED)
+def test_a_renamed_sink_goes_on_in_its_table_without_backfill(two_epochs: DiskWorld) -> None:
+    error = stopped(with_gold(two_epochs), codes.SINK_RENAMED)
     assert "remove the sink from `backfill`: it then begins with epoch 3" in error.remedy
-    today = with_gold(world, backfill={})
+    today = with_gold(two_epochs, backfill={})
     assert today.run(4) is None
     today.one_more_epoch()
     assert_all_rows(today, "orders", "audit")
 
 
-def test_a_renamed_sink_fills_another_table(world: DiskWorld) -> None:
-    stopped(with_gold(world), codes.SINK_RENAMED)
-    today = with_gold(world, tables={})
+def test_a_renamed_sink_fills_another_table(two_epochs: DiskWorld) -> None:
+    stopped(with_gold(two_epochs), codes.SINK_RENAMED)
+    today = with_gold(two_epochs, tables={})
     assert today.run(4) is None
     assert_all_rows(today, "gold", "audit")
 
 
-def test_a_sink_that_left_the_dag_for_an_epoch_is_backfilled_from_there_under_a_new_name(world: DiskWorld) -> None:
-    assert replace(world, sinks=("audit",)).run(3) is None
-    world.produce(4)
-    error = stopped(with_gold(world), codes.SINK_RENAMED, 4)
-    today = with_gold(world, backfill={"gold": epoch_in(error)})
+def test_a_sink_that_left_the_dag_for_an_epoch_is_backfilled_from_there_under_a_new_name(two_epochs: DiskWorld) -> None:
+    assert replace(two_epochs, sinks=("audit",)).run(3) is None
+    two_epochs.produce(4)
+    error = stopped(with_gold(two_epochs), codes.SINK_RENAMED, 4)
+    today = with_gold(two_epochs, backfill={"gold": epoch_in(error)})
     assert today.run(4) is None
     assert_all_rows(today, "orders", "audit")
 
 
-def test_the_table_tells_where_the_records_of_the_old_name_were_pruned(world: DiskWorld) -> None:
-    for record in world.records.glob("epochs/*/*.open.json"):
+def test_the_table_tells_where_the_records_of_the_old_name_were_pruned(two_epochs: DiskWorld) -> None:
+    for record in two_epochs.records.glob("epochs/*/*.open.json"):
         record.unlink()
-    refused(with_gold(world).run(3), codes.SINK_RENAMED)
+    refused(with_gold(two_epochs).run(3), codes.SINK_RENAMED)
 
 
-def test_a_link_to_the_table_is_the_table(world: DiskWorld) -> None:
-    world.table("link").symlink_to(world.table("orders"))
-    stopped(with_gold(world, tables={"gold": "link"}), codes.SINK_RENAMED)
+def test_a_link_to_the_table_is_the_table(two_epochs: DiskWorld) -> None:
+    two_epochs.table("link").symlink_to(two_epochs.table("orders"))
+    stopped(with_gold(two_epochs, tables={"gold": "link"}), codes.SINK_RENAMED)
 
 
-def test_a_sink_whose_table_is_lost_is_filled_again_under_another_name(world: DiskWorld) -> None:
-    shutil.rmtree(world.table("orders"))
-    today = with_gold(world)
+def test_a_sink_whose_table_is_lost_is_filled_again_under_another_name(two_epochs: DiskWorld) -> None:
+    shutil.rmtree(two_epochs.table("orders"))
+    today = with_gold(two_epochs)
     assert today.run(3) is None
     assert_all_rows(today, "orders", "audit")
 
@@ -140,11 +131,11 @@ def test_a_sink_whose_table_went_back_gets_the_later_epochs_under_another_name(t
     assert_all_rows(today, "orders", "audit")
 
 
-def test_an_aborted_attempt_is_not_opened_again_with_a_backfill_of_rows_that_are_there(world: DiskWorld) -> None:
-    world.crash_at("stage.done", 3)
-    refused(with_gold(world).run(4), codes.SINK_RENAMED)
-    assert with_gold(world, backfill={}).run(4) is None
-    assert_all_rows(world, "orders", "audit")
+def test_an_aborted_attempt_is_not_opened_again_with_a_backfill_of_rows_that_are_there(two_epochs: DiskWorld) -> None:
+    two_epochs.crash_at("stage.done", 3)
+    refused(with_gold(two_epochs).run(4), codes.SINK_RENAMED)
+    assert with_gold(two_epochs, backfill={}).run(4) is None
+    assert_all_rows(two_epochs, "orders", "audit")
 
 
 def in_database(world: Related, table: str = "orders", **backfill: int) -> Related:
@@ -229,17 +220,17 @@ def taken(ledger: Ledger, at: orders.Standing, adoption: orders.Adoption | None)
 
 
 def test_a_new_sink_does_not_fill_a_delta_table_again_that_another_sink_has_left_by_adopt_sink(
-    world: DiskWorld,
+    two_epochs: DiskWorld,
 ) -> None:
     tables = {"orders": "orders_b", "gold": "orders"}
-    today = with_gold(world, sinks=("orders", "gold", "audit"), tables=tables)
+    today = with_gold(two_epochs, sinks=("orders", "gold", "audit"), tables=tables)
     error = today.run(3)
     assert isinstance(error, EpochError) and "adopt-sink orders orders --new-table" in error.remedy
     adopted(today, "orders")
     assert "old name" not in refused(today.run(4), codes.SINK_RENAMED).remedy
     assert replace(today, backfill={}).run(5) is None
-    assert_all_rows(world, "orders", "audit")
-    assert len(seen_by_duckdb(world.folder / "orders_b")) == 6, "those of epoch 3"
+    assert_all_rows(two_epochs, "orders", "audit")
+    assert len(seen_by_duckdb(two_epochs.folder / "orders_b")) == 6, "those of epoch 3"
 
 
 def test_a_new_sink_beside_others_in_the_database_is_filled_and_few_tables_are_asked(database: Related) -> None:
@@ -311,19 +302,19 @@ def test_a_table_that_its_sink_left_for_another_one_is_not_filled_again_under_a_
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_delta_table_that_its_sink_left_for_another_one_is_not_filled_again_under_a_new_name(
-    world: DiskWorld, pruned: bool
+    two_epochs: DiskWorld, pruned: bool
 ) -> None:
-    moved = replace(world, tables={"orders": "orders_b"})
+    moved = replace(two_epochs, tables={"orders": "orders_b"})
     assert moved.run(3)
     adopted(moved, "orders")
     assert moved.run(4) is None
-    for record in world.records.glob("epochs/*/*.open.json") if pruned else ():
+    for record in two_epochs.records.glob("epochs/*/*.open.json") if pruned else ():
         record.unlink()
-    world.produce(2)
-    error = stopped(with_gold(world), codes.SINK_RENAMED, 5)
+    two_epochs.produce(2)
+    error = stopped(with_gold(two_epochs), codes.SINK_RENAMED, 5)
     assert "up to epoch 2" in error.what
-    assert with_gold(world, backfill={"gold": epoch_in(error)}).run(6) is None
-    assert_all_rows(world, "orders", "audit")
+    assert with_gold(two_epochs, backfill={"gold": epoch_in(error)}).run(6) is None
+    assert_all_rows(two_epochs, "orders", "audit")
 
 
 # -- modes in which later rows replace earlier ones -------------------------------------------------------------------
@@ -346,13 +337,13 @@ def test_an_upsert_may_write_the_rows_of_its_table_again_under_another_name(tmp_
     "mode", [{"mode": "overwrite"}, {"mode": "merge", "keys": ["offset"], "merge": "WHEN NOT MATCHED THEN INSERT *"}]
 )
 def test_a_mode_that_takes_each_epoch_by_itself_is_refused_by_what_it_would_do(
-    world: DiskWorld, mode: Mapping[str, Any]
+    two_epochs: DiskWorld, mode: Mapping[str, Any]
 ) -> None:
-    today = with_gold(world, sink_options=mode)
+    today = with_gold(two_epochs, sink_options=mode)
     error = stopped(today, codes.SINK_RENAMED)
     assert "come twice" not in str(error) and "an overwrite would bring back rows" in error.what
     replace(today, backfill={}).coordinator().open(today.run_of(4))
-    opened = world.ledger.open_record(3, 1)
+    opened = two_epochs.ledger.open_record(3, 1)
     assert opened and opened.sinks["gold"].ranges is None, "it begins with the epoch"
 
 

@@ -19,12 +19,11 @@ from airflow_epochs.read import complete_epoch
 from airflow_epochs.sinks.delta.state import pinning
 from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
-from stack.broker import Broker
 from tests.support.faults_world import crash
-from tests.support.remedies import in_the_environment, ordered, taken_back, typed
+from tests.support.remedies import ordered, taken_back, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.state_lab import PARTITIONS, Lab, folds
-from tests.support.topic_world import TABLE, TopicWorld
+from tests.support.topic_world import TopicWorld
 
 pytestmark = pytest.mark.jvm
 
@@ -33,18 +32,9 @@ COLUMNS = '"partition", "offset"'
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> TopicWorld:
+def world(known_topic_world: Callable[..., TopicWorld]) -> TopicWorld:
     """Two tables and a database; epochs 1, 2 and 3 have read ab, cd and ef."""
-    db = new_sqlite(tmp_path)
-    db.run(TABLE)
-    world = TopicWorld(
-        folder=tmp_path, broker=broker, db=db, id=f"{abs(hash(request.node.name)):x}", sinks=(*LAKES, "rows")
-    )
-    for name, value in in_the_environment(world.kafka, db.connection()).items():
-        monkeypatch.setenv(name, value)
-    world.create_topic()
+    world = known_topic_world(sinks=(*LAKES, "rows"))
     for number, payloads in enumerate(("ab", "cd", "ef"), 1):
         epoch(world, number, payloads)
     return world

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
@@ -48,8 +48,7 @@ BOTH_LAYOUTS = pytest.mark.parametrize("layout", [{}, {"layout": "single"}], ids
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+def lab(api_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, monkeypatch)
 
 
@@ -795,13 +794,6 @@ def test_the_command_does_the_same(lab: Lab, capsys: pytest.CaptureFixture[str])
     cli.retry(Namespace(pipeline="orders", ledger_conn_id="epochs_default", why="room again", yes=True))
     assert "Of run r1 of DAG" in capsys.readouterr().out
     assert short(lab.harness.drive("r1")).state == "success"
-
-
-@pytest.fixture
-def ada(lab: Lab) -> Iterator[Browser]:
-    browser = Browser("USER")
-    with browser.client:
-        yield browser
 
 
 def test_the_page_rolls_forward_for_those_who_may_clear_runs_and_for_nobody_else(lab: Lab, ada: Browser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.operators.single import EpochsOperator
-from stack.broker import Broker
-from stack.connect import ConnectServer
 from tests.support.airflow_harness import Harness
 from tests.support.example_lab import DAGS, Lab
 
@@ -25,11 +22,6 @@ pytestmark = [
 ]
 EXAMPLE = "unique_readings"
 FEW = {"max_records": 4}
-
-
-@pytest.fixture
-def lab(tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    return Lab(tmp_path, broker, connect, monkeypatch)
 
 
 def in_one_task(lab: Lab, *changes: tuple[str, str]) -> Harness:
@@ -65,25 +57,27 @@ def passed(lab: Lab) -> list[int]:
     return sorted(seq for (seq,) in lab.seen_by_duckdb("silver/readings", "seq"))
 
 
-def test_each_epoch_of_one_task_reads_the_state_that_the_epoch_before_it_left(lab: Lab) -> None:
-    lab.create("readings")
+def test_each_epoch_of_one_task_reads_the_state_that_the_epoch_before_it_left(examples: Lab) -> None:
+    examples.create("readings")
     # every reading comes in three epochs, and one record is none
-    lab.produce("readings", [reading(minute, seq) for minute in range(3) for seq in (1, 2, 3, 4)] + [b"no reading"])
-    dag = in_one_task(lab)
+    examples.produce(
+        "readings", [reading(minute, seq) for minute in range(3) for seq in (1, 2, 3, 4)] + [b"no reading"]
+    )
+    dag = in_one_task(examples)
     assert dag.run("in_one_task", FEW).state == "success"
-    ledger = Ledger(LocalStore(lab.lake.parent / "ledger"), EXAMPLE)
+    ledger = Ledger(LocalStore(examples.lake.parent / "ledger"), EXAMPLE)
     assert ledger.newest_complete() >= 3
-    assert passed(lab) == [1, 2, 3, 4]
-    assert [value for value, _ in lab.rejected("silver/readings_rejected").values()] == [b"no reading"]
+    assert passed(examples) == [1, 2, 3, 4]
+    assert [value for value, _ in examples.rejected("silver/readings_rejected").values()] == [b"no reading"]
     records = [record for n in range(1, ledger.newest_complete() + 1) if (record := ledger.complete_record(n))]
     assert {tuple(record.metrics["broken"]["readings"].values()) for record in records} == {(0,)}
-    lab.produce("readings", [reading(5, seq) for seq in (4, 5)])
-    in_one_task(lab, ('        layout="single",\n', "")).run("in_many_tasks")
-    assert passed(lab) == [1, 2, 3, 4, 5], "the other layout goes on with the same state"
+    examples.produce("readings", [reading(5, seq) for seq in (4, 5)])
+    in_one_task(examples, ('        layout="single",\n', "")).run("in_many_tasks")
+    assert passed(examples) == [1, 2, 3, 4, 5], "the other layout goes on with the same state"
 
 
 def test_an_expectation_stops_the_one_task_at_its_epoch_and_the_remedy_goes_on_from_there(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    examples: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     executed = EpochsOperator.execute
@@ -96,14 +90,16 @@ def test_an_expectation_stops_the_one_task_at_its_epoch_and_the_remedy_goes_on_f
             raise
 
     monkeypatch.setattr(EpochsOperator, "execute", execute)
-    lab.create("readings")
-    lab.produce("readings", [reading(0, seq) for seq in (1, 2, 3, 4)] + [reading(1, seq, "99") for seq in (5, 6, 7, 8)])
-    assert in_one_task(lab).run("too_hot", FEW).state == "failed"
-    assert passed(lab) == [1, 2, 3, 4]
+    examples.create("readings")
+    examples.produce(
+        "readings", [reading(0, seq) for seq in (1, 2, 3, 4)] + [reading(1, seq, "99") for seq in (5, 6, 7, 8)]
+    )
+    assert in_one_task(examples).run("too_hot", FEW).state == "failed"
+    assert passed(examples) == [1, 2, 3, 4]
     assert "EPOCHS-EXPECTATION-UNMET" in said[0] and "4 of 4 rows break" in said[0]
     assert "change or remove the expectation" in said[0]
-    warmer = in_one_task(lab, ("BETWEEN -40 AND 60", "BETWEEN -40 AND 100"))
+    warmer = in_one_task(examples, ("BETWEEN -40 AND 60", "BETWEEN -40 AND 100"))
     assert warmer.clear("too_hot").state == "success"
-    assert passed(lab) == [1, 2, 3, 4, 5, 6, 7, 8]
-    second = Ledger(LocalStore(lab.lake.parent / "ledger"), EXAMPLE).complete_record(2)
+    assert passed(examples) == [1, 2, 3, 4, 5, 6, 7, 8]
+    second = Ledger(LocalStore(examples.lake.parent / "ledger"), EXAMPLE).complete_record(2)
     assert second and second.receipts["readings"].rows == 4

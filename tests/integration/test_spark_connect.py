@@ -28,7 +28,6 @@ from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 from airflow_epochs.transforms import parse_avro
-from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.ports import answers, free_port
@@ -45,7 +44,6 @@ from tests.support.spark_world import (
     Topic,
     batch_of,
     hasty,
-    produce,
     stage_job,
     staged_rows,
     tells_of_unreached_brokers,
@@ -103,12 +101,6 @@ def runner(env: Environment) -> ConnectRunner:
     return SparkConnect("spark").runner(env)
 
 
-@pytest.fixture(scope="module")
-def topic(broker: Broker) -> Topic:
-    """100 records: every tenth is not a number."""
-    return produce(broker.bootstrap, [str(number) if number % 10 else "bad" for number in range(100)])
-
-
 def app(folder: Path, body: str) -> str:
     """A transform file with one function ``f``."""
     path = folder / "app.py"
@@ -117,13 +109,13 @@ def app(folder: Path, body: str) -> str:
 
 
 def test_two_sinks_are_staged_from_one_read_of_kafka(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     places = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
     log = connect.processes[0].log
     before = log.read_text().count(READER)
-    report = runner.run(stage_job(topic, ORDERS, places))
-    assert log.read_text().count(READER) - before == len(topic.ends)
+    report = runner.run(stage_job(numbers, ORDERS, places))
+    assert log.read_text().count(READER) - before == len(numbers.ends)
     assert report["metrics"]["rows_in"] == 100
     assert report["metrics"]["max_timestamp"].endswith("+00:00")
     claim = report["sinks"]["orders"]
@@ -137,18 +129,18 @@ def test_two_sinks_are_staged_from_one_read_of_kafka(
 
 @pytest.mark.parametrize("token", [None, "wrong"])
 def test_a_server_that_wants_another_token_is_refused_and_the_connections_field_is_named(
-    connect: ConnectServer, topic: Topic, tmp_path: Path, token: str | None
+    connect: ConnectServer, numbers: Topic, tmp_path: Path, token: str | None
 ) -> None:
     server = Connection(conn_id="spark", conn_type="spark_connect", **{**connect.where, "password": token})
     with pytest.raises(Refused, match="does not accept the task's token") as refused:
-        SparkConnect("spark").runner(connected(server)).run(stage_job(topic, ORDERS, {"orders": tmp_path / "orders"}))
+        SparkConnect("spark").runner(connected(server)).run(stage_job(numbers, ORDERS, {"orders": tmp_path / "orders"}))
     assert "the password of the connection of type spark_connect" in refused.value.remedy
     assert connect.token not in str(refused.value)
 
 
-def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, numbers: Topic, tmp_path: Path) -> None:
     places = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
-    runner.run(stage_job(topic, ORDERS, places))
+    runner.run(stage_job(numbers, ORDERS, places))
     assert {row["amount"] for row in staged_rows(places["orders"]) if row["partition"] == 1 and row["offset"] == 5} == {
         13
     }
@@ -158,37 +150,39 @@ def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, topic: To
 @pytest.mark.few(1)
 @pytest.mark.parametrize("measured", [True, False], ids=["measured", "not measured"])
 def test_a_batch_used_twice_by_one_sink_is_read_once(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path, measured: bool
+    connect: ConnectServer, runner: ConnectRunner, numbers: Topic, tmp_path: Path, measured: bool
 ) -> None:
     twice = app(tmp_path, "def f(batch, epoch): return batch.select('offset').union(batch.select('offset'))")
     before = connect.processes[0].log.read_text().count(READER)
-    report = runner.run(stage_job(topic, twice, {"one": tmp_path / "t"}, measure_input=measured))
-    assert connect.processes[0].log.read_text().count(READER) - before == len(topic.ends)
+    report = runner.run(stage_job(numbers, twice, {"one": tmp_path / "t"}, measure_input=measured))
+    assert connect.processes[0].log.read_text().count(READER) - before == len(numbers.ends)
     assert len(staged_rows(tmp_path / "t")) == 200
     assert (report["metrics"] or {}).get("rows_in") == (100 if measured else None)
 
 
 def test_input_that_is_not_to_be_measured_flows_through_uncounted(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     path = app(tmp_path, "def f(batch, epoch): return batch.select('offset')")
-    report = runner.run(stage_job(topic, path, {"one": tmp_path / "t"}, measure_input=False))
+    report = runner.run(stage_job(numbers, path, {"one": tmp_path / "t"}, measure_input=False))
     assert len(staged_rows(tmp_path / "t")) == 100
     assert (set(report["metrics"].values()), report["warnings"]) == ({None}, [])
 
 
 def test_a_transform_that_ignores_the_batch_neither_hangs_nor_passes_in_silence(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     ignoring = app(tmp_path, "def f(batch, epoch): return batch.sparkSession.range(7)")
-    report = runner.run(stage_job(topic, ignoring, {"one": tmp_path / "t"}))
+    report = runner.run(stage_job(numbers, ignoring, {"one": tmp_path / "t"}))
     assert set(report["metrics"].values()) == {None}
     assert "did not use the batch" in report["warnings"][0]
-    again = runner.run(stage_job(topic, ignoring, {"one": tmp_path / "again"}, again=True))
+    again = runner.run(stage_job(numbers, ignoring, {"one": tmp_path / "again"}, again=True))
     assert again["warnings"] == [], "the rows of other sinks are not staged then: they may be made of the batch"
 
 
-def test_a_plan_that_is_not_deterministic_is_warned_about(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+def test_a_plan_that_is_not_deterministic_is_warned_about(
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path
+) -> None:
     body = """
         import random
         def drawn(n): return random.random()
@@ -202,7 +196,7 @@ def test_a_plan_that_is_not_deterministic_is_warned_about(runner: ConnectRunner,
             return {"wild": wild, "calm": calm.sample(fraction=0.5, seed=epoch.seed).where("r < 2")}
     """
     places = {"wild": tmp_path / "wild", "calm": tmp_path / "calm"}
-    warnings = runner.run(stage_job(topic, app(tmp_path, body), places))["warnings"]
+    warnings = runner.run(stage_job(numbers, app(tmp_path, body), places))["warnings"]
     assert len(warnings) == 1, warnings
     (warning,) = warnings
     assert "sink 'wild'" in warning
@@ -212,7 +206,7 @@ def test_a_plan_that_is_not_deterministic_is_warned_about(runner: ConnectRunner,
 
 
 def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
-    env: Environment, topic: Topic, tmp_path: Path
+    env: Environment, numbers: Topic, tmp_path: Path
 ) -> None:
     body = """
         def f(batch, epoch):
@@ -228,7 +222,9 @@ def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
         ]
     ):
         place = tmp_path / f"t{number}"
-        SparkConnect("spark", session_conf=conf).runner(env).run(stage_job(topic, app(tmp_path, body), {"one": place}))
+        SparkConnect("spark", session_conf=conf).runner(env).run(
+            stage_job(numbers, app(tmp_path, body), {"one": place})
+        )
         assert staged_rows(place) == [{"settings": expected}]
 
 
@@ -249,16 +245,16 @@ def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
     ],
 )
 def test_a_wrong_transform_is_refused_with_its_reason_and_writes_nothing(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path, body: str, said: str
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path, body: str, said: str
 ) -> None:
     with pytest.raises(Refused) as refused:
-        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}))
+        runner.run(stage_job(numbers, app(tmp_path, body), {"one": tmp_path / "t"}))
     assert said in refused.value.what
     assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     body = """
         @F.udf("int")
@@ -268,7 +264,7 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
     """
     secrets = {"kafka.ssl.keystore.password": "hunter2-secret"}
     with pytest.raises(Refused, match="EPOCHS-UDF-RAISED") as failed:
-        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
+        runner.run(stage_job(numbers, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
     assert "ValueError: no tax for ******" in failed.value.what
     assert "app.py" in failed.value.what
     assert "hunter2" not in str(failed.value)
@@ -277,7 +273,7 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
 
 
 def test_the_cause_that_connect_does_not_tell_stands_where_the_error_says(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     body = """
         import os
@@ -286,7 +282,7 @@ def test_the_cause_that_connect_does_not_tell_stands_where_the_error_says(
         def f(batch, epoch): return batch.select(tax("offset").alias("t"))
     """
     with pytest.raises(NotApplied, match="failed, and Spark Connect does not tell the cause") as failed:
-        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}))
+        runner.run(stage_job(numbers, app(tmp_path, body), {"one": tmp_path / "t"}))
     told = connect.processes[0].log.read_text(errors="replace")
     *_, lost = (line for line in told.splitlines() if line.startswith("WARN ") and "Lost task" in line)
     assert "Look for 'Lost task' in the log" in failed.value.remedy
@@ -294,12 +290,12 @@ def test_the_cause_that_connect_does_not_tell_stands_where_the_error_says(
 
 
 def test_no_credential_gets_into_the_servers_log_or_event_log(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     secrets = {"kafka.ssl.keystore.password": "keystore-word", "kafka.sasl.jaas.config": 'x password="jaas-word";'}
     transform = app(tmp_path, "def f(batch, epoch): return batch")
     session = runner.new_session()
-    runner.run(stage_job(topic, transform, {"one": tmp_path / "t"}, secrets=secrets), session)
+    runner.run(stage_job(numbers, transform, {"one": tmp_path / "t"}, secrets=secrets), session)
     wait_until(lambda: closed(session) in events_of(connect), 20)
     assert events_of(connect).count(session["session_id"]) > 3
     assert "-word" not in events_of(connect) + connect.processes[0].log.read_text(errors="replace")
@@ -380,22 +376,22 @@ def killed_when(condition: Callable[[], bool], env: Environment, job: SparkJob, 
 
 
 def test_an_error_with_credentials_is_not_written_to_standard_error(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     body = "def f(batch, epoch): return batch.select(F.lit('hunter2-secret').cast('int').alias('t'))"
     secrets = {"kafka.ssl.keystore.password": "hunter2-secret"}
     with pytest.raises(Refused, match=r"EPOCHS-SPARK-VALUE-INVALID(.|\n)*CAST_INVALID_INPUT(.|\n)*\*\*\*\*\*\*"):
-        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
+        runner.run(stage_job(numbers, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
     assert "hunter2" not in "".join(capfd.readouterr())
 
 
-def test_a_static_setting_is_refused_by_its_name(env: Environment, topic: Topic, tmp_path: Path) -> None:
+def test_a_static_setting_is_refused_by_its_name(env: Environment, numbers: Topic, tmp_path: Path) -> None:
     runner = SparkConnect("spark", session_conf={"spark.sql.warehouse.dir": "/x"}).runner(env)
     with pytest.raises(Refused, match=r"spark\.sql\.warehouse\.dir=/x"):
-        runner.run(stage_job(topic, ORDERS, {"one": tmp_path / "t"}))
+        runner.run(stage_job(numbers, ORDERS, {"one": tmp_path / "t"}))
 
 
-def test_a_failing_sink_interrupts_the_others(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+def test_a_failing_sink_interrupts_the_others(runner: ConnectRunner, numbers: Topic, tmp_path: Path) -> None:
     body = f"""
         broken = F.udf(lambda n: 1 // 0, "int")
         def f(batch, epoch):
@@ -404,24 +400,24 @@ def test_a_failing_sink_interrupts_the_others(runner: ConnectRunner, topic: Topi
     """
     began = time.monotonic()
     with pytest.raises(Refused, match="raised ZeroDivisionError"):
-        runner.run(stage_job(topic, app(tmp_path, body), {"slow": tmp_path / "s", "broken": tmp_path / "b"}))
+        runner.run(stage_job(numbers, app(tmp_path, body), {"slow": tmp_path / "s", "broken": tmp_path / "b"}))
     assert time.monotonic() - began < 60  # alone, the slow one takes hours
 
 
-def test_a_session_is_released_after_its_job(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+def test_a_session_is_released_after_its_job(runner: ConnectRunner, numbers: Topic, tmp_path: Path) -> None:
     session = runner.new_session()
-    job = stage_job(topic, app(tmp_path, "def f(batch, epoch): return batch"), {"one": tmp_path / "t"})
+    job = stage_job(numbers, app(tmp_path, "def f(batch, epoch): return batch"), {"one": tmp_path / "t"})
     runner.run(job, session)
     with pytest.raises(NotApplied, match="SESSION_CLOSED"):
         runner.run(job, session)
 
 
 def test_a_killed_clients_work_is_stopped_by_its_session_id(
-    connect: ConnectServer, env: Environment, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, env: Environment, runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     flag, table, session = tmp_path / "started", tmp_path / "t", runner.new_session()
     slow = app(tmp_path, SLOW.format(flag=str(flag)))
-    job = stage_job(topic, slow, {"one": table})
+    job = stage_job(numbers, slow, {"one": table})
     killed_when(lambda: flag.exists() and busy(connect, session), env, job, session)
     wait_until(lambda: busy(connect, session), 20)  # it goes on without its client
     runner.stop(session)
@@ -431,7 +427,7 @@ def test_a_killed_clients_work_is_stopped_by_its_session_id(
 
 
 def test_cancel_ends_the_running_job_at_once(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     flag, session = tmp_path / "started", runner.new_session()
     failures: list[EpochError] = []
@@ -439,7 +435,7 @@ def test_cancel_ends_the_running_job_at_once(
     def work() -> None:
         try:
             slow = app(tmp_path, SLOW.format(flag=str(flag)))
-            runner.run(stage_job(topic, slow, {"one": tmp_path / "t"}), session)
+            runner.run(stage_job(numbers, slow, {"one": tmp_path / "t"}), session)
         except EpochError as error:
             failures.append(error)
 
@@ -462,7 +458,7 @@ def busy(connect: ConnectServer, session: dict[str, str]) -> bool:
 @pytest.mark.long
 @pytest.mark.filterwarnings(r"ignore:\[RETRIES_EXCEEDED\]")
 def test_a_server_that_dies_under_a_transform_is_not_taken_for_the_transforms_error_and_a_retry_helps(
-    jars: Jars, topic: Topic, tmp_path: Path
+    jars: Jars, numbers: Topic, tmp_path: Path
 ) -> None:
     with ConnectServer(tmp_path / "server", jars, memory="700m", conf=FEW_ROWS) as server:
         dies = app(
@@ -479,7 +475,7 @@ def test_a_server_that_dies_under_a_transform_is_not_taken_for_the_transforms_er
             """,
         )
         runner = SparkConnect("spark").runner(env_of(server))
-        job = stage_job(topic, dies, {"orders": tmp_path / "orders"})
+        job = stage_job(numbers, dies, {"orders": tmp_path / "orders"})
         with pytest.raises(NotApplied) as lost:
             runner.run(job)
         assert lost.value.code is codes.SPARK_UNREACHABLE
@@ -497,16 +493,16 @@ class BareServer(ConnectServer):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("broker.invalid", marks=pytest.mark.long)])
 def test_brokers_that_spark_does_not_reach_are_told_with_their_connection(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path, host: str
+    runner: ConnectRunner, numbers: Topic, tmp_path: Path, host: str
 ) -> None:
     """Airflow's machines may reach them: the connection is right for those."""
     servers = f"{host}:{free_port()}"
     places = {"orders": tmp_path / "o", "rejected": tmp_path / "r"}
-    job = stage_job(topic, ORDERS, places, read=hasty(topic.read(), servers), connection="kafka_default")
+    job = stage_job(numbers, ORDERS, places, read=hasty(numbers.read(), servers), connection="kafka_default")
     with pytest.raises(EpochError) as failed:
         runner.run(job)
     assert tells_of_unreached_brokers(failed.value, servers)
-    runner.run(stage_job(topic, ORDERS, places, connection="kafka_default"))  # now it does
+    runner.run(stage_job(numbers, ORDERS, places, connection="kafka_default"))  # now it does
     assert sum(len(staged_rows(place)) for place in places.values()) == 100
 
 
@@ -525,8 +521,8 @@ def bare(bare_server: BareServer) -> Environment:
     return env_of(bare_server)
 
 
-def test_a_server_that_would_log_credentials_is_refused(bare: Environment, topic: Topic, tmp_path: Path) -> None:
-    job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
+def test_a_server_that_would_log_credentials_is_refused(bare: Environment, numbers: Topic, tmp_path: Path) -> None:
+    job = stage_job(numbers, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
     with pytest.raises(Refused, match=r"spark\.redaction\.string\.regex") as refused:
         SparkConnect("spark").runner(bare).run(job)
     for way in ("kafka_credentials_file", kafka_read.REDACTION, f"logger.plans.name={kafka_read.LOGGER}"):
@@ -534,20 +530,20 @@ def test_a_server_that_would_log_credentials_is_refused(bare: Environment, topic
 
 
 def test_a_session_setting_that_would_log_credentials_is_refused(
-    env: Environment, topic: Topic, tmp_path: Path
+    env: Environment, numbers: Topic, tmp_path: Path
 ) -> None:
     runner = SparkConnect("spark", session_conf={"spark.sql.redaction.string.regex": "x"}).runner(env)
-    job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
+    job = stage_job(numbers, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
     with pytest.raises(Refused, match=r"spark\.sql\.redaction\.string\.regex"):
         runner.run(job)
 
 
 def test_a_server_without_the_kafka_jar_is_refused_by_the_jars_name(
-    bare: Environment, topic: Topic, tmp_path: Path
+    bare: Environment, numbers: Topic, tmp_path: Path
 ) -> None:
     transform = app(tmp_path, "def f(batch, epoch): return batch")
     with pytest.raises(Refused) as refused:
-        SparkConnect("spark").runner(bare).run(stage_job(topic, transform, {"one": tmp_path / "t"}))
+        SparkConnect("spark").runner(bare).run(stage_job(numbers, transform, {"one": tmp_path / "t"}))
     assert "spark-sql-kafka-0-10" in refused.value.remedy
 
 
@@ -581,18 +577,18 @@ READS_A_TABLE_AND_A_FILE = """
 
 
 def test_what_a_transform_caches_is_gone_at_its_end_so_the_next_epoch_and_other_pipelines_see_what_is_there(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, runner: ConnectRunner, numbers: Topic, tmp_path: Path
 ) -> None:
     table, file = tmp_path / "table", tmp_path / "file.csv"
     body = READS_A_TABLE_AND_A_FILE.format(table=f"file://{table}", file=f"file://{file}")
     for number in (1, 2):
         write_deltalake(str(table), pa.table({"x": [number]}), mode="overwrite")
         file.write_text(f"{number}\n")
-        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / f"t{number}"}))
+        runner.run(stage_job(numbers, app(tmp_path, body), {"one": tmp_path / f"t{number}"}))
         assert staged_rows(tmp_path / f"t{number}") == [{"x": number, "y": number}]
     with pytest.raises(Refused, match="ZeroDivisionError"):
         raising = app(tmp_path, body.replace("return", "1 / 0, "))
-        runner.run(stage_job(topic, raising, {"one": tmp_path / "t"}))
+        runner.run(stage_job(numbers, raising, {"one": tmp_path / "t"}))
     write_deltalake(str(table), pa.table({"x": [3]}), mode="overwrite")
     other = connect.session()
     try:

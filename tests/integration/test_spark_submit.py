@@ -25,7 +25,6 @@ from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
-from stack.broker import Broker
 from stack.jars import Jars
 from stack.ports import free_port
 from stack.spark import QUICK_START, with_class_archive
@@ -38,7 +37,6 @@ from tests.support.spark_world import (
     SLOW,
     Topic,
     hasty,
-    produce,
     stage_job,
     staged_rows,
     tells_of_unreached_brokers,
@@ -49,12 +47,6 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
 ORDERS = f"{APPS / 'orders.py'}:orders"
 PASSWORD = "hunter2-secret"
-
-
-@pytest.fixture(scope="module")
-def topic(broker: Broker) -> Topic:
-    """100 records: every tenth is not a number."""
-    return produce(broker.bootstrap, [str(number) if number % 10 else "bad" for number in range(100)])
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +107,7 @@ def with_token(token: str) -> Iterator[psutil.Process]:
 
 
 def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbers: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
@@ -124,7 +116,7 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
     runner = runner_on("local[2]", monkeypatch, conf, work_url=f"file://{tmp_path / 'work'}")
     session = runner.new_session()
     tables = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
-    job = stage_job(topic, ORDERS, tables, secrets={"kafka.ssl.keystore.password": PASSWORD})
+    job = stage_job(numbers, ORDERS, tables, secrets={"kafka.ssl.keystore.password": PASSWORD})
     with Watcher(session["session_id"]) as watcher:
         report = runner.run(job, session)
     assert report["metrics"]["rows_in"] == 100
@@ -142,7 +134,7 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
 
 @pytest.mark.long
 def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_avro(
-    topic: Topic,
+    numbers: Topic,
     settings: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -173,7 +165,7 @@ def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_av
     places = {name: tmp_path / name for name in ("rows", "corrupt", "avro", "protobuf")}
     monkeypatch.setattr(SparkSubmitHook, "_log", logging.getLogger("hook"))
     with caplog.at_level(logging.INFO):
-        runner_on("local[2]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", places))
+        runner_on("local[2]", monkeypatch, settings).run(stage_job(numbers, f"{path}:f", places))
     assert "parse_json: the engine is arrow: engine='auto'" in caplog.text
     digits = Counter(str(n) if n % 10 else "bad" for n in range(100))
     for name in ("avro", "protobuf"):
@@ -184,27 +176,27 @@ def test_what_spark_submit_starts_parses_json_and_protobuf_in_its_workers_and_av
 
 @pytest.mark.long
 def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbers: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text("def f(batch, epoch):\n    factor = 1 / 0\n")
     runner = runner_on("local[2]", monkeypatch, settings)
     with pytest.raises(Refused) as refused:
-        runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+        runner.run(stage_job(numbers, f"{path}:f", {"one": tmp_path / "t"}))
     assert "factor = 1 / 0" in refused.value.what
     assert "clear the failed task" in refused.value.remedy
 
 
 @pytest.mark.long
 def test_brokers_that_spark_does_not_reach_are_told_with_their_connection(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbers: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     servers = f"127.0.0.1:{free_port()}"
     job = stage_job(
-        topic,
+        numbers,
         ORDERS,
         {"orders": tmp_path / "o", "rejected": tmp_path / "r"},
-        read=hasty(topic.read(), servers),
+        read=hasty(numbers.read(), servers),
         connection="kafka_default",
     )
     with pytest.raises(EpochError) as failed:
@@ -229,7 +221,7 @@ def test_a_master_that_spark_does_not_know_is_refused_by_the_name_of_the_connect
 
 @pytest.mark.long
 def test_native_code_that_crashes_in_a_worker_is_told_with_the_lines_of_python_once_the_remedy_was_followed(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbers: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text(
@@ -242,7 +234,7 @@ def test_native_code_that_crashes_in_a_worker_is_told_with_the_lines_of_python_o
     )
     conf = {**settings, "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true"}
     with pytest.raises(NotApplied) as failed:
-        runner_on("local[2]", monkeypatch, conf).run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+        runner_on("local[2]", monkeypatch, conf).run(stage_job(numbers, f"{path}:f", {"one": tmp_path / "t"}))
     assert failed.value.code is codes.SPARK_WORKER_DIED
     assert "Segmentation fault" in failed.value.what and "line 5 in tax" in failed.value.what
 
@@ -257,7 +249,7 @@ def on_both_workers(
 
 @pytest.mark.long
 def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
-    topic: Topic,
+    numbers: Topic,
     settings: dict[str, str],
     standalone: StandaloneCluster,
     monkeypatch: pytest.MonkeyPatch,
@@ -265,7 +257,7 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
 ) -> None:
     conf = on_both_workers(settings, standalone, monkeypatch)
     tables = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
-    report = runner_on(standalone.master, monkeypatch, conf).run(stage_job(topic, ORDERS, tables))
+    report = runner_on(standalone.master, monkeypatch, conf).run(stage_job(numbers, ORDERS, tables))
     assert report["metrics"]["rows_in"] == 100
     assert {(row["partition"], row["offset"]) for table in tables.values() for row in staged_rows(table)} == {
         (partition, offset) for partition in (0, 1) for offset in range(50)
@@ -276,18 +268,18 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
 
 @pytest.mark.long
 def test_the_operators_of_a_transform_are_shipped_and_run_in_two_workers(
-    topic: Topic,
+    numbers: Topic,
     settings: dict[str, str],
     standalone: StandaloneCluster,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     conf = {**on_both_workers(settings, standalone, monkeypatch), "spark.sql.session.timeZone": "UTC"}
-    job = stage_job(topic, f"{APPS / 'counting.py'}:counted", {"counts": tmp_path / "counts"})
+    job = stage_job(numbers, f"{APPS / 'counting.py'}:counted", {"counts": tmp_path / "counts"})
     assert runner_on(standalone.master, monkeypatch, conf).run(job)["warnings"] == []
-    numbers = {"windowed": 50, "dedupe": 1, "sessionize": 50, "interval_join": 50 * 50, "stateful": 50}
+    counted = {"windowed": 50, "dedupe": 1, "sessionize": 50, "interval_join": 50 * 50, "stateful": 50}
     found = [(row["operator"], row["partition"], row["n"]) for row in staged_rows(tmp_path / "counts")]
-    assert sorted(found) == sorted((name, partition, n) for name, n in numbers.items() for partition in (0, 1))
+    assert sorted(found) == sorted((name, partition, n) for name, n in counted.items() for partition in (0, 1))
 
 
 def standalone_log(cluster: StandaloneCluster) -> str:
@@ -296,7 +288,7 @@ def standalone_log(cluster: StandaloneCluster) -> str:
 
 @pytest.mark.long
 def test_what_a_killed_submit_left_running_is_ended_by_its_session(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbers: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     flag, path, table = tmp_path / "started", tmp_path / "app.py", tmp_path / "t"
     path.write_text(dedent(SLOW.format(flag=str(flag))))
@@ -309,7 +301,7 @@ from pathlib import Path
 from tests.support import environment, spark_world
 from airflow_epochs.contracts import Connection
 from airflow_epochs.spark.runners import SparkSubmit
-topic = spark_world.Topic(**{vars(topic)!r})
+topic = spark_world.Topic(**{vars(numbers)!r})
 job = spark_world.stage_job(topic, {f"{path}:f"!r}, {{"one": Path({str(table)!r})}})
 env = environment.connected(Connection(conn_id="spark", conn_type="spark", host="local[2]"))
 import json
@@ -339,7 +331,7 @@ SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
 
 @pytest.mark.long
 def test_neither_a_batch_that_the_optimizer_drops_nor_a_thread_of_the_transform_holds_the_driver(
-    topic: Topic,
+    numbers: Topic,
     settings: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -355,7 +347,7 @@ def test_neither_a_batch_that_the_optimizer_drops_nor_a_thread_of_the_transform_
     monkeypatch.setattr(SparkSubmitHook, "_log", logging.getLogger("hook"))
     with caplog.at_level(logging.INFO):
         report = runner_on("local[1]", monkeypatch, settings).run(
-            stage_job(topic, f"{path}:f", {"one": tmp_path / "t"})
+            stage_job(numbers, f"{path}:f", {"one": tmp_path / "t"})
         )
     assert report["metrics"] == dict.fromkeys(("rows_in", "max_timestamp", "rows_late"))
     assert report["sinks"]["one"]["problem"] is None
@@ -365,7 +357,7 @@ def test_neither_a_batch_that_the_optimizer_drops_nor_a_thread_of_the_transform_
 
 @pytest.mark.long
 def test_cancel_ends_a_running_submit(
-    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbers: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     flag, path = tmp_path / "started", tmp_path / "app.py"
     path.write_text(dedent(SLOW.format(flag=str(flag))))
@@ -379,6 +371,6 @@ def test_cancel_ends_a_running_submit(
     canceller = threading.Thread(target=cancel_when_it_runs)
     canceller.start()
     with pytest.raises(NotApplied):
-        runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}), session)
+        runner.run(stage_job(numbers, f"{path}:f", {"one": tmp_path / "t"}), session)
     canceller.join()
     assert list(with_token(session["session_id"])) == []

@@ -6,6 +6,7 @@ import decimal
 import json
 import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
 from tests.support.counted import log_entries_read
 from tests.support.delta_world import attempt_of, rows, stage_with_deltalake, transaction
-from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_sqlite
+from tests.support.sql_world import PostgresDb, SqlWorld, new_sqlite
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, city text, total numeric(10,2) CHECK (total >= 0))"
 UNIQUE = {"postgres": r"Key \(id\)=\(1\) already exists", "sqlite": "UNIQUE constraint failed: orders.id"}
@@ -26,15 +27,8 @@ CHECK = {"postgres": "orders_total_check", "sqlite": "CHECK constraint failed: t
 
 
 @pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    db.run(ORDERS)
-    return SqlWorld(db, tmp_path)
-
-
-@pytest.fixture
-def pg(pg: SqlWorld) -> SqlWorld:
-    pg.db.run(ORDERS)
-    return pg
+def sql_tables() -> Sequence[str]:
+    return (ORDERS,)
 
 
 def orders(*ids: int, city: str | None = "Rome", total: str = "1.50") -> pa.Table:
@@ -45,16 +39,16 @@ def orders(*ids: int, city: str | None = "Rome", total: str = "1.50") -> pa.Tabl
 # -- an epoch -------------------------------------------------------------------------------------------------------
 
 
-def test_rows_and_marker_are_there_together_and_a_repeat_says_the_same(world: SqlWorld) -> None:
-    sink, txn = world.sink(), transaction(1)
-    staged, receipt = world.epoch(sink, txn, None, orders(1, 2))
-    assert world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, "Rome")]
-    assert world.marker_rows() == [("orders", "orders", 1, str(txn), 2)]
-    sink.discard(attempt_of(txn), staged.place, world.env, published=True)
-    assert from_spec(sink.spec()).commit(attempt_of(txn), staged, world.env) == receipt
-    assert world.ids() == [1, 2]
-    assert sink.last_committed("orders", world.env) == Marker.of(txn)
-    assert world.env.phases == ["sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after"]
+def test_rows_and_marker_are_there_together_and_a_repeat_says_the_same(sql_world: SqlWorld) -> None:
+    sink, txn = sql_world.sink(), transaction(1)
+    staged, receipt = sql_world.epoch(sink, txn, None, orders(1, 2))
+    assert sql_world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, "Rome")]
+    assert sql_world.marker_rows() == [("orders", "orders", 1, str(txn), 2)]
+    sink.discard(attempt_of(txn), staged.place, sql_world.env, published=True)
+    assert from_spec(sink.spec()).commit(attempt_of(txn), staged, sql_world.env) == receipt
+    assert sql_world.ids() == [1, 2]
+    assert sink.last_committed("orders", sql_world.env) == Marker.of(txn)
+    assert sql_world.env.phases == ["sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after"]
 
 
 def test_lineage_names_the_table_in_the_schema_in_which_the_server_found_it(pg: SqlWorld) -> None:
@@ -69,63 +63,63 @@ def test_lineage_names_the_table_in_the_schema_in_which_the_server_found_it(pg: 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
 def test_a_commit_reads_the_log_of_the_staged_rows_once(
-    world: SqlWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    sql_world: SqlWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink, attempt = world.sink(**options), attempt_of(transaction(1))
-    staged = world.staged(sink, attempt, orders(1, 2))
+    sink, attempt = sql_world.sink(**options), attempt_of(transaction(1))
+    staged = sql_world.staged(sink, attempt, orders(1, 2))
     read = log_entries_read(monkeypatch)
-    sink.commit(attempt, staged, world.env)
-    assert (world.ids(), len(read)) == ([1, 2], staged.version + 1)
+    sink.commit(attempt, staged, sql_world.env)
+    assert (sql_world.ids(), len(read)) == ([1, 2], staged.version + 1)
 
 
-def test_a_vote_leaves_nothing_in_the_database(world: SqlWorld) -> None:
-    sink = world.sink()
-    world.staged(sink, attempt_of(transaction(1)), orders(1, 2))
-    assert world.ids() == []
-    assert sink.last_committed("orders", world.env) is None
+def test_a_vote_leaves_nothing_in_the_database(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink()
+    sql_world.staged(sink, attempt_of(transaction(1)), orders(1, 2))
+    assert sql_world.ids() == []
+    assert sink.last_committed("orders", sql_world.env) is None
 
 
-def test_an_upserted_row_takes_the_place_of_the_one_with_its_key(world: SqlWorld) -> None:
-    sink, first, second = world.sink(mode="upsert", keys=["ID"]), transaction(1), transaction(2)
-    world.epoch(sink, first, None, orders(1, 2))
-    world.epoch(sink, second, first, orders(2, 3, city="Oslo"))
-    assert world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, "Oslo"), (3, "Oslo")]
+def test_an_upserted_row_takes_the_place_of_the_one_with_its_key(sql_world: SqlWorld) -> None:
+    sink, first, second = sql_world.sink(mode="upsert", keys=["ID"]), transaction(1), transaction(2)
+    sql_world.epoch(sink, first, None, orders(1, 2))
+    sql_world.epoch(sink, second, first, orders(2, 3, city="Oslo"))
+    assert sql_world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, "Oslo"), (3, "Oslo")]
 
 
-def test_an_upsert_of_keys_alone_keeps_what_is_there(world: SqlWorld) -> None:
-    sink, first, second = world.sink(mode="upsert", keys=["id"]), transaction(1), transaction(2)
-    world.epoch(sink, first, None, orders(1))
-    world.epoch(sink, second, first, rows(1, 2))
-    assert world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, None)]
+def test_an_upsert_of_keys_alone_keeps_what_is_there(sql_world: SqlWorld) -> None:
+    sink, first, second = sql_world.sink(mode="upsert", keys=["id"]), transaction(1), transaction(2)
+    sql_world.epoch(sink, first, None, orders(1))
+    sql_world.epoch(sink, second, first, rows(1, 2))
+    assert sql_world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, None)]
 
 
-def test_two_sinks_of_two_pipelines_share_table_and_marker_table(world: SqlWorld) -> None:
+def test_two_sinks_of_two_pipelines_share_table_and_marker_table(sql_world: SqlWorld) -> None:
     first, second = transaction(1), transaction(1, pipeline="returns")
-    world.epoch(world.sink(), first, None, orders(1))
-    world.epoch(world.sink(), second, None, orders(2))
-    assert world.ids() == [1, 2]
-    assert sorted(row[3] for row in world.marker_rows()) == sorted([str(first), str(second)])
+    sql_world.epoch(sql_world.sink(), first, None, orders(1))
+    sql_world.epoch(sql_world.sink(), second, None, orders(2))
+    assert sql_world.ids() == [1, 2]
+    assert sorted(row[3] for row in sql_world.marker_rows()) == sorted([str(first), str(second)])
 
 
-def test_names_may_have_any_characters(world: SqlWorld) -> None:
-    world.db.run('CREATE TABLE "Odd %s ""T""" ("a%b ""c""" bigint PRIMARY KEY, "select" text)')
+def test_names_may_have_any_characters(sql_world: SqlWorld) -> None:
+    sql_world.db.run('CREATE TABLE "Odd %s ""T""" ("a%b ""c""" bigint PRIMARY KEY, "select" text)')
     table = '"Odd %s ""T"""'
-    sink = world.sink(table, mode="upsert", keys=['a%b "c"'])
-    world.epoch(sink, transaction(1), None, pa.table({'a%b "c"': [1], "SELECT": ["?%s:x"]}))
-    assert world.db.run(f"SELECT * FROM {table}") == [(1, "?%s:x")]
+    sink = sql_world.sink(table, mode="upsert", keys=['a%b "c"'])
+    sql_world.epoch(sink, transaction(1), None, pa.table({'a%b "c"': [1], "SELECT": ["?%s:x"]}))
+    assert sql_world.db.run(f"SELECT * FROM {table}") == [(1, "?%s:x")]
 
 
 # -- the vote -------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(world: SqlWorld) -> None:
-    sink = world.sink("fresh", mode="upsert", keys=["id"])
-    reason = world.reason_against(sink, orders(1))
+def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink("fresh", mode="upsert", keys=["id"])
+    reason = sql_world.reason_against(sink, orders(1))
     assert f"Table {sink.table} does not exist in" in reason
     (statement,) = re.findall(r"`(CREATE TABLE [^`]*)`", reason)
-    world.db.run(statement.replace(sink.table, "fresh"))
-    world.epoch(sink, transaction(1), None, orders(1))
-    assert world.ids("fresh") == [1]
+    sql_world.db.run(statement.replace(sink.table, "fresh"))
+    sql_world.epoch(sink, transaction(1), None, orders(1))
+    assert sql_world.ids("fresh") == [1]
 
 
 @pytest.mark.parametrize(
@@ -139,13 +133,13 @@ def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(world: Sq
     ],
 )
 def test_the_sink_finds_the_table_and_the_keys_that_the_statement_in_the_error_makes(
-    world: SqlWorld, table: str, column: str, key: str
+    sql_world: SqlWorld, table: str, column: str, key: str
 ) -> None:
-    sink, data = world.sink(table, mode="upsert", keys=[key]), pa.table({column: pa.array([1], pa.int64())})
-    (statement,) = re.findall(r"`(CREATE TABLE [^`]*)`", world.reason_against(sink, data))
-    world.db.run(statement)
-    world.epoch(sink, transaction(1), None, data)
-    assert world.db.run(f"SELECT * FROM {table}") == [(1,)]
+    sink, data = sql_world.sink(table, mode="upsert", keys=[key]), pa.table({column: pa.array([1], pa.int64())})
+    (statement,) = re.findall(r"`(CREATE TABLE [^`]*)`", sql_world.reason_against(sink, data))
+    sql_world.db.run(statement)
+    sql_world.epoch(sink, transaction(1), None, data)
+    assert sql_world.db.run(f"SELECT * FROM {table}") == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -178,15 +172,15 @@ def test_types_that_would_change_a_value_are_refused(pg: SqlWorld) -> None:
         assert part in reason
 
 
-def test_rows_that_break_a_rule_of_the_table_are_a_vote_against(world: SqlWorld) -> None:
-    world.epoch(world.sink(), transaction(1, pipeline="other"), None, orders(1))
+def test_rows_that_break_a_rule_of_the_table_are_a_vote_against(sql_world: SqlWorld) -> None:
+    sql_world.epoch(sql_world.sink(), transaction(1, pipeline="other"), None, orders(1))
     for data, expected in (
-        (orders(1), UNIQUE[world.db.kind]),
-        (orders(2, total="-1"), CHECK[world.db.kind]),
-        (orders(3, 3), {"postgres": r"\(3\)", "sqlite": "UNIQUE"}[world.db.kind]),
+        (orders(1), UNIQUE[sql_world.db.kind]),
+        (orders(2, total="-1"), CHECK[sql_world.db.kind]),
+        (orders(3, 3), {"postgres": r"\(3\)", "sqlite": "UNIQUE"}[sql_world.db.kind]),
     ):
-        assert re.search(expected, world.reason_against(world.sink(), data))
-    assert world.ids() == [1]
+        assert re.search(expected, sql_world.reason_against(sql_world.sink(), data))
+    assert sql_world.ids() == [1]
 
 
 def test_postgresql_refuses_at_the_vote_what_it_would_refuse_at_the_commit(pg: SqlWorld) -> None:
@@ -269,15 +263,15 @@ def test_an_upsert_needs_an_index_that_it_can_go_by(pg: SqlWorld, index: str) ->
     assert "no unique index on exactly id" in pg.reason_against(sink, rows(1))
 
 
-def test_the_index_that_the_error_of_an_upsert_creates_will_do(world: SqlWorld) -> None:
-    world.db.run('CREATE TABLE "V 2" (id bigint, "N" bigint)')
-    sink = world.sink('"V 2"', mode="upsert", keys=["id", "N"])
-    reason = world.reason_against(sink, rows(1, N=[1]))
+def test_the_index_that_the_error_of_an_upsert_creates_will_do(sql_world: SqlWorld) -> None:
+    sql_world.db.run('CREATE TABLE "V 2" (id bigint, "N" bigint)')
+    sink = sql_world.sink('"V 2"', mode="upsert", keys=["id", "N"])
+    reason = sql_world.reason_against(sink, rows(1, N=[1]))
     assert reason.startswith("EPOCHS-SQL-UNIQUE-INDEX-MISSING: ")
     (statement,) = re.findall(r"`(CREATE UNIQUE INDEX [^`]*)`", reason)
-    world.db.run(statement)
-    world.epoch(sink, transaction(1), None, rows(1, N=[1]))
-    assert world.ids('"V 2"') == [1]
+    sql_world.db.run(statement)
+    sql_world.epoch(sink, transaction(1), None, rows(1, N=[1]))
+    assert sql_world.ids('"V 2"') == [1]
 
 
 DEFERRABLE = {
@@ -332,15 +326,15 @@ def test_a_deferrable_constraint_that_the_keys_get_after_the_vote_stops_the_comm
     assert pg.ids('"V 2"') == [1]
 
 
-def test_each_set_of_keys_gets_an_index_of_another_name(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (id bigint, region text)")
+def test_each_set_of_keys_gets_an_index_of_another_name(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (id bigint, region text)")
     for keys in (["id"], ["id", "region"]):
-        sink = world.sink("v", mode="upsert", keys=keys)
+        sink = sql_world.sink("v", mode="upsert", keys=keys)
         with pytest.raises(Refused) as refused:
-            sink.require_ready("orders", None, world.env)
+            sink.require_ready("orders", None, sql_world.env)
         (statement,) = re.findall(r"`(CREATE UNIQUE INDEX [^`]*)`", refused.value.remedy)
-        world.db.run(statement)
-        sink.require_ready("orders", None, world.env)
+        sql_world.db.run(statement)
+        sink.require_ready("orders", None, sql_world.env)
 
 
 def test_an_index_with_further_columns_included_will_do(pg: SqlWorld) -> None:
@@ -398,9 +392,9 @@ def test_a_table_that_takes_no_updates_at_all_is_a_vote_against_an_upsert(pg: Sq
     assert "does not have a replica identity" in pg.reason_against(sink, rows(1, city=["Rome"]))
 
 
-def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(world: SqlWorld) -> None:
-    sink, attempt = world.sink(), attempt_of(transaction(1))
-    claim = stage_with_deltalake(sink.plan_stage(attempt, "a", world.env), orders(1, 2))
+def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(sql_world: SqlWorld) -> None:
+    sink, attempt = sql_world.sink(), attempt_of(transaction(1))
+    claim = stage_with_deltalake(sink.plan_stage(attempt, "a", sql_world.env), orders(1, 2))
     entry = next(Path(claim.place, "_delta_log").glob("*0.json"))
     told = (
         entry.read_text()
@@ -409,58 +403,58 @@ def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(wor
     )
     entry.write_text(told)
     assert "read 2 staged rows for table orders, but Spark staged 3" in (
-        sink.vote(attempt, claim, world.env).reason or ""
+        sink.vote(attempt, claim, sql_world.env).reason or ""
     )
 
 
-def test_keys_that_are_missing_repeated_or_not_unique_are_named(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (a bigint, b text, c text, UNIQUE (a, b))")
-    sink = world.sink("v", mode="upsert", keys=["a", "b"])
-    assert "are NULL in some rows, among them: 1, None" in world.reason_against(
+def test_keys_that_are_missing_repeated_or_not_unique_are_named(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (a bigint, b text, c text, UNIQUE (a, b))")
+    sink = sql_world.sink("v", mode="upsert", keys=["a", "b"])
+    assert "are NULL in some rows, among them: 1, None" in sql_world.reason_against(
         sink, pa.table({"a": [1, 2], "b": [None, "x"]})
     )
-    assert "are not unique in the epoch's rows, among them: 2, x; 3, y." in world.reason_against(
+    assert "are not unique in the epoch's rows, among them: 2, x; 3, y." in sql_world.reason_against(
         sink, pa.table({"a": [2, 2, 3, 3, 4], "b": ["x", "x", "y", "y", "z"]})
     )
-    assert "no unique index on exactly a" in world.reason_against(
-        world.sink("v", mode="upsert", keys=["a"]), pa.table({"a": [1]})
+    assert "no unique index on exactly a" in sql_world.reason_against(
+        sql_world.sink("v", mode="upsert", keys=["a"]), pa.table({"a": [1]})
     )
-    assert "do not have all key columns" in world.reason_against(sink, pa.table({"a": [1]}))
+    assert "do not have all key columns" in sql_world.reason_against(sink, pa.table({"a": [1]}))
 
 
 # -- after the decision ---------------------------------------------------------------------------------------------
 
 
-def test_what_was_not_rehearsed_or_was_changed_since_stops_until_it_is_undone(world: SqlWorld) -> None:
-    for sink in (world.sink(), world.sink(rehearse=False)):
+def test_what_was_not_rehearsed_or_was_changed_since_stops_until_it_is_undone(sql_world: SqlWorld) -> None:
+    for sink in (sql_world.sink(), sql_world.sink(rehearse=False)):
         attempt = attempt_of(transaction(1))
-        staged = world.staged(sink, attempt, orders(1, 2))
-        world.db.run("INSERT INTO orders (id) VALUES (1)")
-        with pytest.raises(Corrupt, match=UNIQUE[world.db.kind]):
-            sink.commit(attempt, staged, world.env)
-        assert world.ids() == [1]
-        world.db.run("DELETE FROM orders")
-    sink.commit(attempt, staged, world.env)
-    assert world.ids() == [1, 2]
+        staged = sql_world.staged(sink, attempt, orders(1, 2))
+        sql_world.db.run("INSERT INTO orders (id) VALUES (1)")
+        with pytest.raises(Corrupt, match=UNIQUE[sql_world.db.kind]):
+            sink.commit(attempt, staged, sql_world.env)
+        assert sql_world.ids() == [1]
+        sql_world.db.run("DELETE FROM orders")
+    sink.commit(attempt, staged, sql_world.env)
+    assert sql_world.ids() == [1, 2]
 
 
-def test_a_table_that_was_dropped_after_the_vote_stops_until_it_is_back(world: SqlWorld) -> None:
-    sink, attempt = world.sink(), attempt_of(transaction(1))
-    staged = world.staged(sink, attempt, orders(1))
-    world.db.run("DROP TABLE orders")
+def test_a_table_that_was_dropped_after_the_vote_stops_until_it_is_back(sql_world: SqlWorld) -> None:
+    sink, attempt = sql_world.sink(), attempt_of(transaction(1))
+    staged = sql_world.staged(sink, attempt, orders(1))
+    sql_world.db.run("DROP TABLE orders")
     with pytest.raises(Corrupt, match=r"Table .* does not exist in"):
-        sink.commit(attempt, staged, world.env)
-    world.db.run(ORDERS)
-    sink.commit(attempt, staged, world.env)
-    assert world.ids() == [1]
+        sink.commit(attempt, staged, sql_world.env)
+    sql_world.db.run(ORDERS)
+    sink.commit(attempt, staged, sql_world.env)
+    assert sql_world.ids() == [1]
 
 
-def test_a_marker_that_somebody_has_edited_stops_everything(world: SqlWorld) -> None:
-    sink, txn = world.sink(), transaction(1)
-    world.epoch(sink, txn, None, orders(1))
-    world.db.run("UPDATE epoch_markers SET epoch = 7")
+def test_a_marker_that_somebody_has_edited_stops_everything(sql_world: SqlWorld) -> None:
+    sink, txn = sql_world.sink(), transaction(1)
+    sql_world.epoch(sink, txn, None, orders(1))
+    sql_world.db.run("UPDATE epoch_markers SET epoch = 7")
     with pytest.raises(Corrupt, match="EPOCHS-MARKER-FOREIGN: Somebody changed the row of this sink"):
-        sink.last_committed("orders", world.env)
+        sink.last_committed("orders", sql_world.env)
 
 
 def test_many_first_commits_at_once_make_one_marker_table_and_show_the_rows_once(pg: SqlWorld) -> None:
@@ -525,14 +519,17 @@ def test_a_wrong_password_is_an_error_that_may_pass_and_does_not_tell_it(pg: Sql
         chain = chain.__cause__ or chain.__context__
 
 
-def test_a_connection_of_another_kind_or_without_a_file_is_refused(world: SqlWorld) -> None:
+def test_a_connection_of_another_kind_or_without_a_file_is_refused(sql_world: SqlWorld) -> None:
     for connection, expected in (
-        (world.db.connection(conn_type="mysql"), "SqlSink supports postgres and sqlite"),
-        (world.db.connection(conn_type="sqlite", host="relative.db", schema=None), "absolute path of a SQLite file"),
+        (sql_world.db.connection(conn_type="mysql"), "SqlSink supports postgres and sqlite"),
+        (
+            sql_world.db.connection(conn_type="sqlite", host="relative.db", schema=None),
+            "absolute path of a SQLite file",
+        ),
     ):
-        world.env.connections["db"] = connection
+        sql_world.env.connections["db"] = connection
         with pytest.raises(Refused, match=expected):
-            world.sink().last_committed("orders", world.env)
+            sql_world.sink().last_committed("orders", sql_world.env)
 
 
 def test_a_sqlite_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.sinks.sql.upsert import Upsert
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
-from tests.support.sql_world import Db, SqlWorld, committed_while_another_waits
+from tests.support.sql_world import SqlWorld, committed_while_another_waits
 
 CUSTOMERS = "CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, lsn bigint)"
 CHANGES: dict[str, Any] = {
@@ -41,15 +41,8 @@ Row = tuple[int, str | None, int]
 
 
 @pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    db.run(CUSTOMERS)
-    return SqlWorld(db, tmp_path)
-
-
-@pytest.fixture
-def pg(pg: SqlWorld) -> SqlWorld:
-    pg.db.run(CUSTOMERS)
-    return pg
+def sql_tables() -> Sequence[str]:
+    return (CUSTOMERS,)
 
 
 def changes(*rows: Row) -> pa.Table:
@@ -96,11 +89,11 @@ def notes(world: SqlWorld) -> list[str]:
     return [name for (name,) in world.db.run(query)]
 
 
-def test_a_key_is_deleted_by_its_newest_row_and_the_column_that_tells_so_is_not_stored(world: SqlWorld) -> None:
-    epoch = Epochs(world, world.sink("customers", **CHANGES))
+def test_a_key_is_deleted_by_its_newest_row_and_the_column_that_tells_so_is_not_stored(sql_world: SqlWorld) -> None:
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES))
     epoch((1, "Ann", 10), (2, "Bob", 11), (3, "Cy", 12))
     epoch((1, None, 20), (2, "Bea", 21), (4, None, 22))
-    assert shown(world) == [(2, "Bea", 21), (3, "Cy", 12)]
+    assert shown(sql_world) == [(2, "Bea", 21), (3, "Cy", 12)]
 
 
 def test_the_database_returns_few_rows_to_the_task_whatever_the_size_of_the_epoch(
@@ -120,13 +113,13 @@ def test_the_database_returns_few_rows_to_the_task_whatever_the_size_of_the_epoc
     assert max(returned) < 100
 
 
-def test_an_older_row_neither_replaces_nor_deletes_a_newer_one(world: SqlWorld) -> None:
-    epoch = Epochs(world, world.sink("customers", **CHANGES))
+def test_an_older_row_neither_replaces_nor_deletes_a_newer_one(sql_world: SqlWorld) -> None:
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES))
     epoch((1, "Ann", 10), (2, "Bob", 10))
     epoch((1, "late", 9), (2, None, 9), (3, "Cy", 1))
-    assert shown(world) == [(1, "Ann", 10), (2, "Bob", 10), (3, "Cy", 1)]
+    assert shown(sql_world) == [(1, "Ann", 10), (2, "Bob", 10), (3, "Cy", 1)]
     epoch((1, "as new", 10))
-    assert shown(world)[0] == (1, "as new", 10)
+    assert shown(sql_world)[0] == (1, "as new", 10)
 
 
 LOWER = {
@@ -142,12 +135,12 @@ LOWER = {
 
 
 @pytest.mark.parametrize("rehearse", [True, False])
-def test_an_older_row_counts_also_in_a_table_whose_trigger_changes_values(world: SqlWorld, rehearse: bool) -> None:
-    world.db.run(*LOWER[world.db.kind])
-    epoch = Epochs(world, world.sink("customers", **CHANGES, rehearse=rehearse))
+def test_an_older_row_counts_also_in_a_table_whose_trigger_changes_values(sql_world: SqlWorld, rehearse: bool) -> None:
+    sql_world.db.run(*LOWER[sql_world.db.kind])
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES, rehearse=rehearse))
     epoch((1, "Ann", 10), (2, "Bob", 10))
     epoch((1, "Late", 9), (2, None, 9), (3, "Cy", 1))
-    assert shown(world) == [(1, "ann", 10), (2, "bob", 10), (3, "cy", 1)]
+    assert shown(sql_world) == [(1, "ann", 10), (2, "bob", 10), (3, "cy", 1)]
 
 
 def test_a_row_that_a_trigger_drops_is_missed_also_beside_an_older_row(pg: SqlWorld) -> None:
@@ -179,44 +172,44 @@ def touched(name: str, day: int, key: int = 1) -> pa.Table:
 
 
 def test_a_trigger_that_changes_the_sequence_is_a_vote_against_because_newer_rows_would_be_older(
-    world: SqlWorld,
+    sql_world: SqlWorld,
 ) -> None:
-    instant = "timestamptz" if world.db.kind == "postgres" else "text"
-    world.db.run(f"CREATE TABLE accounts (id bigint PRIMARY KEY, name text, updated_at {instant})")
-    world.db.run(*TOUCH[world.db.kind])
-    sink = world.sink("accounts", mode="upsert", keys=["id"], sequence_by="updated_at")
+    instant = "timestamptz" if sql_world.db.kind == "postgres" else "text"
+    sql_world.db.run(f"CREATE TABLE accounts (id bigint PRIMARY KEY, name text, updated_at {instant})")
+    sql_world.db.run(*TOUCH[sql_world.db.kind])
+    sink = sql_world.sink("accounts", mode="upsert", keys=["id"], sequence_by="updated_at")
     first, second = transaction(1), transaction(2)
-    world.epoch(sink, first, None, touched("v1", 1))
-    vote = world.voted(sink, attempt_of(second, first), touched("v2", 2))
+    sql_world.epoch(sink, first, None, touched("v1", 1))
+    vote = sql_world.voted(sink, attempt_of(second, first), touched("v2", 2))
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "EPOCHS-SQL-ROWS-DROPPED" in (vote.reason or "")
     assert "a trigger changes column 'updated_at' of the rows" in (vote.reason or "")
-    world.db.run("DROP TRIGGER touch" + (" ON accounts" if world.db.kind == "postgres" else ""))
-    world.epoch(sink, second, first, touched("v2", 2))
-    assert world.db.run("SELECT name FROM accounts") == [("v2",)]
+    sql_world.db.run("DROP TRIGGER touch" + (" ON accounts" if sql_world.db.kind == "postgres" else ""))
+    sql_world.epoch(sink, second, first, touched("v2", 2))
+    assert sql_world.db.run("SELECT name FROM accounts") == [("v2",)]
 
 
 def test_rows_that_a_trigger_made_look_newer_count_again_after_the_statement_in_the_reason(
-    world: SqlWorld, monkeypatch: pytest.MonkeyPatch
+    sql_world: SqlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instant = "timestamptz" if world.db.kind == "postgres" else "text"
-    world.db.run(f"CREATE TABLE accounts (id bigint PRIMARY KEY, name text, updated_at {instant})")
-    world.db.run(*TOUCH[world.db.kind])
-    sink = world.sink("accounts", mode="upsert", keys=["id"], sequence_by="updated_at")
-    epoch = Epochs(world, sink)
+    instant = "timestamptz" if sql_world.db.kind == "postgres" else "text"
+    sql_world.db.run(f"CREATE TABLE accounts (id bigint PRIMARY KEY, name text, updated_at {instant})")
+    sql_world.db.run(*TOUCH[sql_world.db.kind])
+    sink = sql_world.sink("accounts", mode="upsert", keys=["id"], sequence_by="updated_at")
+    epoch = Epochs(sql_world, sink)
     with monkeypatch.context() as earlier:
         earlier.setattr(Upsert, "_require_kept", lambda *_, **__: None)  # the version before did not look
         epoch.of(pa.concat_tables([touched("v1", 1), touched("old", 1, key=2)]))
         epoch.of(touched("v2", 2))
     epoch.of(touched("v3", 3))
-    assert world.db.run("SELECT name FROM accounts WHERE id = 1") == [("v2",)], "v3 looks older"
+    assert sql_world.db.run("SELECT name FROM accounts WHERE id = 1") == [("v2",)], "v3 looks older"
     newest = pa.concat_tables([touched("v4", 4), touched("new", 4, key=2)])
-    reason = world.voted(sink, attempt_of(transaction(4), epoch.last), newest).reason or ""
+    reason = sql_world.voted(sink, attempt_of(transaction(4), epoch.last), newest).reason or ""
     assert "Rows that the trigger has changed before look newer than they are" in reason
     (statement,) = re.findall("`(UPDATE [^`]+)`", reason)
-    world.db.run("DROP TRIGGER touch" + (" ON accounts" if world.db.kind == "postgres" else ""), statement)
+    sql_world.db.run("DROP TRIGGER touch" + (" ON accounts" if sql_world.db.kind == "postgres" else ""), statement)
     epoch.of(newest)
-    assert world.db.run("SELECT name FROM accounts ORDER BY id") == [("v4",), ("new",)]
+    assert sql_world.db.run("SELECT name FROM accounts ORDER BY id") == [("v4",), ("new",)]
 
 
 MAIL = {
@@ -238,15 +231,15 @@ def mail(key: str) -> pa.Table:
 
 @pytest.mark.parametrize("options", [LATEST, CHANGES], ids=["latest", "sequence"])
 def test_a_trigger_that_changes_a_key_is_a_vote_against_because_no_deletion_would_find_it(
-    world: SqlWorld, options: dict[str, Any]
+    sql_world: SqlWorld, options: dict[str, Any]
 ) -> None:
-    world.db.run("CREATE TABLE mails (email text PRIMARY KEY, name text, lsn bigint)", *MAIL[world.db.kind])
-    sink = world.sink("mails", **{**options, "keys": ["email"]})
-    reason = world.reason_against(sink, mail("Ann@x"))
+    sql_world.db.run("CREATE TABLE mails (email text PRIMARY KEY, name text, lsn bigint)", *MAIL[sql_world.db.kind])
+    sink = sql_world.sink("mails", **{**options, "keys": ["email"]})
+    reason = sql_world.reason_against(sink, mail("Ann@x"))
     assert "a trigger changes column 'email' of the rows, or deletes them" in reason
     assert "look newer" not in reason
-    world.epoch(sink, transaction(1), None, mail("ann@x"))
-    assert world.db.run("SELECT email FROM mails") == [("ann@x",)]
+    sql_world.epoch(sink, transaction(1), None, mail("ann@x"))
+    assert sql_world.db.run("SELECT email FROM mails") == [("ann@x",)]
 
 
 def test_a_trigger_may_change_a_key_where_nothing_looks_for_the_old_one(pg: SqlWorld) -> None:
@@ -310,37 +303,37 @@ def test_a_row_that_a_trigger_leaves_alone_beside_a_newer_one_is_no_vote_against
     assert shown(pg) == [(1, "Ann", 10), (2, "Bob", 10), (3, "Cy", 1)]
 
 
-def test_a_row_without_a_sequence_in_the_table_is_older_than_any_other(world: SqlWorld) -> None:
-    world.db.run("INSERT INTO customers VALUES (1, 'Ann', NULL), (2, 'Bob', NULL)")
-    Epochs(world, world.sink("customers", **CHANGES))((1, "new", 1), (2, None, 1))
-    assert shown(world) == [(1, "new", 1)]
+def test_a_row_without_a_sequence_in_the_table_is_older_than_any_other(sql_world: SqlWorld) -> None:
+    sql_world.db.run("INSERT INTO customers VALUES (1, 'Ann', NULL), (2, 'Bob', NULL)")
+    Epochs(sql_world, sql_world.sink("customers", **CHANGES))((1, "new", 1), (2, None, 1))
+    assert shown(sql_world) == [(1, "new", 1)]
 
 
-def test_a_deleted_key_comes_back_only_with_a_row_that_is_not_older_than_its_deletion(world: SqlWorld) -> None:
-    epoch = Epochs(world, world.sink("customers", **CHANGES))
+def test_a_deleted_key_comes_back_only_with_a_row_that_is_not_older_than_its_deletion(sql_world: SqlWorld) -> None:
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES))
     epoch((1, "Ann", 10))
     epoch((1, None, 20), (2, None, 20))
     epoch((1, "late", 19), (2, "never seen before", 19))
-    assert shown(world) == []
+    assert shown(sql_world) == []
     epoch((1, None, 5))
     epoch((1, "later still", 15))
-    assert shown(world) == []
+    assert shown(sql_world) == []
     epoch((1, "again", 20))
-    assert shown(world) == [(1, "again", 20)]
-    assert len(notes(world)) == 1
+    assert shown(sql_world) == [(1, "again", 20)]
+    assert len(notes(sql_world)) == 1
 
 
-def test_where_the_order_begins_anew_the_documented_statements_let_the_new_rows_in(world: SqlWorld) -> None:
+def test_where_the_order_begins_anew_the_documented_statements_let_the_new_rows_in(sql_world: SqlWorld) -> None:
     """As the offsets of a topic that was created again."""
-    epoch = Epochs(world, world.sink("customers", **CHANGES))
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES))
     again: tuple[Row, ...] = (1, "Ann anew", 0), (2, None, 1), (3, "Cy is back", 2)
     epoch((1, "Ann", 900), (2, "Bob", 901), (3, None, 902))
     epoch(*again)
-    assert shown(world) == [(1, "Ann", 900), (2, "Bob", 901)], "all of it is older"
-    (noted,) = notes(world)
-    world.db.run("UPDATE customers SET lsn = NULL", f'DELETE FROM "{noted}"')
+    assert shown(sql_world) == [(1, "Ann", 900), (2, "Bob", 901)], "all of it is older"
+    (noted,) = notes(sql_world)
+    sql_world.db.run("UPDATE customers SET lsn = NULL", f'DELETE FROM "{noted}"')
     epoch(*again)
-    assert shown(world) == [(1, "Ann anew", 0), (3, "Cy is back", 2)]
+    assert shown(sql_world) == [(1, "Ann anew", 0), (3, "Cy is back", 2)]
 
 
 SECOND = "CREATE TABLE mailed (id bigint PRIMARY KEY, name text {}, lsn bigint)"
@@ -363,38 +356,40 @@ def test_a_value_of_a_deferrable_unique_column_may_move_between_keys_in_one_epoc
     assert shown(pg, "mailed") == rows
 
 
-def test_a_value_of_a_unique_column_that_moves_to_a_smaller_key_is_a_vote_against(world: SqlWorld) -> None:
-    world.db.run(SECOND.format("UNIQUE"))
-    sink, first = world.sink("mailed", **CHANGES), transaction(1)
-    world.epoch(sink, first, None, changes((1, "a", 1), (2, "b", 2)))
-    vote = world.voted(sink, attempt_of(transaction(2), first), changes((1, "b", 4), (2, "c", 3)))
+def test_a_value_of_a_unique_column_that_moves_to_a_smaller_key_is_a_vote_against(sql_world: SqlWorld) -> None:
+    sql_world.db.run(SECOND.format("UNIQUE"))
+    sink, first = sql_world.sink("mailed", **CHANGES), transaction(1)
+    sql_world.epoch(sink, first, None, changes((1, "a", 1), (2, "b", 2)))
+    vote = sql_world.voted(sink, attempt_of(transaction(2), first), changes((1, "b", 4), (2, "c", 3)))
     assert (vote.vote, "EPOCHS-SQL-ROW-REFUSED" in (vote.reason or "")) == (VoteKind.VOTE_ABORT, True), vote.reason
 
 
-def test_without_a_sequence_the_row_of_the_later_epoch_counts_and_nothing_is_noted(world: SqlWorld) -> None:
-    epoch = Epochs(world, world.sink("customers", **LATEST))
+def test_without_a_sequence_the_row_of_the_later_epoch_counts_and_nothing_is_noted(sql_world: SqlWorld) -> None:
+    epoch = Epochs(sql_world, sql_world.sink("customers", **LATEST))
     epoch((1, "Ann", 10), (2, "Bob", 10))
     epoch((1, None, 9), (2, "older", 9))
     epoch((1, "back", 8))
-    assert shown(world) == [(1, "back", 8), (2, "older", 9)]
-    assert notes(world) == []
+    assert shown(sql_world) == [(1, "back", 8), (2, "older", 9)]
+    assert notes(sql_world) == []
 
 
-def test_a_table_without_the_row_that_is_deleted_makes_no_table_of_notes_before_a_deletion(world: SqlWorld) -> None:
-    epoch = Epochs(world, world.sink("customers", **CHANGES))
+def test_a_table_without_the_row_that_is_deleted_makes_no_table_of_notes_before_a_deletion(sql_world: SqlWorld) -> None:
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES))
     epoch((1, "Ann", 10))
-    assert notes(world) == []
+    assert notes(sql_world) == []
     epoch((9, None, 10))
-    assert len(notes(world)) == 1
-    assert shown(world) == [(1, "Ann", 10)]
+    assert len(notes(sql_world)) == 1
+    assert shown(sql_world) == [(1, "Ann", 10)]
 
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("rehearse", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_after_random_changes_the_table_is_what_a_dictionary_says(world: SqlWorld, seed: int, rehearse: bool) -> None:
+def test_after_random_changes_the_table_is_what_a_dictionary_says(
+    sql_world: SqlWorld, seed: int, rehearse: bool
+) -> None:
     chance = random.Random(seed)
-    epoch = Epochs(world, world.sink("customers", **CHANGES, rehearse=rehearse))
+    epoch = Epochs(sql_world, sql_world.sink("customers", **CHANGES, rehearse=rehearse))
     newest: dict[int, tuple[int, str | None]] = {}
     for _ in range(12):
         keys = chance.sample(range(8), chance.randint(0, 6))
@@ -404,28 +399,28 @@ def test_after_random_changes_the_table_is_what_a_dictionary_says(world: SqlWorl
             if lsn >= newest.get(key, (-1, None))[0]:
                 newest[key] = (lsn, name)
         expected = sorted((key, name, lsn) for key, (lsn, name) in newest.items() if name is not None)
-        assert shown(world) == expected
+        assert shown(sql_world) == expected
 
 
-def test_a_commit_that_is_repeated_changes_nothing(world: SqlWorld) -> None:
-    sink = world.sink("customers", **CHANGES)
-    epoch = Epochs(world, sink)
+def test_a_commit_that_is_repeated_changes_nothing(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink("customers", **CHANGES)
+    epoch = Epochs(sql_world, sink)
     epoch((1, "Ann", 10))
     attempt = attempt_of(transaction(2), epoch.last)
-    staged = world.staged(sink, attempt, changes((1, None, 20)))
-    receipt = sink.commit(attempt, staged, world.env)
-    world.db.run("INSERT INTO customers VALUES (1, 'by hand', 30)")
-    assert from_spec(sink.spec()).commit(attempt, staged, world.env) == receipt
-    assert shown(world) == [(1, "by hand", 30)]
+    staged = sql_world.staged(sink, attempt, changes((1, None, 20)))
+    receipt = sink.commit(attempt, staged, sql_world.env)
+    sql_world.db.run("INSERT INTO customers VALUES (1, 'by hand', 30)")
+    assert from_spec(sink.spec()).commit(attempt, staged, sql_world.env) == receipt
+    assert shown(sql_world) == [(1, "by hand", 30)]
 
 
-def test_the_vote_shows_nothing_of_what_it_rehearses(world: SqlWorld) -> None:
-    sink = world.sink("customers", **CHANGES)
-    epoch = Epochs(world, sink)
+def test_the_vote_shows_nothing_of_what_it_rehearses(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink("customers", **CHANGES)
+    epoch = Epochs(sql_world, sink)
     epoch((1, "Ann", 10))
-    world.staged(sink, attempt_of(transaction(2), epoch.last), changes((1, None, 20)))
-    assert shown(world) == [(1, "Ann", 10)]
-    assert notes(world) == []
+    sql_world.staged(sink, attempt_of(transaction(2), epoch.last), changes((1, None, 20)))
+    assert shown(sql_world) == [(1, "Ann", 10)]
+    assert notes(sql_world) == []
 
 
 def test_an_older_row_of_another_pipeline_waits_for_a_deletion_that_is_on_its_way(pg: SqlWorld) -> None:
@@ -633,13 +628,13 @@ def of_moods(*changed: tuple[str, str | None, int]) -> pa.Table:
 
 
 @pytest.mark.parametrize("column", ["text", "varchar(20)"])
-def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(world: SqlWorld, column: str) -> None:
-    folded = " COLLATE NOCASE" if world.db.kind == "sqlite" else ""
-    world.db.run(f"CREATE TABLE texts (id bigint PRIMARY KEY, name text, lsn {column}{folded})")
-    epoch = Epochs(world, world.sink("texts", **CHANGES))
+def test_a_sequence_of_texts_is_compared_byte_by_byte_as_spark_does(sql_world: SqlWorld, column: str) -> None:
+    folded = " COLLATE NOCASE" if sql_world.db.kind == "sqlite" else ""
+    sql_world.db.run(f"CREATE TABLE texts (id bigint PRIMARY KEY, name text, lsn {column}{folded})")
+    epoch = Epochs(sql_world, sql_world.sink("texts", **CHANGES))
     for number, lsn in enumerate(["a", "B", "Z"], 1):  # in a dictionary, Z comes behind a
         epoch.of(changes((1, f"row {number}", 0)).set_column(2, "lsn", pa.array([lsn])))
-    assert shown(world, "texts") == [(1, "row 1", "a")]
+    assert shown(sql_world, "texts") == [(1, "row 1", "a")]
 
 
 @pytest.mark.parametrize(
@@ -673,9 +668,9 @@ def test_a_sequence_that_sqlite_orders_in_its_own_way_is_a_vote_against(
     assert "orders such values in another way than Spark" in reason
 
 
-def test_a_column_that_the_condition_names_only_in_a_text_must_be_in_the_table(world: SqlWorld) -> None:
-    sink = world.sink("customers", mode="upsert", keys=["id"], delete_when="name = 'op' OR name = \"op\" OR s.op")
-    assert "column 'op' (string) is not in the table" in world.reason_against(sink, changes((1, "a", 1)))
+def test_a_column_that_the_condition_names_only_in_a_text_must_be_in_the_table(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink("customers", mode="upsert", keys=["id"], delete_when="name = 'op' OR name = \"op\" OR s.op")
+    assert "column 'op' (string) is not in the table" in sql_world.reason_against(sink, changes((1, "a", 1)))
 
 
 @pytest.mark.parametrize(
@@ -756,13 +751,13 @@ def test_a_stored_column_that_the_condition_names_is_not_left_out_when_somebody_
     assert sink.commit(second, staged, sqlite.env) == again
 
 
-def test_a_table_without_the_sequence_is_refused_before_the_first_epoch(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE plain (id bigint PRIMARY KEY, name text)")
+def test_a_table_without_the_sequence_is_refused_before_the_first_epoch(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE plain (id bigint PRIMARY KEY, name text)")
     with pytest.raises(Refused, match="no column 'lsn', which `sequence_by` of the sink names") as refused:
-        world.sink("plain", **CHANGES).require_ready("orders", None, world.env)
+        sql_world.sink("plain", **CHANGES).require_ready("orders", None, sql_world.env)
     assert "Add the column to the table" in str(refused.value)
-    world.db.run("ALTER TABLE plain ADD COLUMN lsn bigint")
-    world.sink("plain", **CHANGES).require_ready("orders", None, world.env)
+    sql_world.db.run("ALTER TABLE plain ADD COLUMN lsn bigint")
+    sql_world.sink("plain", **CHANGES).require_ready("orders", None, sql_world.env)
 
 
 def test_rights_that_deletions_need_are_named_before_the_first_epoch_and_granting_them_helps(pg: SqlWorld) -> None:
@@ -813,6 +808,6 @@ def test_the_options_survive_the_ledger_and_one_without_them_is_as_earlier_versi
     assert not {"sequence_by", "delete_when"} & SqlSink("s", "db", "t", staging="/s").spec().keys()
 
 
-def test_several_rows_of_a_key_are_told_of_with_the_option_that_would_choose_one(world: SqlWorld) -> None:
-    reason = world.reason_against(world.sink("customers", **LATEST), changes((1, "a", 1), (1, None, 2)))
+def test_several_rows_of_a_key_are_told_of_with_the_option_that_would_choose_one(sql_world: SqlWorld) -> None:
+    reason = sql_world.reason_against(sql_world.sink("customers", **LATEST), changes((1, "a", 1), (1, None, 2)))
     assert "not unique in the epoch's rows, among them: 1. The sink has no `sequence_by`" in reason

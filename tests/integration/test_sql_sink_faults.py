@@ -6,7 +6,7 @@ import re
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -33,15 +33,8 @@ TABLE = "CREATE TABLE orders (id bigint)"
 
 
 @pytest.fixture
-def pg(pg: SqlWorld) -> SqlWorld:
-    pg.db.run(TABLE)
-    return pg
-
-
-@pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    db.run(TABLE)
-    return SqlWorld(db, tmp_path)
+def sql_tables() -> Sequence[str]:
+    return (TABLE,)
 
 
 @dataclass
@@ -67,20 +60,20 @@ class Late(Environment):
     ],
 )
 def test_a_writer_killed_at_any_phase_shows_all_or_nothing_and_a_repeat_shows_it_once(
-    world: SqlWorld, phase: str, mode: str
+    sql_world: SqlWorld, phase: str, mode: str
 ) -> None:
     if mode == "upsert":
-        world.db.run("CREATE UNIQUE INDEX one ON orders (id)")
-    sink = world.sink(mode=mode, keys=["id"] if mode == "upsert" else [])
-    attempt = world.second_epoch(sink)
-    staged = world.staged(sink, attempt, rows(2, 3))
-    with world.commit_elsewhere(sink, attempt, staged, {phase: signal.SIGKILL}) as killed:
+        sql_world.db.run("CREATE UNIQUE INDEX one ON orders (id)")
+    sink = sql_world.sink(mode=mode, keys=["id"] if mode == "upsert" else [])
+    attempt = sql_world.second_epoch(sink)
+    staged = sql_world.staged(sink, attempt, rows(2, 3))
+    with sql_world.commit_elsewhere(sink, attempt, staged, {phase: signal.SIGKILL}) as killed:
         killed.wait_killed()
     landed = phase == "sql.commit.after"
-    assert world.ids() == ([1, 2, 3] if landed else [1])
-    receipt = sink.commit(attempt, staged, world.env)
-    assert (world.ids(), receipt.rows) == ([1, 2, 3], 2)
-    assert world.marker_rows()[0][2:4] == (2, str(attempt.txn))
+    assert sql_world.ids() == ([1, 2, 3] if landed else [1])
+    receipt = sink.commit(attempt, staged, sql_world.env)
+    assert (sql_world.ids(), receipt.rows) == ([1, 2, 3], 2)
+    assert sql_world.marker_rows()[0][2:4] == (2, str(attempt.txn))
     fired("F1", 9 if landed else 8, "C")
 
 
@@ -236,66 +229,68 @@ def reading(db: Db) -> Iterator[Callable[[], list[int]]]:
         yield ids
 
 
-def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(world: SqlWorld) -> None:
-    sink = world.sink()
-    attempt = world.second_epoch(sink)
-    staged = world.staged(sink, attempt, rows(*range(2, 50_000)))
+def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink()
+    attempt = sql_world.second_epoch(sink)
+    staged = sql_world.staged(sink, attempt, rows(*range(2, 50_000)))
     file = next(Path(staged.place).rglob("*.parquet"))
     sound, middle = file.read_bytes(), file.stat().st_size // 2
     file.write_bytes(
         sound[:middle] + bytes(byte ^ 0xFF for byte in sound[middle : middle + 500]) + sound[middle + 500 :]
     )
     with pytest.raises(RowsGone, match="is damaged"):
-        sink.commit(attempt, staged, world.env)
-    assert world.ids() == [1]
-    assert "is damaged" in (sink.vote(attempt, StagedClaim(place=staged.place), world.env).reason or "")
+        sink.commit(attempt, staged, sql_world.env)
+    assert sql_world.ids() == [1]
+    assert "is damaged" in (sink.vote(attempt, StagedClaim(place=staged.place), sql_world.env).reason or "")
     file.write_bytes(sound)
-    sink.commit(attempt, staged, world.env)
-    assert len(world.ids()) == 49_999
+    sink.commit(attempt, staged, sql_world.env)
+    assert len(sql_world.ids()) == 49_999
     fired("F10", 8, "C")
 
 
 @pytest.mark.few(1)
-def test_a_million_rows_are_committed_in_constant_memory(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE wide (id bigint, what text)")
-    sink, attempt = world.sink("wide", rehearse=False), attempt_of(transaction(1))
+def test_a_million_rows_are_committed_in_constant_memory(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE wide (id bigint, what text)")
+    sink, attempt = sql_world.sink("wide", rehearse=False), attempt_of(transaction(1))
     many = pa.table({"id": range(1_000_000), "what": pa.array(["x" * 100]).take(pa.array([0] * 1_000_000))})
-    staged = world.staged(sink, attempt, many)
-    with world.commit_elsewhere(sink, attempt, staged, {}) as writer:
+    staged = sql_world.staged(sink, attempt, many)
+    with sql_world.commit_elsewhere(sink, attempt, staged, {}) as writer:
         receipt = writer.answer()
     assert isinstance(receipt, Receipt)
     assert receipt.rows == 1_000_000
     assert writer.grown_mb < 100, "the rows alone are 108 MB in memory"
-    assert world.db.run("SELECT count(*), sum(id), min(length(what)) FROM wide") == [(1_000_000, 499_999_500_000, 100)]
+    assert sql_world.db.run("SELECT count(*), sum(id), min(length(what)) FROM wide") == [
+        (1_000_000, 499_999_500_000, 100)
+    ]
 
 
-def test_a_second_writer_waits_for_the_first_and_finds_its_work_done(world: SqlWorld) -> None:
-    sink = world.sink()
-    attempt = world.second_epoch(sink)
-    staged = world.staged(sink, attempt, rows(2))
+def test_a_second_writer_waits_for_the_first_and_finds_its_work_done(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink()
+    attempt = sql_world.second_epoch(sink)
+    staged = sql_world.staged(sink, attempt, rows(2))
     with ThreadPoolExecutor(1) as pool:
-        late = Late(connections=world.env.connections)
+        late = Late(connections=sql_world.env.connections)
         second: list[Future[Receipt]] = []
 
         def meanwhile() -> None:
             second.append(pool.submit(sink.commit, attempt, staged, late))
             assert late.asked.wait(30)
 
-        world.env.at["sql.locked"] = meanwhile
-        receipt = sink.commit(attempt, staged, world.env)
+        sql_world.env.at["sql.locked"] = meanwhile
+        receipt = sink.commit(attempt, staged, sql_world.env)
         assert second[0].result(30) == receipt
-    assert (world.ids(), late.phases) == ([1, 2], [])
+    assert (sql_world.ids(), late.phases) == ([1, 2], [])
 
 
 @pytest.mark.few(1)
-def test_many_processes_that_commit_one_epoch_show_it_once(world: SqlWorld) -> None:
-    sink = world.sink()
+def test_many_processes_that_commit_one_epoch_show_it_once(sql_world: SqlWorld) -> None:
+    sink = sql_world.sink()
     attempt = attempt_of(transaction(1))
-    staged = world.staged(sink, attempt, rows(1, 2))
-    writers = [world.commit_elsewhere(sink, attempt, staged, {}) for _ in range(3)]
+    staged = sql_world.staged(sink, attempt, rows(1, 2))
+    writers = [sql_world.commit_elsewhere(sink, attempt, staged, {}) for _ in range(3)]
     receipts = [writer.answer() for writer in writers]
     for writer in writers:
         writer.process.join()
     assert all(isinstance(receipt, Receipt) and receipt == receipts[0] for receipt in receipts)
-    assert world.ids() == [1, 2]
+    assert sql_world.ids() == [1, 2]
     fired("F13", 8, "C")

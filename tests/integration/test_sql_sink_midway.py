@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,9 +47,8 @@ def gate(pg: SqlWorld, row: int) -> Iterator[Callable[[], object]]:
 
 
 @pytest.fixture
-def pg(pg: SqlWorld) -> SqlWorld:
-    pg.db.run(TABLE)
-    return pg
+def sql_tables() -> Sequence[str]:
+    return (TABLE,)
 
 
 def in_the_middle(pg: SqlWorld) -> bool:

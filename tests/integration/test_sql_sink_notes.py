@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, transaction
 from tests.support.sql_upserts import SqlEpochs, changes
-from tests.support.sql_world import Db, PostgresDb, SqlWorld, committed_while_another_waits
+from tests.support.sql_world import PostgresDb, SqlWorld, committed_while_another_waits
 
 CHANGES: dict[str, Any] = {"mode": "upsert", "sequence_by": "lsn", "delete_when": "op = 'd'"}
 FIRST, SECOND, THIRD = (transaction(number) for number in (1, 2, 3))
@@ -27,11 +26,6 @@ PAIRS = "CREATE TABLE pairs (id bigint, part integer, name text, lsn bigint, PRI
 LONG = "a_name_of_more_than_forty_bytes_of_which_the_last"
 FORTY = "a" * 40
 KEY = "0e02b2c3-d479-4000-8000-000000000000"
-
-
-@pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    return SqlWorld(db, tmp_path)
 
 
 def change(name: str | None, lsn: int, **keys: Any) -> pa.Table:
@@ -186,16 +180,16 @@ def test_the_remedy_for_a_second_table_of_notes_keeps_the_first(pg: SqlWorld) ->
 
 @pytest.mark.parametrize(("was", "now"), [(LONG, f"{LONG}_2"), (LONG, "members"), ("members", LONG)])
 def test_notes_that_were_renamed_as_the_page_says_count_after_the_table_was(
-    world: SqlWorld, was: str, now: str
+    sql_world: SqlWorld, was: str, now: str
 ) -> None:
-    world.db.run(MEMBERS.replace("members", was))
-    delete(world, was, id="a")
+    sql_world.db.run(MEMBERS.replace("members", was))
+    delete(sql_world, was, id="a")
     stem = now if len(now) <= 40 else f"{now[:37]}_{digest(now)}"
-    world.db.run(
+    sql_world.db.run(
         f"ALTER TABLE {was} RENAME TO {now}",
-        f"ALTER TABLE {notes_of(world, was)} RENAME TO {stem}_deleted_01234567",
+        f"ALTER TABLE {notes_of(sql_world, was)} RENAME TO {stem}_deleted_01234567",
     )
-    assert not comes_back(world, now, id="a")
+    assert not comes_back(sql_world, now, id="a")
 
 
 @pytest.mark.few(4)
@@ -203,91 +197,93 @@ def test_notes_that_were_renamed_as_the_page_says_count_after_the_table_was(
 @pytest.mark.parametrize("column", ["id", "lsn"])
 @pytest.mark.parametrize("table", ["members", LONG])
 def test_notes_count_after_a_column_was_renamed_in_both_tables(
-    world: SqlWorld, table: str, column: str, older: bool
+    sql_world: SqlWorld, table: str, column: str, older: bool
 ) -> None:
-    world.db.run(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text, lsn bigint)")
-    delete(world, table, id=1)
+    sql_world.db.run(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text, lsn bigint)")
+    delete(sql_world, table, id=1)
     if older:
-        as_version_0_1_named_them(world, table, id="bigint", lsn="bigint")
-    (notes,) = world.db.run(
+        as_version_0_1_named_them(sql_world, table, id="bigint", lsn="bigint")
+    (notes,) = sql_world.db.run(
         f"SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '{table[:37]}%_deleted_%'"
-        if world.db.kind == "sqlite"
+        if sql_world.db.kind == "sqlite"
         else f"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE '{table[:37]}%_deleted_%' AND"
         " relnamespace = current_schema()::regnamespace"
     )
-    world.db.run(*(f"ALTER TABLE {each} RENAME {column} TO renamed" for each in (table, notes[0])))
+    sql_world.db.run(*(f"ALTER TABLE {each} RENAME {column} TO renamed" for each in (table, notes[0])))
     late = change("Ann, late", 15, id=1)
     late = late.rename_columns(["renamed" if name == column else name for name in late.column_names])
     options = {**CHANGES, **({"sequence_by": "renamed"} if column == "lsn" else {})}
-    sink = world.sink(table, keys=["renamed" if column == "id" else "id"], **options)
-    world.epoch(sink, THIRD, SECOND, late)
-    assert world.db.run(f"SELECT * FROM {table}") == []
+    sink = sql_world.sink(table, keys=["renamed" if column == "id" else "id"], **options)
+    sql_world.epoch(sink, THIRD, SECOND, late)
+    assert sql_world.db.run(f"SELECT * FROM {table}") == []
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("deleted", [FORTY, f"{FORTY}_archive"])
 def test_notes_about_a_table_do_not_count_for_one_with_the_same_beginning(
-    world: SqlWorld, deleted: str, older: bool
+    sql_world: SqlWorld, deleted: str, older: bool
 ) -> None:
     tables = [FORTY, f"{FORTY}_archive"]
-    world.db.run(*(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text, lsn bigint)" for table in tables))
-    delete(world, deleted, id=1)
+    sql_world.db.run(*(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text, lsn bigint)" for table in tables))
+    delete(sql_world, deleted, id=1)
     if older:
-        as_version_0_1_named_them(world, deleted, id="bigint", lsn="bigint")
-    world.db.run("DROP TABLE epoch_markers")
+        as_version_0_1_named_them(sql_world, deleted, id="bigint", lsn="bigint")
+    sql_world.db.run("DROP TABLE epoch_markers")
     (other,) = {*tables} - {deleted}
-    world.epoch(world.sink(other, keys=["id"], **CHANGES), FIRST, None, change("Ann", 15, id=1))
-    assert world.db.run(f"SELECT * FROM {other}") == [(1, "Ann", 15)]
-    world.db.run("DROP TABLE epoch_markers")
-    world.epoch(world.sink(deleted, keys=["id"], **CHANGES), FIRST, None, change("late", 15, id=1))
-    assert world.db.run(f"SELECT * FROM {deleted}") == []
+    sql_world.epoch(sql_world.sink(other, keys=["id"], **CHANGES), FIRST, None, change("Ann", 15, id=1))
+    assert sql_world.db.run(f"SELECT * FROM {other}") == [(1, "Ann", 15)]
+    sql_world.db.run("DROP TABLE epoch_markers")
+    sql_world.epoch(sql_world.sink(deleted, keys=["id"], **CHANGES), FIRST, None, change("late", 15, id=1))
+    assert sql_world.db.run(f"SELECT * FROM {deleted}") == []
 
 
 @pytest.mark.parametrize("type_of_id", ["character varying(20)", "varchar(20)"])
-def test_notes_that_earlier_versions_made_count_after_the_type_changed(world: SqlWorld, type_of_id: str) -> None:
+def test_notes_that_earlier_versions_made_count_after_the_type_changed(sql_world: SqlWorld, type_of_id: str) -> None:
     """The name is that of version 0.1 with the key's type as PostgreSQL and SQLite spell it."""
     notes = {"character varying(20)": "members_deleted_9fae5c64", "varchar(20)": "members_deleted_72d3dec8"}[type_of_id]
-    world.db.run(
+    sql_world.db.run(
         MEMBERS.replace("varchar(20)", "text"),
         f'CREATE TABLE "{notes}" (id {type_of_id}, lsn bigint)',
         f'CREATE UNIQUE INDEX "{notes}_key" ON "{notes}" (id)',
         f"INSERT INTO \"{notes}\" VALUES ('a', 20)",
     )
-    sink = world.sink("members", keys=["id"], **CHANGES)
-    world.epoch(sink, FIRST, None, change("Ann, late", 15, id="a"))
-    assert world.db.run("SELECT * FROM members") == []
-    world.epoch(sink, SECOND, FIRST, change("Ann again", 20, id="a"))
-    assert world.db.run("SELECT * FROM members") == [("a", "Ann again", 20)]
+    sink = sql_world.sink("members", keys=["id"], **CHANGES)
+    sql_world.epoch(sink, FIRST, None, change("Ann, late", 15, id="a"))
+    assert sql_world.db.run("SELECT * FROM members") == []
+    sql_world.epoch(sink, SECOND, FIRST, change("Ann again", 20, id="a"))
+    assert sql_world.db.run("SELECT * FROM members") == [("a", "Ann again", 20)]
 
 
 @pytest.mark.parametrize("keys", [["id", "part"], ["part", "id"]])
 @pytest.mark.parametrize("notes", ["pairs_deleted_9b1da921", "pairs_deleted_ba273dd1"])
 def test_notes_that_earlier_versions_made_count_for_keys_in_any_order(
-    world: SqlWorld, notes: str, keys: list[str]
+    sql_world: SqlWorld, notes: str, keys: list[str]
 ) -> None:
-    world.db.run(
+    sql_world.db.run(
         PAIRS,
         f'CREATE TABLE "{notes}" AS SELECT id, part, lsn FROM pairs WHERE 1 = 0',
         f'CREATE UNIQUE INDEX "{notes}_key" ON "{notes}" (id, part)',
         f'INSERT INTO "{notes}" VALUES (1, 1, 20)',
     )
     late = change("Ann, late", 15, id=1, part=pa.scalar(1, pa.int32()))
-    world.epoch(world.sink("pairs", keys=keys, **CHANGES), FIRST, None, late)
-    assert world.db.run("SELECT * FROM pairs") == []
+    sql_world.epoch(sql_world.sink("pairs", keys=keys, **CHANGES), FIRST, None, late)
+    assert sql_world.db.run("SELECT * FROM pairs") == []
 
 
-def test_sinks_that_name_the_keys_in_another_order_share_their_notes(world: SqlWorld) -> None:
-    world.db.run(PAIRS)
+def test_sinks_that_name_the_keys_in_another_order_share_their_notes(sql_world: SqlWorld) -> None:
+    sql_world.db.run(PAIRS)
     part = pa.scalar(1, pa.int32())
-    delete(world, "pairs", id=1, part=part)
-    other = world.sink("pairs", keys=["part", "id"], **CHANGES)
-    world.epoch(other, THIRD, SECOND, change("Ann, late", 15, id=1, part=part))
-    assert world.db.run("SELECT * FROM pairs") == []
+    delete(sql_world, "pairs", id=1, part=part)
+    other = sql_world.sink("pairs", keys=["part", "id"], **CHANGES)
+    sql_world.epoch(other, THIRD, SECOND, change("Ann, late", 15, id=1, part=part))
+    assert sql_world.db.run("SELECT * FROM pairs") == []
     fourth, fifth = transaction(4), transaction(5)
-    world.epoch(other, fourth, THIRD, change(None, 30, id=1, part=part))
-    world.epoch(world.sink("pairs", keys=["id", "part"], **CHANGES), fifth, fourth, change("late", 25, id=1, part=part))
-    assert world.db.run("SELECT * FROM pairs") == []
+    sql_world.epoch(other, fourth, THIRD, change(None, 30, id=1, part=part))
+    sql_world.epoch(
+        sql_world.sink("pairs", keys=["id", "part"], **CHANGES), fifth, fourth, change("late", 25, id=1, part=part)
+    )
+    assert sql_world.db.run("SELECT * FROM pairs") == []
 
 
 def test_an_older_row_waits_for_a_deletion_of_a_sink_that_names_the_keys_in_another_order(pg: SqlWorld) -> None:
@@ -513,20 +509,20 @@ def test_notes_that_move_with_the_table_to_another_schema_count_and_the_error_te
 
 @pytest.mark.parametrize("notes_too", [True, False])
 def test_notes_do_not_count_for_other_keys_unless_they_get_the_columns_and_the_index_too(
-    world: SqlWorld, notes_too: bool
+    sql_world: SqlWorld, notes_too: bool
 ) -> None:
-    world.db.run(PAIRS, "CREATE UNIQUE INDEX pairs_by_id ON pairs (id)")
-    sink, part = world.sink("pairs", keys=["id"], **CHANGES), pa.scalar(1, pa.int32())
+    sql_world.db.run(PAIRS, "CREATE UNIQUE INDEX pairs_by_id ON pairs (id)")
+    sink, part = sql_world.sink("pairs", keys=["id"], **CHANGES), pa.scalar(1, pa.int32())
     for txn, before, name, lsn in ((FIRST, None, "Ann", 10), (SECOND, FIRST, None, 20)):
-        world.epoch(sink, txn, before, change(name, lsn, id=1, part=part))
+        sql_world.epoch(sink, txn, before, change(name, lsn, id=1, part=part))
     if notes_too:
-        notes = notes_of(world, "pairs")
-        world.db.run(
+        notes = notes_of(sql_world, "pairs")
+        sql_world.db.run(
             f"ALTER TABLE {notes} ADD COLUMN part integer",
             f"UPDATE {notes} SET part = 1",
             f"CREATE UNIQUE INDEX notes_by_both ON {notes} (id, part)",
         )
-    assert comes_back(world, "pairs", id=1, part=part) is not notes_too
+    assert comes_back(sql_world, "pairs", id=1, part=part) is not notes_too
 
 
 @pytest.mark.timeout(30)

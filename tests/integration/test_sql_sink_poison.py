@@ -14,18 +14,13 @@ import pytest
 from airflow_epochs.model import VoteKind
 from airflow_epochs.spark.driver.delta.keys import DELETED
 from tests.support.delta_world import attempt_of, not_utf8, transaction
-from tests.support.sql_world import Db, SqlWorld, new_sqlite
+from tests.support.sql_world import SqlWorld, new_sqlite
 
 pytestmark = pytest.mark.proof
 
 UTC = dt.timezone.utc
 GOOD = 500
 """Rows before the bad one: it is not in the first place, nor in a batch of its own."""
-
-
-@pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    return SqlWorld(db, tmp_path)
 
 
 def one(value: Any, kind: pa.DataType) -> pa.Array:
@@ -130,13 +125,13 @@ UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["offset"]}
 @pytest.mark.parametrize("options", [{}, UPSERT, {"rehearse": False}], ids=["append", "upsert", "not rehearsed"])
 @pytest.mark.parametrize("what", BOTH)
 def test_a_value_that_no_table_takes_is_named_with_its_record(
-    world: SqlWorld, what: str, options: dict[str, Any]
+    sql_world: SqlWorld, what: str, options: dict[str, Any]
 ) -> None:
     bad, kind, expected = BOTH[what]
     if what.startswith("a key") and options == {"rehearse": False}:
         options = {}  # JSON is made as it is written
-    make(world, kind)
-    assert_named(world, bad, expected, **options)
+    make(sql_world, kind)
+    assert_named(sql_world, bad, expected, **options)
 
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
@@ -169,9 +164,11 @@ def test_a_row_that_postgresql_refuses_is_named_whatever_line_ends_the_first_row
     assert f"the record at topic 'clicks', partition 4, offset {100 + bad}." in reason
 
 
-def test_a_row_that_breaks_a_rule_is_named_with_its_record(world: SqlWorld) -> None:
-    make(world, "bigint CHECK (s > 0)")
-    assert_named(world, one(-1, pa.int64()), "v_s_check" if world.db.kind == "postgres" else "CHECK constraint failed")
+def test_a_row_that_breaks_a_rule_is_named_with_its_record(sql_world: SqlWorld) -> None:
+    make(sql_world, "bigint CHECK (s > 0)")
+    assert_named(
+        sql_world, one(-1, pa.int64()), "v_s_check" if sql_world.db.kind == "postgres" else "CHECK constraint failed"
+    )
 
 
 @pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
@@ -200,22 +197,22 @@ def test_a_row_that_sqlite_refuses_with_words_that_tell_of_a_lock_is_a_vote_agai
     assert options or f"the record at topic 'clicks', partition 4, offset {100 + GOOD}" in reason
 
 
-def test_without_the_record_the_keys_are_named_and_how_to_carry_it(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (id bigint PRIMARY KEY, s text)")
+def test_without_the_record_the_keys_are_named_and_how_to_carry_it(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (id bigint PRIMARY KEY, s text)")
     data = pa.table({"id": [7], "s": not_utf8(b"\xff")})
-    reason = world.reason_against(world.sink("v", mode="upsert", keys=["id"]), data)
+    reason = sql_world.reason_against(sql_world.sink("v", mode="upsert", keys=["id"]), data)
     assert "a row with id = 7 (its record is unknown: the rows have no columns topic, partition and offset)" in reason
 
 
-def test_the_record_is_found_within_a_struct(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (origin json, s text)")
+def test_the_record_is_found_within_a_struct(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (origin json, s text)")
     origin = pa.array([{"topic": "t", "partition": 1, "offset": 2}])
-    reason = world.reason_against(world.sink("v"), pa.table({"origin": origin, "s": not_utf8(b"\xff")}))
+    reason = sql_world.reason_against(sql_world.sink("v"), pa.table({"origin": origin, "s": not_utf8(b"\xff")}))
     assert "the record at topic 't', partition 1, offset 2" in reason
 
 
-def test_the_first_and_the_last_day_that_there_is_are_taken(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (d date, t timestamptz, s json)")
+def test_the_first_and_the_last_day_that_there_is_are_taken(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (d date, t timestamptz, s json)")
     first, last = dt.datetime(1, 1, 1, tzinfo=UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
     data = pa.table(
         {
@@ -224,9 +221,9 @@ def test_the_first_and_the_last_day_that_there_is_are_taken(world: SqlWorld) -> 
             "s": pa.array([[("k", first)], [("l", last)], None], pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
         }
     )
-    world.epoch(world.sink("v"), transaction(1), None, data)
-    said = "d::text" if world.db.kind == "postgres" else "d"
-    assert world.db.run(f"SELECT {said} FROM v") == [("0001-01-01",), ("9999-12-31",), (None,)]
+    sql_world.epoch(sql_world.sink("v"), transaction(1), None, data)
+    said = "d::text" if sql_world.db.kind == "postgres" else "d"
+    assert sql_world.db.run(f"SELECT {said} FROM v") == [("0001-01-01",), ("9999-12-31",), (None,)]
 
 
 def test_numbers_of_the_kind_that_are_not_said_in_decimals_are_kept(pg: SqlWorld) -> None:
@@ -251,14 +248,14 @@ def test_sqlite_keeps_a_nul_character(tmp_path: Path) -> None:
     assert world.db.run("SELECT s FROM v") == [("a\0b",)]
 
 
-def test_after_the_records_are_kept_out_the_same_epoch_goes_in(world: SqlWorld) -> None:
-    make(world, "text")
-    sink, first = world.sink("v"), attempt_of(transaction(1))
+def test_after_the_records_are_kept_out_the_same_epoch_goes_in(sql_world: SqlWorld) -> None:
+    make(sql_world, "text")
+    sink, first = sql_world.sink("v"), attempt_of(transaction(1))
     data = bad_after_good(not_utf8(b"\xff"))
-    assert world.voted(sink, first, data).vote is VoteKind.VOTE_ABORT
+    assert sql_world.voted(sink, first, data).vote is VoteKind.VOTE_ABORT
     again = attempt_of(transaction(1, attempt=2))
-    sink.commit(again, world.staged(sink, again, data.slice(0, GOOD)), world.env)
-    assert world.db.run("SELECT count(*) FROM v") == [(GOOD,)]
+    sink.commit(again, sql_world.staged(sink, again, data.slice(0, GOOD)), sql_world.env)
+    assert sql_world.db.run("SELECT count(*) FROM v") == [(GOOD,)]
 
 
 def bytes_key(size: int) -> bytes:

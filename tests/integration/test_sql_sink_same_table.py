@@ -14,7 +14,6 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.sink import SqlSink
-from stack.postgres import Postgres
 from tests.support.sql_pipeline import Related, related
 from tests.support.sql_world import PostgresDb, new_postgres, new_sqlite
 
@@ -25,20 +24,15 @@ PLAIN_USER = "somebody_with_few_rights"
 
 
 @pytest.fixture
-def pg(postgres: Postgres) -> PostgresDb:
-    return new_postgres(postgres)
-
-
-@pytest.fixture
-def plain_user(pg: PostgresDb) -> Iterator[Mapping[str, Any]]:
+def plain_user(pg_db: PostgresDb) -> Iterator[Mapping[str, Any]]:
     """What the connection of a user says who may use the tables of the schema, and nothing else."""
-    pg.run(
+    pg_db.run(
         f"CREATE ROLE {PLAIN_USER} LOGIN PASSWORD 'plain'",
-        f"GRANT USAGE, CREATE ON SCHEMA {pg.schema} TO {PLAIN_USER}",
-        f"ALTER DEFAULT PRIVILEGES IN SCHEMA {pg.schema} GRANT ALL ON TABLES TO {PLAIN_USER}",
+        f"GRANT USAGE, CREATE ON SCHEMA {pg_db.schema} TO {PLAIN_USER}",
+        f"ALTER DEFAULT PRIVILEGES IN SCHEMA {pg_db.schema} GRANT ALL ON TABLES TO {PLAIN_USER}",
     )
     yield {"login": PLAIN_USER, "password": "plain"}
-    pg.run(f"DROP OWNED BY {PLAIN_USER}", f"DROP ROLE {PLAIN_USER}")
+    pg_db.run(f"DROP OWNED BY {PLAIN_USER}", f"DROP ROLE {PLAIN_USER}")
 
 
 def require_refused(world: Related, place: str, number: int = 1) -> None:
@@ -55,10 +49,10 @@ def require_refused(world: Related, place: str, number: int = 1) -> None:
 
 
 def test_two_connections_to_one_database_of_postgres_are_seen_through(
-    pg: PostgresDb, tmp_path: Path, plain_user: Mapping[str, Any]
+    pg_db: PostgresDb, tmp_path: Path, plain_user: Mapping[str, Any]
 ) -> None:
-    world = related(tmp_path, pg, tables=ONE_TABLE, connections={"lines": {"host": "localhost", **plain_user}})
-    require_refused(world, f'"{pg.schema}"."orders" of database \'postgres\'')
+    world = related(tmp_path, pg_db, tables=ONE_TABLE, connections={"lines": {"host": "localhost", **plain_user}})
+    require_refused(world, f'"{pg_db.schema}"."orders" of database \'postgres\'')
 
 
 class WithoutSchema(Related):
@@ -69,14 +63,16 @@ class WithoutSchema(Related):
         return found if name == "orders" else SqlSink(name, found.conn_id, "Orders", staging=found.staging)
 
 
-def test_a_table_with_and_without_its_schema_is_one_table(pg: PostgresDb, tmp_path: Path) -> None:
-    related(tmp_path, pg)
-    search_path = {"extra": {"options": f"-c search_path={pg.schema}"}}
-    require_refused(WithoutSchema(tmp_path, pg, connections={"db": search_path}), f'"{pg.schema}"."orders" of database')
+def test_a_table_with_and_without_its_schema_is_one_table(pg_db: PostgresDb, tmp_path: Path) -> None:
+    related(tmp_path, pg_db)
+    search_path = {"extra": {"options": f"-c search_path={pg_db.schema}"}}
+    require_refused(
+        WithoutSchema(tmp_path, pg_db, connections={"db": search_path}), f'"{pg_db.schema}"."orders" of database'
+    )
 
 
-def test_a_sink_that_is_to_catch_up_in_the_table_of_another_one_is_refused(pg: PostgresDb, tmp_path: Path) -> None:
-    world = related(tmp_path, pg, tables=ONE_TABLE, connections={"lines": {"host": "localhost"}})
+def test_a_sink_that_is_to_catch_up_in_the_table_of_another_one_is_refused(pg_db: PostgresDb, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db, tables=ONE_TABLE, connections={"lines": {"host": "localhost"}})
     assert replace(world, names=("orders",)).run(1) is None
     world.source.produce(3)
     shown = world.shown()
@@ -84,17 +80,17 @@ def test_a_sink_that_is_to_catch_up_in_the_table_of_another_one_is_refused(pg: P
     assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED
     assert "under the name 'orders'" in error.what and "give the sink another table" in error.remedy
     assert world.shown() == shown
-    require_refused(world, f'"{pg.schema}"."orders" of database', number=3)
+    require_refused(world, f'"{pg_db.schema}"."orders" of database', number=3)
 
 
 def test_a_table_that_was_moved_to_another_schema_is_not_filled_again_under_a_new_name(
-    pg: PostgresDb, tmp_path: Path
+    pg_db: PostgresDb, tmp_path: Path
 ) -> None:
-    world = replace(related(tmp_path, pg), names=("orders",))
+    world = replace(related(tmp_path, pg_db), names=("orders",))
     assert world.run(1) is None
     world.source.produce(3)
-    elsewhere = new_postgres(pg.server)
-    pg.run("DROP TABLE lines", f"ALTER TABLE orders SET SCHEMA {elsewhere.schema}")
+    elsewhere = new_postgres(pg_db.server)
+    pg_db.run("DROP TABLE lines", f"ALTER TABLE orders SET SCHEMA {elsewhere.schema}")
     today = replace(world, db=elsewhere, names=("gold",), tables={"gold": "orders"}, backfill={"gold": 1})
     error = today.run(2)
     assert isinstance(error, Refused) and error.code is codes.SINK_RENAMED and "up to epoch 1" in error.what
@@ -102,14 +98,14 @@ def test_a_table_that_was_moved_to_another_schema_is_not_filled_again_under_a_ne
     today.require_all_shown("orders")
 
 
-def test_tables_that_are_only_called_alike_are_two(pg: PostgresDb, tmp_path: Path) -> None:
-    pg.run(f"CREATE DATABASE {pg.schema}")
-    elsewhere = PostgresDb(pg.server, pg.schema)
-    with pg.server.connect(dbname=pg.schema) as other:
-        other.execute(f"CREATE SCHEMA {pg.schema}".encode())
+def test_tables_that_are_only_called_alike_are_two(pg_db: PostgresDb, tmp_path: Path) -> None:
+    pg_db.run(f"CREATE DATABASE {pg_db.schema}")
+    elsewhere = PostgresDb(pg_db.server, pg_db.schema)
+    with pg_db.server.connect(dbname=pg_db.schema) as other:
+        other.execute(f"CREATE SCHEMA {pg_db.schema}".encode())
         other.execute(f'CREATE TABLE {elsewhere.table()} (source text, partition bigint, "offset" bigint)'.encode())
         other.execute(f"ALTER TABLE {elsewhere.table()} ADD payload text".encode())
-        world = related(tmp_path, pg, tables=ONE_TABLE, connections={"lines": {"schema": pg.schema}})
+        world = related(tmp_path, pg_db, tables=ONE_TABLE, connections={"lines": {"schema": pg_db.schema}})
         assert world.run(1) is None
         world.require_all_shown("orders")
         assert other.execute(f"SELECT count(*) FROM {elsewhere.table()}".encode()).fetchall() == [(4,)]

@@ -34,11 +34,6 @@ from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_postgres, new_
 pytestmark = pytest.mark.proof
 
 
-@pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> Db:
-    return new_postgres(postgres)
-
-
 @pytest.mark.parametrize("rehearse", [True, False])
 def test_a_child_and_its_parent_go_in_together(db: Db, tmp_path: Path, rehearse: bool) -> None:
     world = related(tmp_path, db, options={"rehearse": rehearse})
@@ -48,28 +43,28 @@ def test_a_child_and_its_parent_go_in_together(db: Db, tmp_path: Path, rehearse:
         world.source.produce(3)
 
 
-def test_a_child_before_its_parent_goes_in_if_the_constraint_can_wait(pg: Db, tmp_path: Path) -> None:
-    world = related(tmp_path, pg, " DEFERRABLE INITIALLY DEFERRED)", names=NAMES[::-1])
+def test_a_child_before_its_parent_goes_in_if_the_constraint_can_wait(pg_db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db, " DEFERRABLE INITIALLY DEFERRED)", names=NAMES[::-1])
     assert world.run(1) is None
     world.require_all_shown()
 
 
-def test_a_child_before_its_parent_is_a_vote_against_if_it_cannot(pg: Db, tmp_path: Path) -> None:
-    world = related(tmp_path, pg, names=NAMES[::-1])
+def test_a_child_before_its_parent_is_a_vote_against_if_it_cannot(pg_db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db, names=NAMES[::-1])
     assert "violates foreign key constraint" in str(world.run(1))
     assert replace(world, names=NAMES).run(2) is None
     world.require_all_shown()
 
 
-def test_a_deferred_constraint_that_the_rows_break_is_a_vote_against(pg: Db, tmp_path: Path) -> None:
-    world = related(tmp_path, pg, " DEFERRABLE INITIALLY DEFERRED)", names=("lines",))
+def test_a_deferred_constraint_that_the_rows_break_is_a_vote_against(pg_db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db, " DEFERRABLE INITIALLY DEFERRED)", names=("lines",))
     assert "violates foreign key constraint" in str(world.run(1))
     assert world.shown() == [[], []]
 
 
-def test_a_parent_that_does_not_take_its_rows_is_named_first(pg: Db, tmp_path: Path) -> None:
-    world = related(tmp_path, pg)
-    pg.run("ALTER TABLE orders ADD CHECK (payload = '')")
+def test_a_parent_that_does_not_take_its_rows_is_named_first(pg_db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db)
+    pg_db.run("ALTER TABLE orders ADD CHECK (payload = '')")
     error = str(world.run(1))
     assert error.index("orders_payload_check") < error.index("Sink lines voted against it: ")
     assert "The vote left out the rows of orders, which also voted VOTE_ABORT." in error
@@ -143,15 +138,16 @@ def test_a_commit_shows_nothing_if_the_table_of_a_sink_ends_the_transaction_of_a
     of.require_all_shown()
 
 
-def test_a_reader_sees_the_epoch_in_all_tables_or_in_none(pg: Db, tmp_path: Path) -> None:
-    world = related(tmp_path, pg)
+def test_a_reader_sees_the_epoch_in_all_tables_or_in_none(pg_db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db)
     seen: list[list[int]] = []
     moments = ("sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after", "committed.orders")
     look = lambda: seen.append([len(table) for table in world.shown()])  # noqa: E731
     assert world.run(1, dict.fromkeys(moments, look)) is None
     assert {tuple(each) for each in seen} == {(0, 0), (4, 4)}
     assert (
-        len(pg.run("SELECT DISTINCT xmin::text FROM (SELECT xmin FROM orders UNION ALL SELECT xmin FROM lines) x")) == 1
+        len(pg_db.run("SELECT DISTINCT xmin::text FROM (SELECT xmin FROM orders UNION ALL SELECT xmin FROM lines) x"))
+        == 1
     )
 
 
@@ -187,9 +183,9 @@ def test_a_run_that_dies_on_the_way_is_finished_by_the_next(db: Db, tmp_path: Pa
 
 @pytest.mark.parametrize("lost", [("orders",), ("lines",), NAMES], ids=["parent", "child", "both"])
 def test_staged_rows_that_are_gone_are_staged_again_for_the_sink_that_lost_them(
-    pg: Db, tmp_path: Path, lost: tuple[str, ...]
+    pg_db: Db, tmp_path: Path, lost: tuple[str, ...]
 ) -> None:
-    world = related(tmp_path, pg)
+    world = related(tmp_path, pg_db)
 
     def lose() -> None:
         for name in lost:
@@ -200,18 +196,18 @@ def test_staged_rows_that_are_gone_are_staged_again_for_the_sink_that_lost_them(
     world.require_all_shown()
 
 
-def test_a_sink_that_is_waived_does_not_hold_up_the_others(pg: Db, tmp_path: Path) -> None:
-    world = related(tmp_path, pg)
+def test_a_sink_that_is_waived_does_not_hold_up_the_others(pg_db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg_db)
 
     def drop() -> None:
-        pg.run("DROP TABLE lines")
+        pg_db.run("DROP TABLE lines")
 
     error = world.run(1, {"decision.landed": drop})
     assert isinstance(error, Corrupt)
     assert error.sink == "lines"
     assert world.shown("orders") == [[]]
     world.waive("lines")
-    pg.run(CHILD + ")")
+    pg_db.run(CHILD + ")")
     assert world.run(2) is None
     world.require_all_shown("orders")
     assert world.shown("lines") == [[]]
@@ -260,18 +256,18 @@ def test_a_backfill_left_in_the_dag_reads_nothing_twice_for_a_sink_that_lost_its
 
 @pytest.mark.parametrize("receipts", [("lines",), NAMES], ids=["one", "both"])
 def test_sinks_that_lost_their_commit_after_a_receipt_commit_together_again(
-    pg: Db, tmp_path: Path, receipts: tuple[str, ...]
+    pg_db: Db, tmp_path: Path, receipts: tuple[str, ...]
 ) -> None:
-    world = related(tmp_path, pg, " DEFERRABLE INITIALLY DEFERRED)", names=NAMES[::-1])
+    world = related(tmp_path, pg_db, " DEFERRABLE INITIALLY DEFERRED)", names=NAMES[::-1])
     seen: list[list[int]] = []
     with pytest.raises(Crash):
         world.run(1, {"decision.landed": crash})
     marker = "epoch_markers"
-    pg.run(f"CREATE TABLE at_the_standby AS SELECT * FROM {marker}")
+    pg_db.run(f"CREATE TABLE at_the_standby AS SELECT * FROM {marker}")
     for name in receipts:
         world.coordinator().commit(Run("dag", "run 1"), name)
-    pg.run("DELETE FROM lines", "DELETE FROM orders", f"DELETE FROM {marker}")
-    pg.run(f"INSERT INTO {marker} SELECT * FROM at_the_standby")
+    pg_db.run("DELETE FROM lines", "DELETE FROM orders", f"DELETE FROM {marker}")
+    pg_db.run(f"INSERT INTO {marker} SELECT * FROM at_the_standby")
     assert world.run(2, {"sql.commit.after": lambda: seen.append([len(rows) for rows in world.shown()])}) is None
     world.require_all_shown()
     assert all(each == [4, 4] for each in seen)
@@ -317,23 +313,23 @@ def with_regions(db: Db, folder: Path, orders: Sequence[str], **options: Any) ->
 
 @pytest.mark.parametrize("referring", REFERRING)
 def test_a_constraint_that_a_commit_breaks_blames_the_sink_of_its_table_whose_waiver_lets_the_others_commit(
-    pg: Db, tmp_path: Path, referring: str
+    pg_db: Db, tmp_path: Path, referring: str
 ) -> None:
-    world = with_regions(pg, tmp_path, REFERRING[referring])
-    error = world.run(1, {"decision.landed": lambda: pg.run("DELETE FROM regions")})
+    world = with_regions(pg_db, tmp_path, REFERRING[referring])
+    error = world.run(1, {"decision.landed": lambda: pg_db.run("DELETE FROM regions")})
     assert isinstance(error, Corrupt) and error.sink == "orders"
-    assert "Table " + pg.table("orders") + " refuses the rows of orders/1/" in error.what
+    assert "Table " + pg_db.table("orders") + " refuses the rows of orders/1/" in error.what
     typed(tmp_path / "ledger", error, "waive")
     assert world.run(2) is None
     assert world.shown() == [[], world.source.all_rows()]
 
 
 def test_a_constraint_that_a_commit_breaks_is_mended_as_the_error_says_and_every_row_goes_in(
-    pg: Db, tmp_path: Path
+    pg_db: Db, tmp_path: Path
 ) -> None:
-    world = with_regions(pg, tmp_path, REFERRING["a table"])
-    assert isinstance(world.run(1, {"decision.landed": lambda: pg.run("DELETE FROM regions")}), Corrupt)
-    pg.run(REGIONS[1])
+    world = with_regions(pg_db, tmp_path, REFERRING["a table"])
+    assert isinstance(world.run(1, {"decision.landed": lambda: pg_db.run("DELETE FROM regions")}), Corrupt)
+    pg_db.run(REGIONS[1])
     assert world.run(2) is None
     world.require_all_shown()
 
@@ -344,31 +340,31 @@ def names_all_and_waives_none(error: Exception | None) -> None:
     assert error.sink == "orders, lines" and not WAIVER.search(str(error)), "each layout names a sink where none is"
 
 
-def test_what_the_database_blames_on_no_table_names_all_sinks_and_no_waiver(pg: Db, tmp_path: Path) -> None:
-    world = with_regions(pg, tmp_path, REFERRING["a table"])
-    pg.run(
+def test_what_the_database_blames_on_no_table_names_all_sinks_and_no_waiver(pg_db: Db, tmp_path: Path) -> None:
+    world = with_regions(pg_db, tmp_path, REFERRING["a table"])
+    pg_db.run(
         "CREATE TABLE closed (day date)",
         "CREATE FUNCTION open_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF EXISTS (SELECT 1 FROM {pg.table('closed')}) THEN RAISE 'the books are closed'; END IF;"
+        f" IF EXISTS (SELECT 1 FROM {pg_db.table('closed')}) THEN RAISE 'the books are closed'; END IF;"
         " RETURN NULL; END $$",
         "CREATE CONSTRAINT TRIGGER books AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW EXECUTE FUNCTION open_only()",
     )
-    error = world.run(1, {"decision.landed": lambda: pg.run("INSERT INTO closed VALUES ('2026-01-01')")})
+    error = world.run(1, {"decision.landed": lambda: pg_db.run("INSERT INTO closed VALUES ('2026-01-01')")})
     names_all_and_waives_none(error)
     assert "the books are closed" in str(error)
-    pg.run("DELETE FROM closed")
+    pg_db.run("DELETE FROM closed")
     assert world.run(2) is None
     world.require_all_shown()
 
 
 def test_a_foreign_key_beside_an_upsert_that_may_have_broken_it_names_all_sinks_and_no_waiver(
-    pg: Db, tmp_path: Path
+    pg_db: Db, tmp_path: Path
 ) -> None:
     orders = f'CREATE TABLE orders ({COLUMNS}, UNIQUE (partition, "offset"), {DEFERRED})'
-    world = with_regions(pg, tmp_path, [orders], mode="upsert", keys=["partition", "offset"])
-    names_all_and_waives_none(world.run(1, {"decision.landed": lambda: pg.run("DELETE FROM regions")}))
-    pg.run(REGIONS[1])
+    world = with_regions(pg_db, tmp_path, [orders], mode="upsert", keys=["partition", "offset"])
+    names_all_and_waives_none(world.run(1, {"decision.landed": lambda: pg_db.run("DELETE FROM regions")}))
+    pg_db.run(REGIONS[1])
     assert world.run(2) is None
     world.require_all_shown()
 
@@ -433,15 +429,15 @@ def test_a_sequence_that_the_commit_would_use_up_is_a_vote_against(
 
 @pytest.mark.parametrize(("rehearse", "numbers"), [(True, 3), (False, 1)])
 def test_a_sequence_that_two_sinks_share_must_have_numbers_for_both(
-    pg: Db, tmp_path: Path, rehearse: bool, numbers: int
+    pg_db: Db, tmp_path: Path, rehearse: bool, numbers: int
 ) -> None:
-    world = related(tmp_path, pg, options={"rehearse": rehearse})
+    world = related(tmp_path, pg_db, options={"rehearse": rehearse})
     rows_each = len(world.source.all_rows())
-    pg.run(f"CREATE SEQUENCE s MAXVALUE {numbers * rows_each}")
+    pg_db.run(f"CREATE SEQUENCE s MAXVALUE {numbers * rows_each}")
     for table in NAMES:
-        pg.run(f"ALTER TABLE {table} ADD COLUMN n bigint DEFAULT nextval('s')")
+        pg_db.run(f"ALTER TABLE {table} ADD COLUMN n bigint DEFAULT nextval('s')")
     assert f"numbers left, and the epoch needs {2 * rows_each}" in str(world.run(1))
-    pg.run("ALTER SEQUENCE s NO MAXVALUE")
+    pg_db.run("ALTER SEQUENCE s NO MAXVALUE")
     assert world.run(2) is None
     world.require_all_shown()
 
@@ -470,7 +466,7 @@ def test_numbers_are_counted_whatever_the_plan_of_the_server(postgres: Postgres,
 
 
 def test_a_database_that_does_not_tell_the_numbers_of_a_sink_is_a_vote_against_by_this_sink(
-    pg: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pg_db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = PostgresSession.numbers_left
 
@@ -479,7 +475,7 @@ def test_a_database_that_does_not_tell_the_numbers_of_a_sink_is_a_vote_against_b
             session.execute("SELECT 1 / 0")
         return asked(session, table, given)
 
-    world = related(tmp_path, pg)
+    world = related(tmp_path, pg_db)
     monkeypatch.setattr(PostgresSession, "numbers_left", numbers_left)
     said = str(world.run(1))
     assert "division by zero" in said and "lines" in said and "left out the rows" not in said
@@ -581,18 +577,18 @@ def live_and_shadow(db: Db, folder: Path) -> Related:
 
 @pytest.mark.parametrize("stays", [True, False], ids=["the other sink stays", "the other sink goes"])
 def test_a_sink_that_follows_its_renamed_table_to_the_name_of_another_goes_on(
-    pg: Db, tmp_path: Path, stays: bool
+    pg_db: Db, tmp_path: Path, stays: bool
 ) -> None:
-    world = live_and_shadow(pg, tmp_path)
-    pg.run("ALTER TABLE orders RENAME TO orders_old", "ALTER TABLE orders_v2 RENAME TO orders")
+    world = live_and_shadow(pg_db, tmp_path)
+    pg_db.run("ALTER TABLE orders RENAME TO orders_old", "ALTER TABLE orders_v2 RENAME TO orders")
     names = ("live", "shadow") if stays else ("shadow",)
     assert replace(world, names=names, tables={"live": "orders_old", "shadow": "orders"}).run(2) is None
     world.require_all_shown("orders", *(["orders_old"] if stays else []))
 
 
-def test_sinks_that_follow_tables_whose_names_were_exchanged_go_on_in_their_own(pg: Db, tmp_path: Path) -> None:
-    world = live_and_shadow(pg, tmp_path)
-    pg.run(
+def test_sinks_that_follow_tables_whose_names_were_exchanged_go_on_in_their_own(pg_db: Db, tmp_path: Path) -> None:
+    world = live_and_shadow(pg_db, tmp_path)
+    pg_db.run(
         "ALTER TABLE orders RENAME TO x",
         "ALTER TABLE orders_v2 RENAME TO orders",
         "ALTER TABLE x RENAME TO orders_v2",
@@ -614,10 +610,10 @@ class Quoting(PostgresDb):
         return f'{self.schema}."{name}"'
 
 
-def test_sinks_that_swap_tables_are_refused_however_the_tables_are_spelled(pg: Db, tmp_path: Path) -> None:
-    world = live_and_shadow(pg, tmp_path)
-    assert isinstance(pg, PostgresDb)
-    quoting = replace(world, db=Quoting(pg.server, pg.schema))
+def test_sinks_that_swap_tables_are_refused_however_the_tables_are_spelled(pg_db: Db, tmp_path: Path) -> None:
+    world = live_and_shadow(pg_db, tmp_path)
+    assert isinstance(pg_db, PostgresDb)
+    quoting = replace(world, db=Quoting(pg_db.server, pg_db.schema))
     error = replace(quoting, tables={"live": "orders_v2", "shadow": "orders"}).run(2)
     assert isinstance(error, Corrupt) and error.code is codes.TABLE_ELSEWHERE
     assert quoting.run(3) is None, "each at its own table"
@@ -625,10 +621,10 @@ def test_sinks_that_swap_tables_are_refused_however_the_tables_are_spelled(pg: D
 
 
 def test_only_a_sink_whose_table_is_spelled_anew_asks_which_table_it_has(
-    pg: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pg_db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, asked = live_and_shadow(pg, tmp_path), list[str]()
-    assert isinstance(pg, PostgresDb)
+    world, asked = live_and_shadow(pg_db, tmp_path), list[str]()
+    assert isinstance(pg_db, PostgresDb)
     session = SqlParticipant.session
 
     def counted(self: SqlParticipant, who: Sequence[str]) -> AbstractContextManager[Session]:
@@ -641,7 +637,7 @@ def test_only_a_sink_whose_table_is_spelled_anew_asks_which_table_it_has(
     assert usual == ["live", "live", "shadow", "shadow"], "the marker, and whether the sink is ready"
     abort(world.coordinator(), Run("dag", "run 2"))
     asked.clear()
-    replace(world, db=Quoting(pg.server, pg.schema)).coordinator().open(Run("dag", "run 3"))
+    replace(world, db=Quoting(pg_db.server, pg_db.schema)).coordinator().open(Run("dag", "run 3"))
     assert sorted(asked) == ["live", "live", "live", "shadow", "shadow", "shadow"]
 
 

@@ -12,13 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.delta_world import transaction
-from tests.support.sql_world import Db, SqlWorld, new_sqlite
-
-
-@pytest.fixture
-def world(db: Db, tmp_path: Path) -> SqlWorld:
-    return SqlWorld(db, tmp_path)
-
+from tests.support.sql_world import SqlWorld, new_sqlite
 
 _TEXTS = ["", 'a"b,\n\\.\nc\\N', "\\.", "Zürich 🚲"]
 _UTC = dt.timezone.utc
@@ -87,10 +81,10 @@ def test_values_come_back_from_sqlite_as_they_were_or_as_text(tmp_path: Path) ->
     assert found[3][:2] == (None, None)
 
 
-def test_nested_values_that_have_no_json_are_a_vote_against(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (m json)")
+def test_nested_values_that_have_no_json_are_a_vote_against(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (m json)")
     keys = pa.array([[({"k": 1}, 1)]], pa.map_(pa.struct([("k", pa.int64())]), pa.int64()))
-    assert "cannot be written as JSON" in world.reason_against(world.sink("v"), pa.table({"m": keys}))
+    assert "cannot be written as JSON" in sql_world.reason_against(sql_world.sink("v"), pa.table({"m": keys}))
 
 
 def test_a_float_is_the_same_number_in_columns_of_either_width(pg: SqlWorld) -> None:
@@ -101,10 +95,10 @@ def test_a_float_is_the_same_number_in_columns_of_either_width(pg: SqlWorld) -> 
     assert pg.db.run("SELECT count(*) FROM v WHERE narrow IS DISTINCT FROM wide") == [(0,)]
 
 
-def test_a_row_of_one_null_is_a_row(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (s text)")
-    world.epoch(world.sink("v"), transaction(1), None, pa.table({"s": ["a", None, "", None]}))
-    assert sorted(world.db.run("SELECT s FROM v"), key=repr) == [("",), ("a",), (None,), (None,)]
+def test_a_row_of_one_null_is_a_row(sql_world: SqlWorld) -> None:
+    sql_world.db.run("CREATE TABLE v (s text)")
+    sql_world.epoch(sql_world.sink("v"), transaction(1), None, pa.table({"s": ["a", None, "", None]}))
+    assert sorted(sql_world.db.run("SELECT s FROM v"), key=repr) == [("",), ("a",), (None,), (None,)]
 
 
 def test_small_decimals_are_written_out_in_sqlite(tmp_path: Path) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from stack.broker import Broker
-from stack.connect import ConnectServer
 from tests.support.example_lab import NO_AMOUNTS, Lab, Place, dags_of, poison, told
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -24,11 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
 ]
 Sent = dict[Place, bytes | None]
-
-
-@pytest.fixture
-def lab(tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    return Lab(tmp_path, broker, connect, monkeypatch)
 
 
 def at(time: str, **fields: Any) -> bytes:
@@ -60,15 +52,15 @@ def contents(lab: Lab, tables: Mapping[str, str]) -> dict[str, list[Any]]:
     return {table: sorted(lab.seen_by_duckdb(table, columns)) for table, columns in tables.items()}
 
 
-def test_a_reading_that_a_sensor_repeats_passes_once(lab: Lab) -> None:
+def test_a_reading_that_a_sensor_repeats_passes_once(examples: Lab) -> None:
     def reading(time: str, seq: int, celsius: str = "20.5") -> bytes:
         return at(time, sensor="s", seq=seq, celsius=celsius)
 
-    lab.create("readings")
+    examples.create("readings")
     bad = poison("no sensor", {"no temperature": NO_AMOUNTS}, sensor="bad", seq=1, celsius="1.5")
     tables = {"silver/readings": "seq, strftime(ts, '%H:%M'), celsius", "silver/late_readings": "seq"}
     sent = run(
-        lab,
+        examples,
         "unique_readings",
         tables,
         {"readings": [reading("10:00:00", 1), reading("10:00:00", 1), reading("10:01:00", 2), reading("10:02:00", 1)]},
@@ -77,27 +69,27 @@ def test_a_reading_that_a_sensor_repeats_passes_once(lab: Lab) -> None:
     )
     usual = Decimal("20.50")
     passed = [(1, "10:00", usual), (1, "11:21", Decimal("7.25")), (2, "10:01", usual), (3, "10:31", usual)]
-    assert contents(lab, tables) == {
+    assert contents(examples, tables) == {
         "silver/readings": [*passed, (4, "11:20", usual)],
         "silver/late_readings": [(9,)],
     }
-    assert lab.rejected("silver/readings_rejected") == told(sent, bad)
-    ledger = Ledger(LocalStore(lab.lake.parent / "ledger"), "unique_readings")
+    assert examples.rejected("silver/readings_rejected") == told(sent, bad)
+    ledger = Ledger(LocalStore(examples.lake.parent / "ledger"), "unique_readings")
     done = [record.metrics for n in (1, 2, 3) if (record := ledger.complete_record(n))]
     assert [metrics["rows_late"] for metrics in done] == [0, 0, 1]
     assert [metrics["broken"] for metrics in done] == [{"readings": {"celsius BETWEEN -40 AND 60": 0}}] * 3
 
 
-def test_a_visit_is_shown_once_when_it_is_over_however_many_epochs_it_lasts(lab: Lab) -> None:
+def test_a_visit_is_shown_once_when_it_is_over_however_many_epochs_it_lasts(examples: Lab) -> None:
     def view(time: str, visitor: str, page: str = "home") -> bytes:
         return at(time, visitor=visitor, page=page)
 
-    lab.create("page_views")
+    examples.create("page_views")
     bad = poison("no visitor", {"no page": [None]}, visitor="bad", page="home")
     spans = "visitor, strftime(session_start, '%H:%M'), strftime(session_end, '%H:%M'), views, orders"
     tables = {"gold/visits": spans, "silver/late_views": "visitor"}
     sent = run(
-        lab,
+        examples,
         "sessions",
         tables,
         {"page_views": [view("10:00:00", "ada"), view("10:01:00", "bob"), *bad]},
@@ -112,23 +104,23 @@ def test_a_visit_is_shown_once_when_it_is_over_however_many_epochs_it_lasts(lab:
         },
         {"page_views": [view("10:02:00", "bob"), view("13:10:00", "cy", "order")]},
     )
-    assert contents(lab, tables) == {
+    assert contents(examples, tables) == {
         "gold/visits": [("ada", "10:00", "11:44", 4, 1), ("bob", "10:01", "10:31", 1, 0)],
         "silver/late_views": [("bob",)],
     }
-    assert lab.rejected("silver/views_rejected") == told(sent, bad)
+    assert examples.rejected("silver/views_rejected") == told(sent, bad)
 
 
-def test_an_order_meets_its_payments_whichever_of_them_comes_first(lab: Lab) -> None:
+def test_an_order_meets_its_payments_whichever_of_them_comes_first(examples: Lab) -> None:
     def about(time: str, order: str, amount: str = "9.99") -> bytes:
         return at(time, order_id=order, amount=amount)
 
-    lab.create("orders", "payments")
+    examples.create("orders", "payments")
     bad = poison("no order id", {"no amount": NO_AMOUNTS}, order_id="bad", amount="1.00")
     paid = "order_id, amount, paid, strftime(paid_at, '%H:%M')"
     tables = {"gold/paid_orders": paid, "silver/late_orders": "order_id", "silver/late_payments": "order_id"}
     sent = run(
-        lab,
+        examples,
         "orders_payments",
         tables,
         {
@@ -156,7 +148,7 @@ def test_an_order_meets_its_payments_whichever_of_them_comes_first(lab: Lab) -> 
         },
     )
     usual = Decimal("9.99")
-    assert contents(lab, tables) == {
+    assert contents(examples, tables) == {
         "gold/paid_orders": [
             ("ordered later", usual, Decimal("5.00"), "10:11"),
             ("other", usual, usual, "12:30"),
@@ -167,21 +159,21 @@ def test_an_order_meets_its_payments_whichever_of_them_comes_first(lab: Lab) -> 
         "silver/late_orders": [("late",)],
         "silver/late_payments": [("late",)],
     }
-    assert lab.rejected("silver/orders_payments_rejected") == told(sent, bad)
+    assert examples.rejected("silver/orders_payments_rejected") == told(sent, bad)
 
 
-def test_a_card_raises_one_alert_an_hour_however_its_payments_are_spread(lab: Lab) -> None:
+def test_a_card_raises_one_alert_an_hour_however_its_payments_are_spread(examples: Lab) -> None:
     def payment(time: str, card: str, amount: str = "10.00") -> bytes:
         return at(time, card=card, amount=amount)
 
-    lab.create("card_payments")
+    examples.create("card_payments")
     bad = poison("no card", {"no amount": NO_AMOUNTS}, card="bad", amount="1.00")
     alerts = "card, strftime(since, '%H:%M'), strftime(ts, '%H:%M'), total"
     forgotten = "card, n, __deleted, __epoch"
     tables = {"gold/card_alerts": alerts, "silver/late_card_payments": "card", "state/card_fraud": forgotten}
     a, b = payment("10:00:00", "a"), payment("10:01:00", "b")
     sent = run(
-        lab,
+        examples,
         "card_fraud",
         tables,
         {"card_payments": [a, b, payment("10:02:00", "a"), payment("10:03:00", "once"), *bad]},
@@ -196,11 +188,11 @@ def test_a_card_raises_one_alert_an_hour_however_its_payments_are_spread(lab: La
         },
         {"card_payments": [payment("10:03:00", "b"), payment("12:30:00", "b"), payment("12:31:00", "b")]},
     )
-    seen = contents(lab, tables)
+    seen = contents(examples, tables)
     assert seen["gold/card_alerts"] == [
         ("a", "10:00", "10:30", Decimal("30.50")),
         ("b", "12:00", "12:31", Decimal("40.00")),
     ]
     assert seen["silver/late_card_payments"] == [("b",)]
     assert [row[2:] for row in seen["state/card_fraud"] if row[0] == "once"] == [(False, 1), (True, 4)]
-    assert lab.rejected("silver/card_payments_rejected") == told(sent, bad)
+    assert examples.rejected("silver/card_payments_rejected") == told(sent, bad)

@@ -39,13 +39,8 @@ def options(s3: Any, endpoint: str | None = None) -> dict[str, str]:
 
 
 @pytest.fixture
-def url(s3: Any) -> str:
-    return f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders"
-
-
-@pytest.fixture
-def files(s3: Any, url: str) -> Files:
-    return open_files(url, options(s3))
+def files(s3: Any, s3_url: str) -> Files:
+    return open_files(s3_url, options(s3))
 
 
 @pytest.fixture
@@ -84,8 +79,8 @@ def test_of_more_files_than_are_asked_for_at_a_time_each_is_found_or_missed(file
     assert files.missing(names) == set(names[1::2])
 
 
-def test_no_file_is_missing_only_because_the_store_does_not_answer(s3: Any, url: str) -> None:
-    unreachable = open_files(url, options(s3, "http://127.0.0.1:9"))
+def test_no_file_is_missing_only_because_the_store_does_not_answer(s3: Any, s3_url: str) -> None:
+    unreachable = open_files(s3_url, options(s3, "http://127.0.0.1:9"))
     with pytest.raises(NotApplied, match=r"A request to the object store at .* failed") as error:
         unreachable.missing(["a"])
     assert not isinstance(error.value, Refused)
@@ -102,8 +97,8 @@ def show_folder(s3: Any, url: str) -> None:
         assert answer.status == 200
 
 
-def test_an_object_that_shows_a_folder_is_not_in_it(s3: Any, url: str, files: Files) -> None:
-    for folder in (url, f"{url}/a"):
+def test_an_object_that_shows_a_folder_is_not_in_it(s3: Any, s3_url: str, files: Files) -> None:
+    for folder in (s3_url, f"{s3_url}/a"):
         show_folder(s3, folder)
     assert files.names("a") == set() and files.sizes("a") == {}
     files.write_new("a/b", b"x")
@@ -111,64 +106,56 @@ def test_an_object_that_shows_a_folder_is_not_in_it(s3: Any, url: str, files: Fi
     assert files.names("a") == {"b"} and files.sizes("a") == {"a/b": 1}
 
 
-def test_a_folder_that_a_console_has_made_is_an_empty_place_for_a_table(s3: Any, url: str) -> None:
-    show_folder(s3, url)
-    assert open_table(TableLocation("orders", url, options(s3))) is None
+def test_a_folder_that_a_console_has_made_is_an_empty_place_for_a_table(s3: Any, s3_url: str) -> None:
+    show_folder(s3, s3_url)
+    assert open_table(TableLocation("orders", s3_url, options(s3))) is None
 
 
 # -- renew ----------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_made_young_with_the_same_bytes_and_what_is_gone_stays_gone(s3: Any, url: str, files: Files) -> None:
+def test_files_are_made_young_with_the_same_bytes_and_what_is_gone_stays_gone(
+    s3: Any, s3_url: str, files: Files
+) -> None:
     contents = {"a/1.parquet": b"1" * 5_000_000, STRANGE: b"2", "a/other": b"3"}
     for name, content in contents.items():
         files.write_new(name, content)
-    before = times(s3, url)
+    before = times(s3, s3_url)
     wait_for_the_next_second()
     files.renew(["a/gone.parquet", "a/1.parquet", STRANGE])
-    after = times(s3, url)
+    after = times(s3, s3_url)
     assert after.keys() == before.keys() == contents.keys()
     assert {name for name in after if after[name] > before[name]} == {"a/1.parquet", STRANGE}
     assert {name: files.read(name) for name in contents} == contents
 
 
 def test_a_store_that_refuses_to_write_keeps_the_file_as_it_was(
-    s3: Any, url: str, files: Files, write_once: WriteOnceProxy
+    s3: Any, s3_url: str, files: Files, write_once: WriteOnceProxy
 ) -> None:
     files.write_new("a.parquet", b"x")
     with pytest.raises(Refused, match="denies access"):
-        open_files(url, options(s3, write_once.endpoint)).renew(["a.parquet"])
+        open_files(s3_url, options(s3, write_once.endpoint)).renew(["a.parquet"])
     assert files.read("a.parquet") == b"x"
 
 
-def test_a_store_that_does_not_answer_makes_nothing_young(s3: Any, url: str) -> None:
+def test_a_store_that_does_not_answer_makes_nothing_young(s3: Any, s3_url: str) -> None:
     with pytest.raises((NotApplied, OutcomeUnknown)):
-        open_files(url, options(s3, "http://127.0.0.1:9")).renew(["a.parquet"])
+        open_files(s3_url, options(s3, "http://127.0.0.1:9")).renew(["a.parquet"])
 
 
 # -- what it is for: a commit of files that VACUUM would take soon ---------------------------------------------------
-
-
-@pytest.fixture
-def sink(url: str) -> DeltaSink:
-    return DeltaSink("bronze", url, storage_conn_id="s3")
-
-
-@pytest.fixture
-def world(s3: Any) -> Environment:
-    return Environment(connections={"s3": connection(s3)})
 
 
 Aged = tuple[SinkAttempt, Staged, AgeingProxy]
 
 
 @pytest.fixture
-def aged(sink: DeltaSink, world: Environment, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aged]:
+def aged(s3_sink: DeltaSink, s3_world: Environment, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aged]:
     """An epoch in doubt for six days; a table with the epoch before it; S3 as others see it that day."""
     first, second = transaction(1), transaction(2)
     previous, staged = attempt_of(first), attempt_of(second, first)
-    sink.commit(previous, promise(sink, previous, world, 1), world)
-    what = promise(sink, staged, world, 2, 3)
+    s3_sink.commit(previous, promise(s3_sink, previous, s3_world, 1), s3_world)
+    what = promise(s3_sink, staged, s3_world, 2, 3)
     until = datetime.now(timezone.utc)
     wait_for_the_next_second()
     later_ms = int((until + SIX_DAYS).timestamp() * 1000)
@@ -210,48 +197,48 @@ def at(world: Environment, phase: str, action: Callable[[], object]) -> None:
 
 
 def test_a_vacuum_of_strangers_spares_old_staged_files_from_their_renewal_on(
-    sink: DeltaSink, world: Environment, s3: Any, aged: Aged
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any, aged: Aged
 ) -> None:
     attempt, staged, proxy = aged
-    assert len(of_place(staged, vacuum(sink, s3, proxy, dry_run=True))) == staged.files + 1 + 1, "rows, log"
+    assert len(of_place(staged, vacuum(s3_sink, s3, proxy, dry_run=True))) == staged.files + 1 + 1, "rows, log"
 
     def vacuum_and_stop() -> None:
-        assert of_place(staged, vacuum(sink, s3, proxy)) == []
+        assert of_place(staged, vacuum(s3_sink, s3, proxy)) == []
         raise KeyboardInterrupt
 
-    at(world, "delta.commit.before", vacuum_and_stop)
+    at(s3_world, "delta.commit.before", vacuum_and_stop)
     with pytest.raises(KeyboardInterrupt):
-        sink.commit(attempt, staged, world)
-    assert sink.commit(attempt, staged, world).place == staged.place
-    vacuum(sink, s3, proxy)
-    assert ids_in(sink, s3) == [1, 2, 3]
+        s3_sink.commit(attempt, staged, s3_world)
+    assert s3_sink.commit(attempt, staged, s3_world).place == staged.place
+    vacuum(s3_sink, s3, proxy)
+    assert ids_in(s3_sink, s3) == [1, 2, 3]
 
 
 def test_of_old_staged_files_that_are_gone_the_rows_are_staged_again(
-    sink: DeltaSink, world: Environment, s3: Any, aged: Aged
+    s3_sink: DeltaSink, s3_world: Environment, s3: Any, aged: Aged
 ) -> None:
     attempt, staged, proxy = aged
-    taken = [path for path in vacuum(sink, s3, proxy) if path.endswith(".parquet")]
+    taken = [path for path in vacuum(s3_sink, s3, proxy) if path.endswith(".parquet")]
     assert len(of_place(staged, taken)) == staged.files
     with pytest.raises(RowsGone):
-        sink.commit(attempt, staged, world)
-    assert sink.commit(attempt, promise(sink, attempt, world, 2, 3), world).rows == 2
-    assert ids_in(sink, s3) == [1, 2, 3]
+        s3_sink.commit(attempt, staged, s3_world)
+    assert s3_sink.commit(attempt, promise(s3_sink, attempt, s3_world, 2, 3), s3_world).rows == 2
+    assert ids_in(s3_sink, s3) == [1, 2, 3]
 
 
 def test_files_that_cannot_be_made_young_are_committed_as_they_are(
-    sink: DeltaSink,
-    world: Environment,
+    s3_sink: DeltaSink,
+    s3_world: Environment,
     s3: Any,
     aged: Aged,
     write_once: WriteOnceProxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     attempt, staged, proxy = aged
-    world.connections["s3"] = connection(s3, write_once.endpoint)
+    s3_world.connections["s3"] = connection(s3, write_once.endpoint)
     with caplog.at_level(logging.WARNING, "airflow_epochs"):
-        assert sink.commit(attempt, staged, world).place == staged.place
+        assert s3_sink.commit(attempt, staged, s3_world).place == staged.place
     assert "could not be made young" in caplog.text
     assert "denies access" in caplog.text
-    vacuum(sink, s3, proxy)
-    assert ids_in(sink, s3) == [1, 2, 3]
+    vacuum(s3_sink, s3, proxy)
+    assert ids_in(s3_sink, s3) == [1, 2, 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from deltalake import DeltaTable
@@ -14,28 +14,17 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Run
 from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
-from stack.broker import Broker
 from tests.support.faults_world import crash
-from tests.support.remedies import in_the_environment, ordered
-from tests.support.sql_world import new_sqlite
-from tests.support.topic_world import TABLE, TopicWorld
+from tests.support.remedies import ordered
+from tests.support.topic_world import TopicWorld
 
 pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> TopicWorld:
+def world(known_topic_world: Callable[..., TopicWorld]) -> TopicWorld:
     """A table and a database; epoch 1 has read a, b and c."""
-    db = new_sqlite(tmp_path)
-    db.run(TABLE)
-    world = TopicWorld(
-        folder=tmp_path, broker=broker, db=db, id=f"{abs(hash(request.node.name)):x}", sinks=("lake", "rows")
-    )
-    for name, value in in_the_environment(world.kafka, db.connection()).items():
-        monkeypatch.setenv(name, value)
-    world.create_topic()
+    world = known_topic_world(sinks=("lake", "rows"))
     world.produce("abc")
     assert world.run(1) is None
     return world

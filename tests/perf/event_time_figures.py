@@ -6,7 +6,6 @@ are parsed once, and what is used only once is cached for nothing.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from airflow_epochs.testing import run_epoch
 from stack.broker import Broker
 from stack.jars import Jars, fetch
 from tests.perf.figures import RUNS, Figure, figure, stopwatch
-from tests.perf.spark_figures import SameSpark, warm_session
+from tests.perf.spark_figures import SameSpark, produce_orders, warm_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +63,7 @@ class _Lab:
 
     def epoch(self) -> dict[str, float]:
         """One epoch of each pipeline over the same records: for each use, how much longer it takes with event time."""
-        self._produce()
+        produce_orders(self.bootstrap, self.topic, RECORDS)
         found = {}
         for uses, sinks in USES.items():
             with stopwatch() as without:
@@ -86,14 +85,3 @@ class _Lab:
         )
         ledger, env = Ledger(LocalStore(self.folder / "ledger"), name), SameSpark(self.spark, self.bootstrap)
         run_epoch(Coordinator(TaskTry(pipeline=pipeline, ledger=ledger, env=env)), Run("b", f"run{next(self.runs)}"))
-
-    def _produce(self) -> None:
-        from confluent_kafka import Producer
-
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 10**7}
-        )
-        for number in range(RECORDS):
-            order = {"key": number % 1000, "amount": 3, "ts": "2026-01-01T00:00:00Z", "note": f"the order {number}"}
-            producer.produce(self.topic, value=json.dumps(order))
-        assert producer.flush(120) == 0

@@ -193,6 +193,17 @@ def produce_to(bootstrap: str, topic: str, values: Iterable[str | bytes]) -> Non
     assert producer.flush(120) == 0
 
 
+def produce_orders(bootstrap: str, topic: str, records: int) -> None:
+    """Append orders of 1,000 keys to a topic, wherever the producer puts them."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 10**7})
+    for number in range(records):
+        order = {"key": number % 1000, "amount": 3, "ts": "2026-01-01T00:00:00Z", "note": f"the order {number}"}
+        producer.produce(topic, value=json.dumps(order))
+    assert producer.flush(120) == 0
+
+
 def _record(number: int) -> str:
     return json.dumps(
         {

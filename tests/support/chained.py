@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from airflow_epochs.model import Run
 from airflow_epochs.testing import Crash
 from tests.support.environment import Action, Environment
 from tests.support.faults_disk import DiskSpark, FileSource
-from tests.support.faults_world import airflow_run, rows_in
+from tests.support.faults_world import airflow_run, crash, rows_in
 
 
 class Chain(ABC):
@@ -80,6 +80,28 @@ class Chain(ABC):
         else:
             assert airflow_run(coordinator, Run("dag", f"run {self._runs}")) is None
         return list(dict.fromkeys(env.phases))
+
+    def crash_everywhere(self, phases: Mapping[str, Iterable[str]], between: str) -> None:
+        """Each pipeline crashes at each of its phases, and runs again: every record is there once.
+
+        Args:
+            phases: Those of ``up`` and of ``down``.
+            between: What the phases begin with in which the first one writes.
+        """
+        for phase in phases["up"]:
+            self.input.produce(3)
+            self.up({phase: crash})
+            if phase.startswith(between):
+                self.down()  # takes whole epochs of the other, or nothing
+            self.up()
+        self.down()
+        self.require_once()
+        for phase in phases["down"]:
+            self.input.produce(2)
+            self.up()
+            self.down({phase: crash})
+            self.down()
+        self.require_once()
 
     def require_once(self) -> None:
         """The table at the end has every record of the file once."""

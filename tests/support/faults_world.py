@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore, Store
 from airflow_epochs.model import OpenRecord, Run, TransactionId
+from airflow_epochs.operators import definitions
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
@@ -242,6 +244,13 @@ def versions(tables: Iterable[Path]) -> list[int]:
 
 def _digests(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def found_by_commands(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> TaskTry:
+    """The task of the pipeline that a command finds in the DAGs."""
+    task = world.coordinator().task
+    monkeypatch.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
+    return task
 
 
 def begin(world: DiskWorld, number: int = 2) -> Callable[[], None]:

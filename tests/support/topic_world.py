@@ -18,6 +18,7 @@ from airflow_epochs.ballot import VoteFunction
 from airflow_epochs.contracts import Connection, Interval, Limits, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import CompleteRecord, OpenRecord, Run
@@ -189,3 +190,11 @@ class TopicWorld:
         topic = self.topic(self.table(sink))
         seen = [seen_by_confluent(self.broker.bootstrap, topic, partition) for partition in PARTITIONS]
         return [json.loads(text)["payload"] for each in seen for text in values(each) if text]
+
+
+def stopped(world: TopicWorld, number: int) -> Corrupt:
+    """The error with which a run stops."""
+    error = world.run(number)
+    assert isinstance(error, Corrupt), error
+    error.pipeline = world.name  # as the operator does
+    return error

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.environment import Environment
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    """Where the test's Delta table will be."""
-    return str(tmp_path / "orders")
 
 
 @pytest.fixture

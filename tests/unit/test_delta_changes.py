@@ -95,11 +95,6 @@ def report(refused: str | None = None, **marker: Any) -> JsonDict:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "orders"
-
-
-@pytest.fixture
 def spark() -> LikeSpark:
     return LikeSpark()
 
@@ -203,12 +198,14 @@ def test_partitions_that_the_vote_did_not_mean_are_not_replaced(
     assert said is None if why is None else why in (said or "")
 
 
-def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: Environment, spark: LikeSpark) -> None:
-    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
+def test_spark_is_told_which_transaction_was_the_one_before(
+    table_path: Path, world: Environment, spark: LikeSpark
+) -> None:
+    sink = DeltaSink("silver", str(table_path), mode="upsert", keys=["id"])
     first, _ = epoch(sink, world, None, 1)
     epoch(sink, world, first.txn, 2)
     assert [job.args["previous"] for job in spark.jobs] == [None, str(first.txn)]
-    assert ids_in(table) == [1, 2]
+    assert ids_in(table_path) == [1, 2]
 
 
 @pytest.mark.parametrize(("asked", "merged"), [(None, "false"), ("add_columns", "true")])
@@ -230,9 +227,9 @@ def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(m
     ],
 )
 def test_what_spark_says_of_its_commit_is_compared(
-    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch, answer: JsonDict, why: str
+    table_path: Path, world: Environment, monkeypatch: pytest.MonkeyPatch, answer: JsonDict, why: str
 ) -> None:
-    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    sink, attempt = DeltaSink("silver", str(table_path), mode="overwrite"), attempt_of(transaction(1))
     staged = promised(voted(sink, attempt, world, 1))
     monkeypatch.setattr(world.spark, "run", lambda job: report(**answer))
     with pytest.raises(Corrupt, match=why):
@@ -240,9 +237,9 @@ def test_what_spark_says_of_its_commit_is_compared(
 
 
 def test_a_repeat_finds_the_other_transaction_again_so_the_error_itself_says_how_to_tell_the_ledgers_apart(
-    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
+    table_path: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    sink, attempt = DeltaSink("silver", str(table_path), mode="overwrite"), attempt_of(transaction(1))
     staged = promised(voted(sink, attempt, world, 1))
     monkeypatch.setattr(world.spark, "run", lambda job: report(txn="orders/1/1/aa", epoch=1))
     for _ in range(2):
@@ -269,14 +266,17 @@ def test_a_repeat_finds_the_other_transaction_again_so_the_error_itself_says_how
     ],
 )
 def test_null_keys_that_spark_overlooked_are_a_vote_abort(
-    table: Path,
+    table_path: Path,
     world: Environment,
     options: dict[str, Any],
     given: JsonDict,
     named: str | None,
     partition_by: list[str],
 ) -> None:
-    sink, attempt = DeltaSink("silver", str(table), **options, partition_by=partition_by), attempt_of(transaction(1))
+    sink, attempt = (
+        DeltaSink("silver", str(table_path), **options, partition_by=partition_by),
+        attempt_of(transaction(1)),
+    )
     columns = {name: pa.array(value, pa.int64()) for name, value in given.items()}
     vote = sink.vote(attempt, stage(sink, attempt, pa.table(columns), world), world)
     assert (vote.reason is None) == (named is None), vote.reason
@@ -288,26 +288,26 @@ def test_null_keys_that_spark_overlooked_are_a_vote_abort(
 
 
 def test_what_spark_wrote_has_been_fsynced_before_the_receipt(
-    table: Path, world: Environment, synced: set[str | int]
+    table_path: Path, world: Environment, synced: set[str | int]
 ) -> None:
-    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], partition_by=["id"])
+    sink = DeltaSink("silver", str(table_path), mode="upsert", keys=["id"], partition_by=["id"])
     first, _ = epoch(sink, world, None, 1)
     attempt = attempt_of(transaction(2), first.txn)
     staged = promised(voted(sink, attempt, world, 2, 3))
     for _ in ("made", "found by a repeat, whose first try may have died before it synced"):
         synced.clear()
         sink.commit(attempt, staged, world)
-        added = {str(path) for path in table.glob("id=[23]/*.parquet")}
-        log = {str(path) for path in (table / "_delta_log").glob("*.json")}
+        added = {str(path) for path in table_path.glob("id=[23]/*.parquet")}
+        log = {str(path) for path in (table_path / "_delta_log").glob("*.json")}
         assert len(added) == len(log) == 2
-        assert added | log | {str(table), f"{table}/id=2", f"{table}/_delta_log"} <= synced
+        assert added | log | {str(table_path), f"{table_path}/id=2", f"{table_path}/_delta_log"} <= synced
 
 
-def test_a_repeat_long_after_does_not_miss_files_that_were_vacuumed_since(table: Path, world: Environment) -> None:
-    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
+def test_a_repeat_long_after_does_not_miss_files_that_were_vacuumed_since(table_path: Path, world: Environment) -> None:
+    sink = DeltaSink("silver", str(table_path), mode="upsert", keys=["id"])
     attempt, staged = epoch(sink, world, None, 1)
-    DeltaTable(str(table)).delete()
-    for file in table.glob("*.parquet"):
+    DeltaTable(str(table_path)).delete()
+    for file in table_path.glob("*.parquet"):
         file.unlink()
     assert sink.commit(attempt, staged, world).version == 0
 
@@ -345,49 +345,51 @@ def notes_of(table: Path, attempt: SinkAttempt) -> Path:
 
 
 def test_lost_notes_about_deleted_keys_are_a_vote_abort_until_they_are_back(
-    table: Path, world: Environment, spark: LikeSpark
+    table_path: Path, world: Environment, spark: LikeSpark
 ) -> None:
-    sink = DeltaSink("silver", str(table), **DELETING)
+    sink = DeltaSink("silver", str(table_path), **DELETING)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
-    notes = notes_of(table, first)
-    notes.rename(table.parent / "aside")
+    notes = notes_of(table_path, first)
+    notes.rename(table_path.parent / "aside")
     attempt = attempt_of(transaction(2), first.txn)
     vote = voted(sink, attempt, world, 2)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "notes about keys" in vote.reason and str(notes) in vote.reason
-    (table.parent / "aside").rename(notes)
+    (table_path.parent / "aside").rename(notes)
     assert voted(sink, attempt, world, 2).vote is VoteKind.VOTE_COMMIT
 
 
 def test_notes_of_a_ledger_that_was_rebuilt_since_are_found_and_missed_where_they_were_made(
-    table: Path, world: Environment, spark: LikeSpark
+    table_path: Path, world: Environment, spark: LikeSpark
 ) -> None:
-    sink = DeltaSink("silver", str(table), **DELETING)
+    sink = DeltaSink("silver", str(table_path), **DELETING)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
     attempt = replace(attempt_of(transaction(2), first.txn), ledger_id="rebuilt")
     sink.commit(attempt, promised(voted(sink, attempt, world, 2)), world)
-    notes_of(table, first).rename(table.parent / "aside")
+    notes_of(table_path, first).rename(table_path.parent / "aside")
     later = replace(attempt_of(transaction(3), attempt.txn), ledger_id="rebuilt")
     assert voted(sink, later, world, 3).vote is VoteKind.VOTE_COMMIT, "its own notes are there"
-    notes_of(table, attempt).rename(table.parent / "aside too")
-    assert str(notes_of(table, attempt)) in voted(sink, later, world, 3).reason
+    notes_of(table_path, attempt).rename(table_path.parent / "aside too")
+    assert str(notes_of(table_path, attempt)) in voted(sink, later, world, 3).reason
 
 
-def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: Environment, spark: LikeSpark) -> None:
-    sink = DeltaSink("silver", str(table), **DELETING)
+def test_notes_that_vanish_after_the_vote_stop_the_commit(
+    table_path: Path, world: Environment, spark: LikeSpark
+) -> None:
+    sink = DeltaSink("silver", str(table_path), **DELETING)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
     attempt = attempt_of(transaction(2), first.txn)
     staged = promised(voted(sink, attempt, world, 2))
-    notes_of(table, first).rename(table.parent / "aside")
+    notes_of(table_path, first).rename(table_path.parent / "aside")
     with pytest.raises(Corrupt, match="notes about keys"):
         sink.commit(attempt, staged, world)
     assert sink.last_committed("orders", world) == Marker.of(first.txn)
-    (table.parent / "aside").rename(notes_of(table, first))
+    (table_path.parent / "aside").rename(notes_of(table_path, first))
     sink.commit(attempt, staged, world)
-    assert ids_in(table) == [1, 2]
+    assert ids_in(table_path) == [1, 2]
 
 
 RENAMED: list[JsonDict] = [{"keys": ["the id"]}, {"sequence_by": "w"}, {"keys": ["the id"], "sequence_by": "w"}]
@@ -395,18 +397,18 @@ RENAMED: list[JsonDict] = [{"keys": ["the id"]}, {"sequence_by": "w"}, {"keys": 
 
 @pytest.mark.parametrize("columns", RENAMED, ids=["a key", "the sequence", "both"])
 def test_notes_of_deletions_under_other_names_than_the_keys_have_are_a_vote_abort_until_they_are_copied(
-    table: Path, world: Environment, spark: LikeSpark, columns: JsonDict
+    table_path: Path, world: Environment, spark: LikeSpark, columns: JsonDict
 ) -> None:
     spark.deletions = "deleted-1"
     given = rows(1, v=pa.array([1]), w=pa.array([1]), **{"the id": pa.array([1])})
-    sink, attempt = DeltaSink("silver", str(table), **DELETING), attempt_of(transaction(1))
+    sink, attempt = DeltaSink("silver", str(table_path), **DELETING), attempt_of(transaction(1))
     sink.commit(attempt, promised(sink.vote(attempt, stage(sink, attempt, given, world), world)), world)
-    renamed = DeltaSink("silver", str(table), **{**DELETING, **columns})
+    renamed = DeltaSink("silver", str(table_path), **{**DELETING, **columns})
     later = attempt_of(transaction(2), attempt.txn)
     claim = stage(renamed, later, given, world)
     reason = renamed.vote(later, claim, world).reason or ""
     key, sequence = renamed.how.keys[0], renamed.how.sequence_by
-    notes = notes_of(table, attempt)
+    notes = notes_of(table_path, attempt)
     assert f"have the columns ['id', 'v'], but its keys and `sequence_by` are ['{key}', '{sequence}'] now" in reason
     copy = re.search(r"CREATE TABLE delta\.`file://(.*?)` USING delta(.*?) AS (SELECT .*?)\. ", reason)
     assert copy and copy[3] == f"SELECT `id` AS `{key}`, `v` AS `{sequence}` FROM delta.`file://{notes}`"
@@ -417,11 +419,11 @@ def test_notes_of_deletions_under_other_names_than_the_keys_have_are_a_vote_abor
 
 
 def test_notes_of_deletions_by_fewer_keys_than_now_can_only_be_begun_anew(
-    table: Path, world: Environment, spark: LikeSpark
+    table_path: Path, world: Environment, spark: LikeSpark
 ) -> None:
     spark.deletions = "deleted-1"
-    first, _ = epoch(DeltaSink("silver", str(table), **DELETING), world, None, 1)
-    sink = DeltaSink("silver", str(table), **{**DELETING, "keys": ["id", "p"]}, schema_evolution="add_columns")
+    first, _ = epoch(DeltaSink("silver", str(table_path), **DELETING), world, None, 1)
+    sink = DeltaSink("silver", str(table_path), **{**DELETING, "keys": ["id", "p"]}, schema_evolution="add_columns")
     attempt = attempt_of(transaction(2), first.txn)
     claim = stage(sink, attempt, rows(1, p=["a"], v=pa.array([1])), world)
     reason = sink.vote(attempt, claim, world).reason or ""
@@ -429,10 +431,10 @@ def test_notes_of_deletions_by_fewer_keys_than_now_can_only_be_begun_anew(
 
 
 def test_notes_whose_name_tells_of_the_keys_are_not_read_for_the_vote(
-    table: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
+    table_path: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.deletions = deletions.named([("id", "bigint"), ("v", "bigint")])
-    sink = DeltaSink("silver", str(table), **DELETING)
+    sink = DeltaSink("silver", str(table_path), **DELETING)
     first, _ = epoch(sink, world, None, 1)
     monkeypatch.setattr(deleted_keys, "newest_schema", None)
     assert voted(sink, attempt_of(transaction(2), first.txn), world, 2).vote is VoteKind.VOTE_COMMIT
@@ -441,17 +443,20 @@ def test_notes_whose_name_tells_of_the_keys_are_not_read_for_the_vote(
 @pytest.mark.parametrize(
     "options", [{"mode": "upsert", "keys": ["id"], "sequence_by": "v"}, DELETING], ids=["no deletions", "none yet"]
 )
-def test_notes_that_nobody_made_are_not_missed(table: Path, world: Environment, options: dict[str, Any]) -> None:
-    sink = DeltaSink("silver", str(table), **options)
+def test_notes_that_nobody_made_are_not_missed(table_path: Path, world: Environment, options: dict[str, Any]) -> None:
+    sink = DeltaSink("silver", str(table_path), **options)
     first, _ = epoch(sink, world, None, 1)
     epoch(sink, world, first.txn, 2)
-    assert ids_in(table) == [1, 2]
+    assert ids_in(table_path) == [1, 2]
 
 
 def test_a_commit_asks_for_rows_to_forget_only_if_another_sink_has_noted_deletions_meanwhile(
-    table: Path, world: Environment, spark: LikeSpark
+    table_path: Path, world: Environment, spark: LikeSpark
 ) -> None:
-    sink, notes = DeltaSink("silver", str(table), **DELETING), str(table / "_epochs" / "other.gold" / "deleted-2")
+    sink, notes = (
+        DeltaSink("silver", str(table_path), **DELETING),
+        str(table_path / "_epochs" / "other.gold" / "deleted-2"),
+    )
     spark.deletions = "deleted-1"
     write_deltalake(notes, rows(7, v=pa.array([1])))
     first, _ = epoch(sink, world, None, 1)
@@ -478,9 +483,9 @@ def many_notes(table: Path) -> Path:
 
 @pytest.mark.proof
 def test_a_commit_finds_a_new_deletion_by_another_sink_without_a_list_of_the_log_of_its_notes(
-    table: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
+    table_path: Path, world: Environment, spark: LikeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink, notes, listed = DeltaSink("silver", str(table), **DELETING), many_notes(table), list[str]()
+    sink, notes, listed = DeltaSink("silver", str(table_path), **DELETING), many_notes(table_path), list[str]()
     names = LocalFiles.names
 
     def listing(files: LocalFiles, folder: str) -> set[str]:
@@ -513,42 +518,44 @@ def with_old_hint(log: Path) -> None:
     "changed", [lambda log: None, without_hint, with_damaged_hint, with_old_hint], ids=["", "no", "damaged", "old"]
 )
 def test_the_newest_entry_of_a_log_is_found_with_any_hint_about_its_checkpoint(
-    table: Path, changed: Callable[[Path], None]
+    table_path: Path, changed: Callable[[Path], None]
 ) -> None:
-    notes = many_notes(table)
+    notes = many_notes(table_path)
     changed(notes / "_delta_log")
-    assert newest_after_checkpoint(LocalFiles(table), "_epochs/other.gold/deleted-2") == 23
-    assert newest_after_checkpoint(LocalFiles(table), "_epochs/other.gold/none") == -1
+    assert newest_after_checkpoint(LocalFiles(table_path), "_epochs/other.gold/deleted-2") == 23
+    assert newest_after_checkpoint(LocalFiles(table_path), "_epochs/other.gold/none") == -1
 
 
-def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: Environment, spark: LikeSpark) -> None:
-    sink = DeltaSink("silver", str(table), **DELETING)
+def test_a_vacuum_of_the_table_leaves_the_notes(table_path: Path, world: Environment, spark: LikeSpark) -> None:
+    sink = DeltaSink("silver", str(table_path), **DELETING)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
-    before = sorted(notes_of(table, first).rglob("*"))
-    swept = DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    before = sorted(notes_of(table_path, first).rglob("*"))
+    swept = DeltaTable(str(table_path)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert any("epochs/" in path for path in swept), "it looks at all files"
-    assert sorted(notes_of(table, first).rglob("*")) == before
+    assert sorted(notes_of(table_path, first).rglob("*")) == before
 
 
-def test_upkeep_optimizes_the_table_and_thins_its_notes_out(table: Path, world: Environment, spark: LikeSpark) -> None:
-    sink = DeltaSink("silver", str(table), **DELETING, compact_every=2)
+def test_upkeep_optimizes_the_table_and_thins_its_notes_out(
+    table_path: Path, world: Environment, spark: LikeSpark
+) -> None:
+    sink = DeltaSink("silver", str(table_path), **DELETING, compact_every=2)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
-    (table / "_epochs" / "other.gold" / "deleted-2").mkdir(parents=True)
+    (table_path / "_epochs" / "other.gold" / "deleted-2").mkdir(parents=True)
     spark.jobs.clear()
     assert sink.maintain("orders", 1, world) == {}
     sink.maintain("orders", 2, world)
     assert [(job.kind, job.args) for job in spark.jobs] == [
-        ("delta_optimize", {"target": str(table), "layout": {"file_bytes": 128 * 2**20, "codec": "zstd"}}),
-        ("delta_thin_notes", {"places": [str(notes_of(table, first))]}),
+        ("delta_optimize", {"target": str(table_path), "layout": {"file_bytes": 128 * 2**20, "codec": "zstd"}}),
+        ("delta_thin_notes", {"places": [str(notes_of(table_path, first))]}),
     ]
 
 
-def test_upkeep_asks_for_no_notes_where_there_are_none(table: Path, world: Environment, spark: LikeSpark) -> None:
+def test_upkeep_asks_for_no_notes_where_there_are_none(table_path: Path, world: Environment, spark: LikeSpark) -> None:
     for options in (DELETING, {"mode": "overwrite"}):
         spark.jobs.clear()
-        DeltaSink("silver", str(table), **options).maintain("orders", 50, world)
+        DeltaSink("silver", str(table_path), **options).maintain("orders", 50, world)
         assert [job.kind for job in spark.jobs] == ["delta_optimize"]
 
 

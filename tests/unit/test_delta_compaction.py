@@ -29,11 +29,6 @@ from orders_demo.duck import duck
 from tests.support.delta_world import ids_in, log_of, rows, seen_by_duckdb
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "orders"
-
-
 def compacted(table: Path, handle: DeltaTable | None = None, files: LocalFiles | None = None) -> JsonDict:
     return delta_compaction.compact(handle or DeltaTable(str(table)), files or open_files(str(table)))
 
@@ -44,26 +39,26 @@ def small_files(table: Path) -> Path:
     return table
 
 
-def test_a_compaction_that_was_begun_before_another_ended_doubles_no_row(table: Path) -> None:
-    small_files(table)
-    late = DeltaTable(str(table))
-    assert compacted(table)["files_removed"] == 4
-    assert compacted(table, late) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
-    assert ids_in(table) == [0, 1, 2, 3]
+def test_a_compaction_that_was_begun_before_another_ended_doubles_no_row(table_path: Path) -> None:
+    small_files(table_path)
+    late = DeltaTable(str(table_path))
+    assert compacted(table_path)["files_removed"] == 4
+    assert compacted(table_path, late) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
+    assert ids_in(table_path) == [0, 1, 2, 3]
 
 
 @pytest.mark.proof
-def test_processes_that_compact_at_once_double_no_row(table: Path) -> None:
-    small_files(table)
+def test_processes_that_compact_at_once_double_no_row(table_path: Path) -> None:
+    small_files(table_path)
     context = multiprocessing.get_context("forkserver")
     start = context.Barrier(4)
-    racers = [context.Process(target=_race, args=(table, start)) for _ in range(4)]
+    racers = [context.Process(target=_race, args=(table_path, start)) for _ in range(4)]
     for racer in racers:
         racer.start()
     for racer in racers:
         racer.join(60)
     assert [racer.exitcode for racer in racers] == [0] * 4
-    assert ids_in(table) == list(range(4)) + list(range(100, 112))
+    assert ids_in(table_path) == list(range(4)) + list(range(100, 112))
 
 
 def _race(table: Path, start: Barrier) -> None:
@@ -103,13 +98,13 @@ def live(table: Path) -> set[str]:
     return {uri.rsplit("/", 1)[-1] for uri in DeltaTable(str(table)).file_uris()}
 
 
-def test_an_append_meanwhile_stays_beside_what_is_compacted(table: Path) -> None:
-    small_files(table)
-    files = Interrupted(table, lambda: write_deltalake(str(table), rows(4), mode="append"))
-    assert compacted(table, files=files)["files_removed"] == 4
-    assert ids_in(table) == [0, 1, 2, 3, 4]
-    assert len(DeltaTable(str(table)).file_uris()) == 2
-    assert DeltaTable(str(table)).version() == 5
+def test_an_append_meanwhile_stays_beside_what_is_compacted(table_path: Path) -> None:
+    small_files(table_path)
+    files = Interrupted(table_path, lambda: write_deltalake(str(table_path), rows(4), mode="append"))
+    assert compacted(table_path, files=files)["files_removed"] == 4
+    assert ids_in(table_path) == [0, 1, 2, 3, 4]
+    assert len(DeltaTable(str(table_path)).file_uris()) == 2
+    assert DeltaTable(str(table_path)).version() == 5
 
 
 @pytest.mark.parametrize(
@@ -122,17 +117,17 @@ def test_an_append_meanwhile_stays_beside_what_is_compacted(table: Path) -> None
     ids=["delete", "update", "their compaction"],
 )
 def test_whoever_changes_a_partition_while_another_one_is_swapped_wins_and_the_others_are_compacted(
-    table: Path, meanwhile: Callable[[DeltaTable], Any], left: list[int] | None
+    table_path: Path, meanwhile: Callable[[DeltaTable], Any], left: list[int] | None
 ) -> None:
     for value, first, count in (("a", 0, 5), ("b", 100, 4), ("c", 200, 4)):
         for number in range(first, first + count):
-            write_deltalake(str(table), rows(number, p=[value]), mode="append", partition_by=["p"])
-    files = Interrupted(table, lambda: meanwhile(DeltaTable(str(table))))
-    done = compacted(table, files=files)
+            write_deltalake(str(table_path), rows(number, p=[value]), mode="append", partition_by=["p"])
+    files = Interrupted(table_path, lambda: meanwhile(DeltaTable(str(table_path))))
+    done = compacted(table_path, files=files)
     if left is None:
-        left = ids_in(table)
+        left = ids_in(table_path)
         assert len(left) == len(set(left)) == 13
-    assert ids_in(table) == seen_by_duckdb(str(table)) == left
+    assert ids_in(table_path) == seen_by_duckdb(str(table_path)) == left
     assert done["files_removed"] == 9, "a and c are compacted, and b is not"
 
 
@@ -150,14 +145,14 @@ def test_whoever_changes_a_partition_while_another_one_is_swapped_wins_and_the_o
     ids=["their compaction", "ours", "delete", "update", "overwrite", "new column", "new property"],
 )
 def test_whoever_changes_the_files_or_the_table_meanwhile_wins(
-    table: Path, meanwhile: Callable[[DeltaTable], Any], left: list[int]
+    table_path: Path, meanwhile: Callable[[DeltaTable], Any], left: list[int]
 ) -> None:
-    small_files(table)
-    files = Interrupted(table, lambda: meanwhile(DeltaTable(str(table))))
-    assert compacted(table, files=files) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
-    assert ids_in(table) == left
-    assert DeltaTable(str(table)).version() == 4
-    assert data_files(table) == referenced(table)  # what was written in vain is deleted
+    small_files(table_path)
+    files = Interrupted(table_path, lambda: meanwhile(DeltaTable(str(table_path))))
+    assert compacted(table_path, files=files) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
+    assert ids_in(table_path) == left
+    assert DeltaTable(str(table_path)).version() == 4
+    assert data_files(table_path) == referenced(table_path)  # what was written in vain is deleted
 
 
 STALE: dict[str, Callable[[DeltaTable], Any]] = {
@@ -178,26 +173,26 @@ STALE: dict[str, Callable[[DeltaTable], Any]] = {
 
 @pytest.mark.parametrize("theirs", STALE)
 def test_whoever_began_before_a_compaction_and_ends_after_it_is_refused_and_undoes_nothing(
-    table: Path, theirs: str
+    table_path: Path, theirs: str
 ) -> None:
-    small_files(table)
-    late = DeltaTable(str(table))
-    assert compacted(table)["files_removed"] == 4
+    small_files(table_path)
+    late = DeltaTable(str(table_path))
+    assert compacted(table_path)["files_removed"] == 4
     said = "Failed to commit transaction" if theirs == "restore" else "Metadata changed since last commit"
     with pytest.raises(CommitFailedError, match=said):  # as docs/delta.md quotes it
         STALE[theirs](late)
-    assert ids_in(table) == seen_by_duckdb(str(table)) == [0, 1, 2, 3]
-    STALE[theirs](DeltaTable(str(table)))  # which is what they are told to do
+    assert ids_in(table_path) == seen_by_duckdb(str(table_path)) == [0, 1, 2, 3]
+    STALE[theirs](DeltaTable(str(table_path)))  # which is what they are told to do
 
 
-def test_a_compaction_leaves_the_tables_metadata_as_it_is(table: Path) -> None:
+def test_a_compaction_leaves_the_tables_metadata_as_it_is(table_path: Path) -> None:
     properties = {"delta.appendOnly": "true", "delta.logRetentionDuration": "interval 9 days"}
     named: dict[str, Any] = {"name": "orders", "description": "one row per order", "configuration": properties}
-    write_deltalake(str(table), every_type(0), partition_by=["p"], **named)
+    write_deltalake(str(table_path), every_type(0), partition_by=["p"], **named)
     for seed in range(2, 8, 2):
-        write_deltalake(str(table), every_type(seed), mode="append")
-    assert compacted(table)["files_removed"] == 4
-    first, swap = (_metadata_of(entry) for entry in (log_of(table)[0], log_of(table)[-1]))
+        write_deltalake(str(table_path), every_type(seed), mode="append")
+    assert compacted(table_path)["files_removed"] == 4
+    first, swap = (_metadata_of(entry) for entry in (log_of(table_path)[0], log_of(table_path)[-1]))
     assert first == swap
 
 
@@ -207,16 +202,16 @@ def _metadata_of(entry: list[JsonDict]) -> JsonDict:
 
 
 @pytest.mark.proof
-def test_where_others_are_always_faster_it_gives_up(table: Path) -> None:
+def test_where_others_are_always_faster_it_gives_up(table_path: Path) -> None:
     class Busy(LocalFiles):
         def write_new(self, path: str, value: bytes) -> bool:
             if "_delta_log" in path:
-                write_deltalake(str(table), rows(9), mode="append")
+                write_deltalake(str(table_path), rows(9), mode="append")
             return super().write_new(path, value)
 
-    small_files(table)
-    assert compacted(table, files=Busy(table))["files_removed"] == 0
-    assert ids_in(table) == [0, 1, 2, 3, *[9] * delta_compaction.ROUNDS_MAX]
+    small_files(table_path)
+    assert compacted(table_path, files=Busy(table_path))["files_removed"] == 0
+    assert ids_in(table_path) == [0, 1, 2, 3, *[9] * delta_compaction.ROUNDS_MAX]
 
 
 def vacuum(table: Path, known: set[str]) -> None:
@@ -227,27 +222,27 @@ def vacuum(table: Path, known: set[str]) -> None:
 
 
 @pytest.mark.parametrize("moments", [("before",), ("after",), ("before", "after")])
-def test_a_vacuum_that_deletes_what_compaction_has_written_loses_no_row(table: Path, moments: tuple[str]) -> None:
+def test_a_vacuum_that_deletes_what_compaction_has_written_loses_no_row(table_path: Path, moments: tuple[str]) -> None:
     """Before the swap no entry names the new files; a VACUUM that has read the log before does not know them after."""
 
     left = list(moments)
 
     class Vacuumed(LocalFiles):
         def write_new(self, path: str, value: bytes) -> bool:
-            known = live(table)
+            known = live(table_path)
             if "before" in left:
                 left.remove("before")
-                vacuum(table, known)
+                vacuum(table_path, known)
             written = super().write_new(path, value)
             if written and "after" in left:
                 left.remove("after")
-                vacuum(table, known)
+                vacuum(table_path, known)
             return written
 
-    small_files(table)
-    assert compacted(table, files=Vacuumed(table))["files_removed"] == 4
+    small_files(table_path)
+    assert compacted(table_path, files=Vacuumed(table_path))["files_removed"] == 4
     assert left == []
-    assert ids_in(table) == seen_by_duckdb(str(table)) == [0, 1, 2, 3]
+    assert ids_in(table_path) == seen_by_duckdb(str(table_path)) == [0, 1, 2, 3]
 
 
 class Lossy(LocalFiles):
@@ -263,40 +258,40 @@ class Lossy(LocalFiles):
         raise OutcomeUnknown("The answer was lost.", remedy="Look.")
 
 
-def test_a_swap_whose_acknowledgement_is_lost_has_landed(table: Path) -> None:
-    small_files(table)
-    assert compacted(table, files=Lossy(table))["files_removed"] == 4
-    assert (ids_in(table), DeltaTable(str(table)).version()) == ([0, 1, 2, 3], 4)
+def test_a_swap_whose_acknowledgement_is_lost_has_landed(table_path: Path) -> None:
+    small_files(table_path)
+    assert compacted(table_path, files=Lossy(table_path))["files_removed"] == 4
+    assert (ids_in(table_path), DeltaTable(str(table_path)).version()) == ([0, 1, 2, 3], 4)
 
 
-def test_a_swap_that_may_still_land_keeps_the_files_it_names(table: Path) -> None:
-    small_files(table)
-    files = Lossy(table)
+def test_a_swap_that_may_still_land_keeps_the_files_it_names(table_path: Path) -> None:
+    small_files(table_path)
+    files = Lossy(table_path)
     files.arrives = False
     with pytest.raises(OutcomeUnknown):
-        compacted(table, files=files)
-    assert ids_in(table) == [0, 1, 2, 3]
-    assert len(data_files(table) - referenced(table)) == 1
+        compacted(table_path, files=files)
+    assert ids_in(table_path) == [0, 1, 2, 3]
+    assert len(data_files(table_path) - referenced(table_path)) == 1
 
 
-def test_files_that_were_removed_are_not_taken_again(table: Path) -> None:
-    small_files(table)
-    DeltaTable(str(table)).delete("id = 2")
+def test_files_that_were_removed_are_not_taken_again(table_path: Path) -> None:
+    small_files(table_path)
+    DeltaTable(str(table_path)).delete("id = 2")
     for number in (5, 6, 7):
-        write_deltalake(str(table), rows(number), mode="append")
-    assert compacted(table)["files_removed"] == 6
-    assert ids_in(table) == [0, 1, 3, 5, 6, 7]
-    table_handle = DeltaTable(str(table))
+        write_deltalake(str(table_path), rows(number), mode="append")
+    assert compacted(table_path)["files_removed"] == 6
+    assert ids_in(table_path) == [0, 1, 3, 5, 6, 7]
+    table_handle = DeltaTable(str(table_path))
     table_handle.restore(1)
-    assert ids_in(table) == [0, 1]
+    assert ids_in(table_path) == [0, 1]
 
 
-def test_a_file_that_was_removed_and_came_back_is_taken_once(table: Path) -> None:
-    small_files(table)
-    DeltaTable(str(table)).delete()
-    DeltaTable(str(table)).restore(3)
-    assert compacted(table)["files_removed"] == 4
-    assert ids_in(table) == [0, 1, 2, 3]
+def test_a_file_that_was_removed_and_came_back_is_taken_once(table_path: Path) -> None:
+    small_files(table_path)
+    DeltaTable(str(table_path)).delete()
+    DeltaTable(str(table_path)).restore(3)
+    assert compacted(table_path)["files_removed"] == 4
+    assert ids_in(table_path) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -308,55 +303,55 @@ def test_a_file_that_was_removed_and_came_back_is_taken_once(table: Path) -> Non
     ],
     ids=["deletion vector", "no statistics", "no count"],
 )
-def test_a_file_whose_rows_the_log_does_not_count_is_left_alone(table: Path, of_the_file: JsonDict) -> None:
-    write_deltalake(str(table), rows(4), mode="append")
-    small_files(table)
-    entry = table / "_delta_log" / f"{0:020}.json"
+def test_a_file_whose_rows_the_log_does_not_count_is_left_alone(table_path: Path, of_the_file: JsonDict) -> None:
+    write_deltalake(str(table_path), rows(4), mode="append")
+    small_files(table_path)
+    entry = table_path / "_delta_log" / f"{0:020}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         if "add" in action:
             action["add"].update(of_the_file)
     entry.write_text("\n".join(map(json.dumps, actions)))
-    kept = {path for path in referenced(table) if path in json.dumps(log_of(table)[0])}
-    small = delta_compaction.small_files(open_files(str(table)), 4)
-    assert {each.path for each in small} == referenced(table) - kept
+    kept = {path for path in referenced(table_path) if path in json.dumps(log_of(table_path)[0])}
+    small = delta_compaction.small_files(open_files(str(table_path)), 4)
+    assert {each.path for each in small} == referenced(table_path) - kept
     assert len(small) == 4
 
 
-def test_the_files_of_its_original_are_left_alone_in_a_shallow_clone(table: Path, tmp_path: Path) -> None:
-    write_deltalake(str(table), rows(4), mode="append")
+def test_the_files_of_its_original_are_left_alone_in_a_shallow_clone(table_path: Path, tmp_path: Path) -> None:
+    write_deltalake(str(table_path), rows(4), mode="append")
     (tmp_path / "original").mkdir()
-    (own,) = table.glob("*.parquet")
+    (own,) = table_path.glob("*.parquet")
     theirs = own.rename(tmp_path / "original" / own.name).as_uri()
-    entry = table / "_delta_log" / f"{0:020}.json"
+    entry = table_path / "_delta_log" / f"{0:020}.json"
     entry.write_text(entry.read_text().replace(f'"path":"{own.name}"', f'"path":"{theirs}"'))
-    small_files(table)
-    assert compacted(table)["files_removed"] == 4
-    assert own.name in live(table) and len(live(table)) == 2
+    small_files(table_path)
+    assert compacted(table_path)["files_removed"] == 4
+    assert own.name in live(table_path) and len(live(table_path)) == 2
 
 
-def test_what_lies_before_a_log_that_was_cleaned_up_is_left_alone(table: Path) -> None:
-    small_files(table)
-    DeltaTable(str(table)).create_checkpoint()
+def test_what_lies_before_a_log_that_was_cleaned_up_is_left_alone(table_path: Path) -> None:
+    small_files(table_path)
+    DeltaTable(str(table_path)).create_checkpoint()
     for number in (4, 5, 6, 7):
-        write_deltalake(str(table), rows(number), mode="append")
+        write_deltalake(str(table_path), rows(number), mode="append")
     for version in range(4):
-        os.unlink(table / "_delta_log" / f"{version:020}.json")
-    assert compacted(table)["files_removed"] == 4
-    assert ids_in(table) == list(range(8))
+        os.unlink(table_path / "_delta_log" / f"{version:020}.json")
+    assert compacted(table_path)["files_removed"] == 4
+    assert ids_in(table_path) == list(range(8))
 
 
-def test_a_swap_never_lands_before_the_newest_checkpoint_of_a_log_that_was_cleaned_up(table: Path) -> None:
+def test_a_swap_never_lands_before_the_newest_checkpoint_of_a_log_that_was_cleaned_up(table_path: Path) -> None:
     def pass_by() -> None:
         for number in (4, 5):
-            write_deltalake(str(table), rows(number), mode="append")
-        DeltaTable(str(table)).create_checkpoint()
+            write_deltalake(str(table_path), rows(number), mode="append")
+        DeltaTable(str(table_path)).create_checkpoint()
         for version in range(5):
-            os.unlink(table / "_delta_log" / f"{version:020}.json")
+            os.unlink(table_path / "_delta_log" / f"{version:020}.json")
 
-    small_files(table)
-    assert compacted(table, files=Interrupted(table, pass_by))["files_removed"] == 0
-    assert ids_in(table) == [0, 1, 2, 3, 4, 5]
+    small_files(table_path)
+    assert compacted(table_path, files=Interrupted(table_path, pass_by))["files_removed"] == 0
+    assert ids_in(table_path) == [0, 1, 2, 3, 4, 5]
 
 
 def every_type(seed: int) -> pa.Table:
@@ -387,14 +382,14 @@ def contents(table: Path) -> list[str]:
     return sorted(map(repr, DeltaTable(str(table)).to_pyarrow_table().to_pylist()))
 
 
-def test_values_of_every_type_are_the_same_after_compaction(table: Path) -> None:
+def test_values_of_every_type_are_the_same_after_compaction(table_path: Path) -> None:
     for seed in range(0, 8, 2):
-        write_deltalake(str(table), every_type(seed), mode="append", partition_by=["p"])
-    before, before_schema = contents(table), DeltaTable(str(table)).schema().to_json()
-    done = compacted(table)
+        write_deltalake(str(table_path), every_type(seed), mode="append", partition_by=["p"])
+    before, before_schema = contents(table_path), DeltaTable(str(table_path)).schema().to_json()
+    done = compacted(table_path)
     assert (done["files_removed"], done["files_added"]) == (4, 1)
-    assert contents(table) == before
-    assert DeltaTable(str(table)).schema().to_json() == before_schema
+    assert contents(table_path) == before
+    assert DeltaTable(str(table_path)).schema().to_json() == before_schema
 
 
 NAN = float("nan")
@@ -415,18 +410,20 @@ REALS: dict[str, tuple[list[Any], pa.DataType, str]] = {
 
 
 @pytest.mark.parametrize("where", REALS)
-def test_after_compaction_duckdb_finds_nan_above_all_numbers_and_no_footer_bounds_them(table: Path, where: str) -> None:
+def test_after_compaction_duckdb_finds_nan_above_all_numbers_and_no_footer_bounds_them(
+    table_path: Path, where: str
+) -> None:
     values, kind, number = REALS[where]
     for _ in range(4):
-        write_deltalake(str(table), pa.table({"id": [1, 2], "v": pa.array(values, kind)}), mode="append")
-    assert compacted(table)["files_removed"] == 4
+        write_deltalake(str(table_path), pa.table({"id": [1, 2], "v": pa.array(values, kind)}), mode="append")
+    assert compacted(table_path)["files_removed"] == 4
     with duck() as database:
-        found = database.execute(f"SELECT id FROM delta_scan('{table}') WHERE {number} > 1000").fetchall()
+        found = database.execute(f"SELECT id FROM delta_scan('{table_path}') WHERE {number} > 1000").fetchall()
     assert found == [(2,)] * 4
-    [add] = [action["add"] for action in log_of(table)[-1] if "add" in action]
+    [add] = [action["add"] for action in log_of(table_path)[-1] if "add" in action]
     stats = json.loads(add["stats"])
     assert (stats["numRecords"], stats["minValues"], stats["maxValues"]) == (8, {"id": 1}, {"id": 2})
-    bounds = bounds_in(table / add["path"])
+    bounds = bounds_in(table_path / add["path"])
     assert bounds.pop("id") == (1, 2)
     assert not [path for path, (_, high) in bounds.items() if isinstance(high, float)]
 
@@ -438,47 +435,47 @@ def bounds_in(file: Path) -> dict[str, tuple[Any, Any]]:
     return {path: (told["min"], told["max"]) for path, told in columns.items() if told and told["has_min_max"]}
 
 
-def test_columns_beside_floating_point_numbers_keep_their_bounds(table: Path) -> None:
+def test_columns_beside_floating_point_numbers_keep_their_bounds(table_path: Path) -> None:
     nested = pa.array([{"a": 1}, {"a": 2}], pa.struct([("a", pa.int64())]))
     data = pa.table({"n": [0.5, NAN], "n.a": [3, 4], "day": [dt.date(2024, 2, 28), dt.date(2024, 2, 29)], "s": nested})
     for _ in range(4):
-        write_deltalake(str(table), data, mode="append")
-    assert compacted(table)["files_removed"] == 4
-    [add] = [action["add"] for action in log_of(table)[-1] if "add" in action]
+        write_deltalake(str(table_path), data, mode="append")
+    assert compacted(table_path)["files_removed"] == 4
+    [add] = [action["add"] for action in log_of(table_path)[-1] if "add" in action]
     assert json.loads(add["stats"])["maxValues"] == {"n.a": 4, "day": "2024-02-29", "s": {"a": 2}}
-    assert bounds_in(table / add["path"]).keys() == {"n.a", "day", "s.a"}
+    assert bounds_in(table_path / add["path"]).keys() == {"n.a", "day", "s.a"}
 
 
-def test_rows_older_than_a_column_have_none_in_it_after_compaction(table: Path) -> None:
-    small_files(table)
-    write_deltalake(str(table), rows(4, more=["x"]), mode="append", schema_mode="merge")
-    assert compacted(table)["files_removed"] == 5
-    found = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+def test_rows_older_than_a_column_have_none_in_it_after_compaction(table_path: Path) -> None:
+    small_files(table_path)
+    write_deltalake(str(table_path), rows(4, more=["x"]), mode="append", schema_mode="merge")
+    assert compacted(table_path)["files_removed"] == 5
+    found = DeltaTable(str(table_path)).to_pyarrow_table().to_pylist()
     assert [row["more"] for row in sorted(found, key=lambda row: row["id"])] == [None] * 4 + ["x"]
 
 
-def test_a_lost_file_is_reported_and_nothing_is_swapped(table: Path) -> None:
-    small_files(table)
-    next(table.glob("*.parquet")).unlink()
+def test_a_lost_file_is_reported_and_nothing_is_swapped(table_path: Path) -> None:
+    small_files(table_path)
+    next(table_path.glob("*.parquet")).unlink()
     with pytest.raises(DeltaError, match="No such file or directory"):
-        compacted(table)
-    assert DeltaTable(str(table)).version() == 3
+        compacted(table_path)
+    assert DeltaTable(str(table_path)).version() == 3
 
 
-def test_where_the_log_counts_other_rows_than_the_files_have_nothing_is_swapped(table: Path) -> None:
-    small_files(table)
-    entry = table / "_delta_log" / f"{3:020}.json"
+def test_where_the_log_counts_other_rows_than_the_files_have_nothing_is_swapped(table_path: Path) -> None:
+    small_files(table_path)
+    entry = table_path / "_delta_log" / f"{3:020}.json"
     entry.write_text(entry.read_text().replace('numRecords\\":1', 'numRecords\\":2'))
     with pytest.raises(Refused, match="read 4 rows from 4 small files; the table's log counts 5"):
-        compacted(table)
-    assert (DeltaTable(str(table)).version(), data_files(table)) == (3, referenced(table))
+        compacted(table_path)
+    assert (DeltaTable(str(table_path)).version(), data_files(table_path)) == (3, referenced(table_path))
 
 
-def test_a_table_whose_files_name_columns_otherwise_is_left_to_spark(table: Path) -> None:
+def test_a_table_whose_files_name_columns_otherwise_is_left_to_spark(table_path: Path) -> None:
     from airflow_epochs.delta.shape import TableShape
 
-    small_files(table)
-    shape = TableShape.of_table(DeltaTable(str(table)))
+    small_files(table_path)
+    shape = TableShape.of_table(DeltaTable(str(table_path)))
     assert delta_compaction.rewritable(shape)
     shape.properties["delta.columnMapping.mode"] = "name"
     assert not delta_compaction.rewritable(shape)
@@ -486,29 +483,29 @@ def test_a_table_whose_files_name_columns_otherwise_is_left_to_spark(table: Path
 
 @pytest.mark.proof
 def test_compaction_does_no_more_than_its_bound_and_takes_the_worst_partition_first(
-    table: Path, monkeypatch: pytest.MonkeyPatch
+    table_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
-        write_deltalake(str(table), rows(number, p=["few"]), partition_by=["p"], mode="append")
+        write_deltalake(str(table_path), rows(number, p=["few"]), partition_by=["p"], mode="append")
     for number in range(9):
-        write_deltalake(str(table), rows(number, p=["many"]), partition_by=["p"], mode="append")
+        write_deltalake(str(table_path), rows(number, p=["many"]), partition_by=["p"], mode="append")
     for number in range(3):
-        write_deltalake(str(table), rows(number, p=["too few"]), partition_by=["p"], mode="append")
+        write_deltalake(str(table_path), rows(number, p=["too few"]), partition_by=["p"], mode="append")
     with monkeypatch.context() as patched:
         patched.setattr(delta_compaction, "WORK_BYTES_MAX", 9 * 700)
-        done = compacted(table)
+        done = compacted(table_path)
     assert (done["files_removed"], done["files_added"]) == (9, 1)
-    done = compacted(table)
+    done = compacted(table_path)
     assert (done["files_removed"], done["files_added"]) == (5, 1)
 
 
 @pytest.mark.parametrize("value", [None, "a/b", "100%", "ü", "x=y", "it's", "2024-02-29"])
-def test_partitions_are_compacted_whatever_their_value(table: Path, value: str | None) -> None:
+def test_partitions_are_compacted_whatever_their_value(table_path: Path, value: str | None) -> None:
     for number in range(4):
-        write_deltalake(str(table), rows(number, p=[value]).cast(schema()), partition_by=["p"], mode="append")
-    done = compacted(table)
+        write_deltalake(str(table_path), rows(number, p=[value]).cast(schema()), partition_by=["p"], mode="append")
+    done = compacted(table_path)
     assert (done["files_removed"], done["files_added"]) == (4, 1)
-    assert ids_in(table) == [0, 1, 2, 3]
+    assert ids_in(table_path) == [0, 1, 2, 3]
 
 
 def schema() -> pa.Schema:
@@ -516,7 +513,7 @@ def schema() -> pa.Schema:
 
 
 @pytest.mark.parametrize("kind", ["date", "timestamp", "int", "boolean", "decimal"])
-def test_partitions_of_other_types_are_compacted(table: Path, kind: str) -> None:
+def test_partitions_of_other_types_are_compacted(table_path: Path, kind: str) -> None:
     value, arrow = {
         "date": (dt.date(2024, 2, 29), pa.date32()),
         "timestamp": (dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.timezone.utc), pa.timestamp("us", "UTC")),
@@ -526,24 +523,24 @@ def test_partitions_of_other_types_are_compacted(table: Path, kind: str) -> None
     }[kind]
     for number in range(4):
         data = pa.table({"id": pa.array([number], pa.int64()), "p": pa.array([value], arrow)})
-        write_deltalake(str(table), data, partition_by=["p"], mode="append")
-    done = compacted(table)
+        write_deltalake(str(table_path), data, partition_by=["p"], mode="append")
+    done = compacted(table_path)
     assert (done["files_removed"], done["files_added"]) == (4, 1)
 
 
 def test_what_is_kept_of_the_log_does_not_grow_with_statistics_and_number_of_files(
-    table: Path, monkeypatch: pytest.MonkeyPatch
+    table_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_compaction, "FILES_MAX", 500)
-    (table / "_delta_log").mkdir(parents=True)
+    (table_path / "_delta_log").mkdir(parents=True)
     stats = json.dumps({"numRecords": 1, "minValues": {"text": "x" * 10_000}})
     common = {"partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True, "stats": stats}
     for version in range(20):
         adds = [{"add": {"path": f"{version}-{number}.parquet", **common}} for number in range(100)]
-        (table / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, adds)))
+        (table_path / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, adds)))
     tracemalloc.start()
     try:
-        small = delta_compaction.small_files(open_files(str(table)), 19)
+        small = delta_compaction.small_files(open_files(str(table_path)), 19)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -54,11 +54,6 @@ MODES: list[JsonDict] = [
 REPLACED_BY = [("id",), ("id", "p", "v"), None, None, None, ()]
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "orders"
-
-
 @pytest.mark.parametrize("options", MODES)
 def test_a_mode_survives_the_ledger_and_is_committed_by_spark(options: JsonDict) -> None:
     sink = DeltaSink("silver", "/lake/silver", **options)
@@ -122,11 +117,11 @@ def test_options_that_do_not_go_together_are_refused_when_the_dag_is_parsed(opti
         DeltaSink("silver", "/lake/silver", **options)
 
 
-def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, world: Environment) -> None:
+def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table_path: Path, world: Environment) -> None:
     attempt = attempt_of(transaction(1))
-    plain = DeltaSink("bronze", str(table), commit="spark").plan_stage(attempt, "n", world)
+    plain = DeltaSink("bronze", str(table_path), commit="spark").plan_stage(attempt, "n", world)
     assert (plain["kind"], "how" in plain) == ("delta", False)
-    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
+    sink = DeltaSink("silver", str(table_path), mode="upsert", keys=["id"], sequence_by="v")
     plan = sink.plan_stage(attempt, "n", world)
     assert plan["committer"] == "spark"
     assert {plan["kind"], plain["kind"]} < STAGERS.keys()
@@ -144,11 +139,11 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
 
 
 def test_no_warning_that_spark_commits_where_nobody_else_can(
-    table: Path, world: Environment, caplog: pytest.LogCaptureFixture
+    table_path: Path, world: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_deltalake(str(table), rows(0))
+    write_deltalake(str(table_path), rows(0))
     with caplog.at_level(logging.WARNING):
-        DeltaSink("silver", str(table), mode="overwrite").plan_stage(attempt_of(transaction(1)), "n", world)
+        DeltaSink("silver", str(table_path), mode="overwrite").plan_stage(attempt_of(transaction(1)), "n", world)
     assert not caplog.records
 
 
@@ -159,32 +154,32 @@ def staged_as_spark_does(sink: DeltaSink, table: Path, world: Environment, data:
     return attempt, stage_with_deltalake(plan, data)
 
 
-def test_a_table_that_takes_new_rows_only_is_a_vote_abort_for_changes(table: Path, world: Environment) -> None:
-    write_deltalake(str(table), rows(0), configuration={"delta.appendOnly": "true"})
+def test_a_table_that_takes_new_rows_only_is_a_vote_abort_for_changes(table_path: Path, world: Environment) -> None:
+    write_deltalake(str(table_path), rows(0), configuration={"delta.appendOnly": "true"})
     for sink, kind in (
-        (DeltaSink("silver", str(table), mode="overwrite"), VoteKind.VOTE_ABORT),
-        (DeltaSink("silver", str(table), commit="spark", schema_evolution="add_columns"), VoteKind.VOTE_COMMIT),
+        (DeltaSink("silver", str(table_path), mode="overwrite"), VoteKind.VOTE_ABORT),
+        (DeltaSink("silver", str(table_path), commit="spark", schema_evolution="add_columns"), VoteKind.VOTE_COMMIT),
     ):
-        attempt, claim = staged_as_spark_does(sink, table, world, rows(1))
+        attempt, claim = staged_as_spark_does(sink, table_path, world, rows(1))
         vote = sink.vote(attempt, claim, world)
         assert vote.vote is kind
         assert kind is VoteKind.VOTE_COMMIT or "takes new rows only" in (vote.reason or "")
 
 
-def test_partitions_are_overwritten_only_where_there_are_any(table: Path, world: Environment) -> None:
-    plain = DeltaSink("silver", str(table), mode="overwrite_partitions")
-    attempt, claim = staged_as_spark_does(plain, table, world, rows(1))
+def test_partitions_are_overwritten_only_where_there_are_any(table_path: Path, world: Environment) -> None:
+    plain = DeltaSink("silver", str(table_path), mode="overwrite_partitions")
+    attempt, claim = staged_as_spark_does(plain, table_path, world, rows(1))
     assert "which partitions" in (plain.vote(attempt, claim, world).reason or "")
-    parted = DeltaSink("silver", str(table), mode="overwrite_partitions", partition_by=["p"])
-    attempt, claim = staged_as_spark_does(parted, table, world, rows(1, p=["a"]))
+    parted = DeltaSink("silver", str(table_path), mode="overwrite_partitions", partition_by=["p"])
+    attempt, claim = staged_as_spark_does(parted, table_path, world, rows(1, p=["a"]))
     assert promised(parted.vote(attempt, claim, world)).rows == 1
 
 
 def test_rows_without_the_partition_columns_say_not_which_partitions_they_replace(
-    table: Path, world: Environment
+    table_path: Path, world: Environment
 ) -> None:
-    write_deltalake(str(table), rows(0, p=["a"]), partition_by=["p"])
-    sink = DeltaSink("silver", str(table), mode="overwrite_partitions")
+    write_deltalake(str(table_path), rows(0, p=["a"]), partition_by=["p"])
+    sink = DeltaSink("silver", str(table_path), mode="overwrite_partitions")
     attempt = attempt_of(transaction(1))
     plan = {**sink.plan_stage(attempt, "1", world), "partition_by": []}
     vote = sink.vote(attempt, stage_with_deltalake(plan, rows(1)), world)
@@ -193,21 +188,21 @@ def test_rows_without_the_partition_columns_say_not_which_partitions_they_replac
 
 @pytest.mark.parametrize("options", [{"commit": "spark"}, {"mode": "overwrite"}], ids=["append", "overwrite"])
 def test_rows_without_a_partition_column_are_a_vote_abort_that_names_it(
-    table: Path, world: Environment, options: JsonDict
+    table_path: Path, world: Environment, options: JsonDict
 ) -> None:
-    write_deltalake(str(table), rows(0, p=["a"]), partition_by=["p"])
-    sink, attempt = DeltaSink("silver", str(table), **options), attempt_of(transaction(1))
+    write_deltalake(str(table_path), rows(0, p=["a"]), partition_by=["p"])
+    sink, attempt = DeltaSink("silver", str(table_path), **options), attempt_of(transaction(1))
     plan = {**sink.plan_stage(attempt, "1", world), "partition_by": []}
     vote = sink.vote(attempt, stage_with_deltalake(plan, rows(1)), world)
     assert "column 'p' partitions the table and is missing in the rows" in (vote.reason or "")
 
 
-def test_partitions_that_were_changed_since_the_stage_are_a_vote_abort(table: Path, world: Environment) -> None:
+def test_partitions_that_were_changed_since_the_stage_are_a_vote_abort(table_path: Path, world: Environment) -> None:
     found = rows(0, p=["a"], q=["b"])
-    write_deltalake(str(table), found, partition_by=["p"])
-    sink = DeltaSink("silver", str(table), mode="overwrite_partitions")
-    attempt, claim = staged_as_spark_does(sink, table, world, found)
-    write_deltalake(str(table), found, mode="overwrite", schema_mode="overwrite", partition_by=["q"])
+    write_deltalake(str(table_path), found, partition_by=["p"])
+    sink = DeltaSink("silver", str(table_path), mode="overwrite_partitions")
+    attempt, claim = staged_as_spark_does(sink, table_path, world, found)
+    write_deltalake(str(table_path), found, mode="overwrite", schema_mode="overwrite", partition_by=["q"])
     vote = sink.vote(attempt, claim, world)
     assert "it is partitioned by ['q'] now, and was by ['p'] when the rows were staged" in (vote.reason or "")
 
@@ -221,11 +216,11 @@ def test_partitions_that_were_changed_since_the_stage_are_a_vote_abort(table: Pa
     ],
 )
 def test_the_vote_looks_at_new_columns_as_the_mode_does(
-    table: Path, world: Environment, options: JsonDict, kind: VoteKind
+    table_path: Path, world: Environment, options: JsonDict, kind: VoteKind
 ) -> None:
-    write_deltalake(str(table), rows(0))
-    sink = DeltaSink("silver", str(table), **options)
-    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, extra=["x"]))
+    write_deltalake(str(table_path), rows(0))
+    sink = DeltaSink("silver", str(table_path), **options)
+    attempt, claim = staged_as_spark_does(sink, table_path, world, rows(1, extra=["x"]))
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is kind
     assert kind is VoteKind.VOTE_COMMIT or "'extra'" in (vote.reason or "")
@@ -247,38 +242,40 @@ NEW_TIMES = {"alone": TIMES, "in a struct of an array": pa.array([[{"at": dateti
     ids=["append", "upsert", "overwrite", "merge"],
 )
 def test_a_new_column_whose_type_needs_a_feature_is_a_vote_abort_with_the_command_that_adds_it(
-    table: Path, world: Environment, options: JsonDict, times: pa.Array
+    table_path: Path, world: Environment, options: JsonDict, times: pa.Array
 ) -> None:
-    write_deltalake(str(table), rows(0))
-    sink = DeltaSink("silver", str(table), **options, schema_evolution="add_columns")
-    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, times=times))
+    write_deltalake(str(table_path), rows(0))
+    sink = DeltaSink("silver", str(table_path), **options, schema_evolution="add_columns")
+    attempt, claim = staged_as_spark_does(sink, table_path, world, rows(1, times=times))
     vote = sink.vote(attempt, claim, world)
-    command = f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    command = f"ALTER TABLE delta.`file://{table_path}` SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
     assert vote.vote is VoteKind.VOTE_ABORT and command in (vote.reason or "")
     feature = TableFeatures.TimestampWithoutTimezone
-    DeltaTable(str(table)).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    DeltaTable(str(table_path)).alter.add_feature(feature, allow_protocol_versions_increase=True)
     assert promised(sink.vote(attempt, claim, world)).rows == 1
 
 
-def test_a_merge_whose_clauses_copy_no_rows_adds_no_feature(table: Path, world: Environment) -> None:
-    write_deltalake(str(table), rows(0))
+def test_a_merge_whose_clauses_copy_no_rows_adds_no_feature(table_path: Path, world: Environment) -> None:
+    write_deltalake(str(table_path), rows(0))
     clauses = "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
-    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=clauses, schema_evolution="add_columns")
-    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, times=TIMES))
+    sink = DeltaSink(
+        "silver", str(table_path), mode="merge", keys=["id"], merge=clauses, schema_evolution="add_columns"
+    )
+    attempt, claim = staged_as_spark_does(sink, table_path, world, rows(1, times=TIMES))
     assert promised(sink.vote(attempt, claim, world)).rows == 1
 
 
-def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table: Path, world: Environment) -> None:
-    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=COUNT)
+def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table_path: Path, world: Environment) -> None:
+    sink = DeltaSink("silver", str(table_path), mode="merge", keys=["id"], merge=COUNT)
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
-    write_deltalake(str(table), rows(0))
+    write_deltalake(str(table_path), rows(0))
     assert "was created after its rows were staged" in (sink.vote(attempt, claim, world).reason or "")
 
 
-def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: Path, world: Environment) -> None:
-    (table / "_epochs" / "x").mkdir(parents=True)
-    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
+def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table_path: Path, world: Environment) -> None:
+    (table_path / "_epochs" / "x").mkdir(parents=True)
+    sink = DeltaSink("silver", str(table_path), mode="upsert", keys=["id"])
     assert sink.plan_stage(attempt_of(transaction(1)), "n", world)["schema"] is None
 
 
@@ -303,19 +300,19 @@ class CommitOnly:
     ],
 )
 def test_the_commit_tells_spark_what_to_do_with_which_rows_and_with_which_notes(
-    table: Path, world: Environment, options: JsonDict, kind: str
+    table_path: Path, world: Environment, options: JsonDict, kind: str
 ) -> None:
-    sink = DeltaSink("silver", str(table), **options)
-    others = table / "_epochs/other.gold/deleted-1"
+    sink = DeltaSink("silver", str(table_path), **options)
+    others = table_path / "_epochs/other.gold/deleted-1"
     others.mkdir(parents=True)
-    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))
+    attempt, claim = staged_as_spark_does(sink, table_path, world, rows(1, 2))
     staged = promised(sink.vote(attempt, claim, world))
     world.spark = CommitOnly()
     with pytest.raises(OutcomeUnknown, match="Spark did not confirm the commit"):
         sink.commit(attempt, staged, world)
     [job] = world.spark.jobs
     assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)
-    notes = f"{table}/_epochs/{attempt.ledger_id}.silver"
+    notes = f"{table_path}/_epochs/{attempt.ledger_id}.silver"
     all_notes = (str(others),) if "sequence_by" in options else ()
     change = Change(how=sink.how.plan(), rows=2, notes=notes, all_notes=all_notes)
     assert kind == "delta_commit" or job.args["change"] == as_json(change)
@@ -417,10 +414,10 @@ def test_a_key_of_a_merge_needs_the_type_of_the_table_or_a_narrower_one_whatever
     assert fits or "column 'd' is" in found[0]
 
 
-def test_the_vote_refuses_rows_that_a_merge_would_cast(table: Path, world: Environment) -> None:
-    write_deltalake(str(table), rows(0, n=["a"]))
-    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=COPY)
-    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, n=[7]))
+def test_the_vote_refuses_rows_that_a_merge_would_cast(table_path: Path, world: Environment) -> None:
+    write_deltalake(str(table_path), rows(0, n=["a"]))
+    sink = DeltaSink("silver", str(table_path), mode="merge", keys=["id"], merge=COPY)
+    attempt, claim = staged_as_spark_does(sink, table_path, world, rows(1, n=[7]))
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "column 'n' is long in the rows and string in the table" in (vote.reason or "")

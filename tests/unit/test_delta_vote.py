@@ -42,15 +42,10 @@ from tests.support.environment import Environment
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
+def table_path(tmp_path: Path) -> Path:
     path = tmp_path / "orders"
     write_deltalake(str(path), rows(0, p=["a"]), partition_by=["p"])
     return path
-
-
-@pytest.fixture
-def sink(table: Path) -> DeltaSink:
-    return DeltaSink("bronze", str(table))
 
 
 @pytest.fixture
@@ -224,44 +219,44 @@ def test_a_parquet_file_that_lost_its_end(
 
 
 def test_a_table_replaced_since_staging(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
-    log = table / "_delta_log" / f"{0:020}.json"
-    log.write_text(log.read_text().replace(DeltaTable(str(table)).metadata().id, "another-id"))
+    log = table_path / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace(DeltaTable(str(table_path)).metadata().id, "another-id"))
     assert "is not the table" in reason_of(sink, attempt, claim, world)
 
 
 def test_a_table_that_got_a_constraint_since_staging(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
-    DeltaTable(str(table)).alter.add_constraint({"small": "id < 2"})
+    DeltaTable(str(table_path)).alter.add_constraint({"small": "id < 2"})
     assert "delta.constraints.small" in reason_of(sink, attempt, claim, world)
 
 
 def test_a_table_that_got_a_nullable_column_since_staging_is_fine(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
     more = rows(9, p=["a"]).append_column("note", rows(1).column("id"))
-    write_deltalake(str(table), more, mode="append", schema_mode="merge")
+    write_deltalake(str(table_path), more, mode="append", schema_mode="merge")
     staged = promised(sink.vote(attempt, claim, world))
     sink.commit(attempt, staged, world)
-    assert ids_in(table) == [0, 1, 2, 9]
+    assert ids_in(table_path) == [0, 1, 2, 9]
 
 
 def test_a_table_that_forgets_transactions(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
-    log = table / "_delta_log" / f"{0:020}.json"
+    log = table_path / "_delta_log" / f"{0:020}.json"
     retention = '"configuration":{"delta.setTransactionRetentionDuration":"interval 7 days"}'
     log.write_text(log.read_text().replace('"configuration":{}', retention))
     assert "interval 7 days" in reason_of(sink, attempt, claim, world)
 
 
 def test_a_table_that_already_shows_an_epoch_of_this_name(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
     signed = CommitProperties(app_transactions=[Transaction("airflow_epochs/orders/bronze", 4, 1)])
-    write_deltalake(str(table), rows(5, p=["a"]), mode="append", commit_properties=signed)
+    write_deltalake(str(table_path), rows(5, p=["a"]), mode="append", commit_properties=signed)
     assert "shows epoch 4" in reason_of(sink, attempt, claim, world)
 
 
@@ -279,15 +274,17 @@ def test_a_store_that_overwrites_in_spite_of_put_if_absent(
 
 
 def test_the_vote_leaves_nothing_behind(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
-    before = sorted(table.rglob("*"))
+    before = sorted(table_path.rglob("*"))
     sink.vote(attempt, claim, world)
-    assert sorted(table.rglob("*")) == before
+    assert sorted(table_path.rglob("*")) == before
 
 
-def test_a_place_that_is_not_this_sinks(sink: DeltaSink, attempt: SinkAttempt, world: Environment, table: Path) -> None:
-    assert "not a staging place" in reason_of(sink, attempt, StagedClaim(place=str(table)), world)
+def test_a_place_that_is_not_this_sinks(
+    sink: DeltaSink, attempt: SinkAttempt, world: Environment, table_path: Path
+) -> None:
+    assert "not a staging place" in reason_of(sink, attempt, StagedClaim(place=str(table_path)), world)
 
 
 def test_a_folder_with_other_files_is_no_delta_table(tmp_path: Path, attempt: SinkAttempt, world: Environment) -> None:
@@ -371,15 +368,15 @@ def test_a_table_that_is_neither_a_place_nor_a_name_is_refused(
 
 
 def test_a_partitioning_that_the_table_does_not_have_is_refused(
-    table: Path, attempt: SinkAttempt, world: Environment
+    table_path: Path, attempt: SinkAttempt, world: Environment
 ) -> None:
     with pytest.raises(Refused, match=r"partitioned by \['p'\], but the sink has partition_by=\['id'\]"):
-        DeltaSink("bronze", str(table), partition_by=["id"]).plan_stage(attempt, "n", world)
+        DeltaSink("bronze", str(table_path), partition_by=["id"]).plan_stage(attempt, "n", world)
 
 
-def test_an_unknown_connection_is_refused(table: Path, attempt: SinkAttempt, world: Environment) -> None:
+def test_an_unknown_connection_is_refused(table_path: Path, attempt: SinkAttempt, world: Environment) -> None:
     with pytest.raises(Refused, match="no connection 'nope'"):
-        DeltaSink("bronze", str(table), storage_conn_id="nope").plan_stage(attempt, "n", world)
+        DeltaSink("bronze", str(table_path), storage_conn_id="nope").plan_stage(attempt, "n", world)
 
 
 @pytest.mark.parametrize(
@@ -438,13 +435,13 @@ def test_a_table_with_manifests_that_only_spark_writes_is_left_to_spark(
 
 
 def test_manifests_that_are_turned_on_after_the_vote_leave_the_commit_to_spark(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
     staged = promised(sink.vote(attempt, claim, world))
-    set_property(str(table), "delta.compatibility.symlinkFormatManifest.enabled", "true")
+    set_property(str(table_path), "delta.compatibility.symlinkFormatManifest.enabled", "true")
     with pytest.raises(AssertionError, match="Spark was asked for delta_commit"):
         sink.commit(attempt, staged, world)
-    assert ids_in(table) == [0]
+    assert ids_in(table_path) == [0]
 
 
 def test_a_table_that_deltalake_cannot_open_is_left_to_spark(
@@ -569,14 +566,14 @@ def test_a_clean_up_in_a_table_that_deltalake_cannot_open_seeks_no_schema(
 
 
 def test_a_feature_added_after_the_vote_leaves_the_commit_to_spark(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table_path: Path
 ) -> None:
     staged = promised(sink.vote(attempt, claim, world))
     upgrade = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
-    (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps(upgrade))
+    (table_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps(upgrade))
     with pytest.raises(AssertionError, match="Spark was asked for delta_commit"):
         sink.commit(attempt, staged, world)
-    assert ids_in(table) == [0]
+    assert ids_in(table_path) == [0]
 
 
 def test_a_file_system_that_does_not_answer_is_no_vote_and_leaves_a_commit_unknown(
@@ -595,27 +592,27 @@ def test_a_file_system_that_does_not_answer_is_no_vote_and_leaves_a_commit_unkno
 
 
 def test_the_staging_table_carries_the_targets_rules_but_not_its_upkeep(
-    table: Path, attempt: SinkAttempt, world: Environment
+    table_path: Path, attempt: SinkAttempt, world: Environment
 ) -> None:
-    DeltaTable(str(table)).alter.add_constraint({"small": "id < 200"})
-    DeltaTable(str(table)).alter.set_table_properties({"delta.autoOptimize.autoCompact": "true"}, False)
-    place = DeltaSink("bronze", str(table)).plan_stage(attempt, "n", world)["place"]
+    DeltaTable(str(table_path)).alter.add_constraint({"small": "id < 200"})
+    DeltaTable(str(table_path)).alter.set_table_properties({"delta.autoOptimize.autoCompact": "true"}, False)
+    place = DeltaSink("bronze", str(table_path)).plan_stage(attempt, "n", world)["place"]
     staging = DeltaTable(place)
     configuration = staging.metadata().configuration
     assert configuration["delta.constraints.small"] == "id < 200"
     assert configuration["delta.randomizeFilePrefixes"] == "true"
     assert "delta.autoOptimize.autoCompact" not in configuration
     assert staging.metadata().partition_columns == ["p"]
-    assert staging.metadata().id != DeltaTable(str(table)).metadata().id
-    assert staging.schema().to_json() == DeltaTable(str(table)).schema().to_json()
+    assert staging.metadata().id != DeltaTable(str(table_path)).metadata().id
+    assert staging.schema().to_json() == DeltaTable(str(table_path)).schema().to_json()
 
 
-def test_epochs_of_two_pipelines_in_one_table_do_not_disturb_each_other(table: Path, world: Environment) -> None:
-    sink = DeltaSink("bronze", str(table))
+def test_epochs_of_two_pipelines_in_one_table_do_not_disturb_each_other(table_path: Path, world: Environment) -> None:
+    sink = DeltaSink("bronze", str(table_path))
     ours, theirs = transaction(1), transaction(1, pipeline="returns")
     run_epoch(sink, ours, None, rows(1, p=["a"]), world)
     run_epoch(sink, theirs, None, rows(2, p=["a"]), world)
-    assert ids_in(table) == [0, 1, 2]
+    assert ids_in(table_path) == [0, 1, 2]
     first, second = sink.last_committed("orders", world), sink.last_committed("returns", world)
     assert first is not None and second is not None
     assert (first.token, second.token) == (ours.token, theirs.token)

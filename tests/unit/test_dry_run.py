@@ -26,20 +26,12 @@ from airflow_epochs.coordinator.task import TaskTry, new_writer
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import DryRunRecord
 from airflow_epochs.operators import definitions
-from tests.support.faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld, found_by_commands
 from tests.support.spark_world import APPS
 
 pytestmark = pytest.mark.proof
 
 HEX = "0123456789abcdef" * 2
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """Two epochs, in two tables."""
-    world = start(DiskWorld(tmp_path))
-    assert world.run(2) is None
-    return world
 
 
 @pytest.fixture
@@ -72,11 +64,11 @@ def local(process: int) -> str:
     return f"{HEX}@{host}:{process}"
 
 
-def test_a_dry_run_leaves_no_file_and_shows_the_rows_of_the_epoch(world: DiskWorld) -> None:
-    before = files(world)
-    told = dry_run(world.coordinator().task, 2, 1)
-    assert files(world) == before
-    assert not list(world.folder.glob("*/epochs/dry-*"))
+def test_a_dry_run_leaves_no_file_and_shows_the_rows_of_the_epoch(all_read: DiskWorld) -> None:
+    before = files(all_read)
+    told = dry_run(all_read.coordinator().task, 2, 1)
+    assert files(all_read) == before
+    assert not list(all_read.folder.glob("*/epochs/dry-*"))
     for each in told.sinks:
         assert each.difference
         assert each.rows_then == each.rows_now > 0  # type: ignore[operator]
@@ -84,54 +76,56 @@ def test_a_dry_run_leaves_no_file_and_shows_the_rows_of_the_epoch(world: DiskWor
 
 
 def test_the_next_dry_run_clears_away_what_a_killed_one_has_left(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, ended: int
+    all_read: DiskWorld, monkeypatch: pytest.MonkeyPatch, ended: int
 ) -> None:
-    before = files(world)
-    killed(world, monkeypatch, local(ended))
-    world.produce(3)
-    assert world.run(3) is None
-    assert world.ledger.newest_complete() == 3, "an epoch does not mind"
-    assert len(world.ledger.dry_runs()) == 1
-    since = {path for path in files(world) - before if "dry-" not in str(path)}
-    dry_run(world.coordinator().task, 1, 1)
-    assert files(world) == before | since
+    before = files(all_read)
+    killed(all_read, monkeypatch, local(ended))
+    all_read.produce(3)
+    assert all_read.run(3) is None
+    assert all_read.ledger.newest_complete() == 3, "an epoch does not mind"
+    assert len(all_read.ledger.dry_runs()) == 1
+    since = {path for path in files(all_read) - before if "dry-" not in str(path)}
+    dry_run(all_read.coordinator().task, 1, 1)
+    assert files(all_read) == before | since
 
 
 @pytest.mark.parametrize("where", ["here, alive", "elsewhere"])
 def test_what_may_be_running_is_left_alone_for_a_day(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, where: str
+    all_read: DiskWorld, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    record = killed(world, monkeypatch, new_writer() if where == "here, alive" else f"{HEX}@elsewhere:1")
-    unpublished.clear_away(world.coordinator().task)
-    assert world.ledger.dry_runs() == [record]
+    record = killed(all_read, monkeypatch, new_writer() if where == "here, alive" else f"{HEX}@elsewhere:1")
+    unpublished.clear_away(all_read.coordinator().task)
+    assert all_read.ledger.dry_runs() == [record]
     assert all(Path(place).exists() for place in record.tried.places.values())
-    task = world.coordinator().task
+    task = all_read.coordinator().task
     tomorrow = task.clock() + timedelta(days=1, seconds=1)
     task.clock = lambda: tomorrow
     unpublished.clear_away(task)
-    assert world.ledger.dry_runs() == []
+    assert all_read.ledger.dry_runs() == []
     assert not any(Path(place).exists() for place in record.tried.places.values())
 
 
-def test_a_record_alone_deletes_nothing(world: DiskWorld, monkeypatch: pytest.MonkeyPatch, ended: int) -> None:
+def test_a_record_alone_deletes_nothing(all_read: DiskWorld, monkeypatch: pytest.MonkeyPatch, ended: int) -> None:
     """Neither a staged epoch that it names, nor a folder that says that it is somebody else's, or says nothing."""
-    record = killed(world, monkeypatch, local(ended))
-    world.produce(3)
-    world.crash_at("decision.landed", 3)
-    real = world.ledger.tries(3)[0].places["orders"]
+    record = killed(all_read, monkeypatch, local(ended))
+    all_read.produce(3)
+    all_read.crash_at("decision.landed", 3)
+    real = all_read.ledger.tries(3)[0].places["orders"]
     audit = Path(record.tried.places["audit"])
     (audit.parent / "_owner.json").unlink()
-    _replaced(world.ledger, record, replace(record.tried, places={**record.tried.places, "orders": real}))
-    unpublished.clear_away(world.coordinator().task)
+    _replaced(all_read.ledger, record, replace(record.tried, places={**record.tried.places, "orders": real}))
+    unpublished.clear_away(all_read.coordinator().task)
     assert Path(real, "_delta_log").exists()
     assert Path(audit, "_delta_log").exists()
-    assert len(world.ledger.dry_runs()) == 1, "it is tried again"
-    assert world.run(3) is None
+    assert len(all_read.ledger.dry_runs()) == 1, "it is tried again"
+    assert all_read.run(3) is None
 
 
-def test_no_record_of_a_dry_run_can_have_the_id_of_a_ledger(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = killed(world, monkeypatch, new_writer())
-    identity = world.ledger.identity()
+def test_no_record_of_a_dry_run_can_have_the_id_of_a_ledger(
+    all_read: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = killed(all_read, monkeypatch, new_writer())
+    identity = all_read.ledger.identity()
     assert identity
     with pytest.raises(ValueError, match="not a dry run"):
         replace(record, opened=replace(record.opened, ledger_id=identity.ledger_id))
@@ -146,11 +140,9 @@ def _replaced(ledger: Ledger, record: DryRunRecord, tried: object) -> None:
 
 
 @pytest.fixture
-def found(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> TaskTry:
+def found(all_read: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> TaskTry:
     """The task of the pipeline that the command finds in the DAGs."""
-    task = world.coordinator().task
-    monkeypatch.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
-    return task
+    return found_by_commands(all_read, monkeypatch)
 
 
 def typed(**words: object) -> None:
@@ -159,17 +151,17 @@ def typed(**words: object) -> None:
 
 
 def test_the_command_prints_a_table_samples_and_the_reasons_of_the_vote(
-    world: DiskWorld, found: TaskTry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    all_read: DiskWorld, found: TaskTry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     typed(transform=str(APPS / "letters.py"))
     told = capsys.readouterr().out
-    published = world.ledger.complete_record(2)
+    published = all_read.ledger.complete_record(2)
     assert published
     rows = published.receipts["orders"].rows
     assert re.search(rf"orders +\| {rows} +\| {rows} +\| 0 +\| 0 +\| 0 +\| VOTE_COMMIT", told)
     assert "GLOBAL_COMMIT. Nothing was published. The sinks themselves were not asked." in told
-    lost = next(world.table("orders").glob(f"epochs/*/{2}-*/*.parquet"))
+    lost = next(all_read.table("orders").glob(f"epochs/*/{2}-*/*.parquet"))
     lost.unlink()
     found.pipeline = replace(found.pipeline, vote=lambda ballot: f"{ballot.rows['orders']} rows are too few")
     typed()
@@ -188,13 +180,13 @@ def test_the_command_says_what_is_wrong_with_its_words(found: TaskTry) -> None:
         typed(epoch=7)
 
 
-def test_the_command_clears_away_when_it_is_told_to_end(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = world.coordinator({"stage.done": lambda: os.kill(os.getpid(), signal.SIGTERM)}).task
+def test_the_command_clears_away_when_it_is_told_to_end(all_read: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = all_read.coordinator({"stage.done": lambda: os.kill(os.getpid(), signal.SIGTERM)}).task
     monkeypatch.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
-    before = files(world)
+    before = files(all_read)
     with pytest.raises(KeyboardInterrupt):
         typed()
-    assert files(world) == before
+    assert files(all_read) == before
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

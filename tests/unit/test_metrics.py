@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,56 +76,49 @@ def run(world: DiskWorld, number: int = 1) -> None:
     step(c, "complete", lambda: c.complete(of))
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    world = DiskWorld(tmp_path)
-    world.produce(4)
-    return world
-
-
 def test_an_epoch_tells_its_phases_rows_commits_and_that_it_is_the_newest(
-    world: DiskWorld, server: StatsdServer
+    no_epoch: DiskWorld, server: StatsdServer
 ) -> None:
-    run(world)
+    run(no_epoch)
     told = got(server)
     assert {name for name in told if "phase.duration" in name} == {
         f"orders.phase.duration.{of}"
         for of in ("open.all", "stage.all", "vote.all", "commit.orders", "commit.audit", "complete.all")
     }
     assert told["orders.commits.orders.committed"] == told["orders.commits.audit.committed"] == 1
-    assert told["orders.rows.orders"] == len(world.rows("orders")) > 0
+    assert told["orders.rows.orders"] == len(no_epoch.rows("orders")) > 0
     assert (told["orders.completed"], told["orders.last_complete.epoch"]) == (1, 1)
     assert told["orders.last_complete.age"] == told["orders.in_doubt.count"] == told["orders.in_doubt.age"] == 0
     assert told["orders.last_complete.time"] > 1_700_000_000
     assert not [name for name in told if "aborts" in name]
 
 
-def test_durations_are_in_milliseconds(world: DiskWorld, server: StatsdServer) -> None:
+def test_durations_are_in_milliseconds(no_epoch: DiskWorld, server: StatsdServer) -> None:
     begun = time.monotonic()
-    run(world)
+    run(no_epoch)
     elapsed_ms = (time.monotonic() - begun) * 1000
     total = sum(value for name, value in got(server).items() if "phase.duration" in name)
     assert elapsed_ms / 10 < total <= elapsed_ms
 
 
 def test_the_lag_is_told_after_an_epoch_and_when_there_is_nothing_new(
-    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+    no_epoch: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lag = Lag((Unread(topic="t", partition=0, start=5, end=15, ms=0),))
     monkeypatch.setattr(lags, "lag_of", lambda *of: lag)
-    run(world)
+    run(no_epoch)
     told = got(server)
     assert told["orders.lag.records"] == 10 and told["orders.lag.seconds"] > 1_700_000_000
-    c = world.coordinator()
+    c = no_epoch.coordinator()
     with pytest.raises(NoNewData):
-        step(c, "open", lambda: c.open(world.run_of(2)))
+        step(c, "open", lambda: c.open(no_epoch.run_of(2)))
     assert got(server)["orders.lag.records"] == 10
 
 
 def test_a_vote_against_an_epoch_is_an_abort(
-    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+    no_epoch: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c, of = world.coordinator(), world.run_of(1)
+    c, of = no_epoch.coordinator(), no_epoch.run_of(1)
     c.open(of)
     report = c.stage(of).stage
     monkeypatch.setattr(DeltaSink, "vote", lambda *_: Vote(vote=VoteKind.VOTE_ABORT, reason="A test votes against it."))
@@ -137,7 +129,7 @@ def test_a_vote_against_an_epoch_is_an_abort(
 
 @pytest.mark.parametrize(("fails", "reason"), [("vote", "vote"), ("stage", "STORE-UNREACHABLE")])
 def test_an_abort_in_the_layout_with_one_task_is_counted_once(
-    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch, fails: str, reason: str
+    no_epoch: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch, fails: str, reason: str
 ) -> None:
     if fails == "vote":
         against = Vote(vote=VoteKind.VOTE_ABORT, reason="A test votes against it.")
@@ -145,7 +137,7 @@ def test_an_abort_in_the_layout_with_one_task_is_counted_once(
     else:
         monkeypatch.setattr(DiskSpark, "run", unreachable)
     with pytest.raises((EpochError, AirflowFailException)):
-        run_in_one_task(world.run_of(1), [DeltaSink("orders", str(world.table("orders")))], world.coordinator)
+        run_in_one_task(no_epoch.run_of(1), [DeltaSink("orders", str(no_epoch.table("orders")))], no_epoch.coordinator)
     assert {name: value for name, value in got(server).items() if "aborts" in name} == {f"orders.aborts.{reason}": 1}
 
 
@@ -154,28 +146,30 @@ def unreachable(*of: object) -> None:
 
 
 def test_with_tags_the_names_are_the_same_for_all_pipelines(
-    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+    no_epoch: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
-    run(world)
+    run(no_epoch)
     told = got(server)
     assert told["commits,pipeline=orders,sink=audit,outcome=committed"] == 1
     assert "last_complete.epoch,pipeline=orders" in told
 
 
-def test_a_task_that_finds_its_work_done_counts_it_as_already_done(world: DiskWorld, server: StatsdServer) -> None:
-    run(world)
+def test_a_task_that_finds_its_work_done_counts_it_as_already_done(no_epoch: DiskWorld, server: StatsdServer) -> None:
+    run(no_epoch)
     got(server)
-    c = world.coordinator()
-    step(c, "commit.orders", lambda: c.commit(world.run_of(1), "orders"))
-    step(c, "complete", lambda: c.complete(world.run_of(1)))
+    c = no_epoch.coordinator()
+    step(c, "commit.orders", lambda: c.commit(no_epoch.run_of(1), "orders"))
+    step(c, "complete", lambda: c.complete(no_epoch.run_of(1)))
     told = got(server)
     assert told["orders.commits.orders.already"] == 1
     assert "orders.completed" not in told and "orders.rows.orders" not in told
 
 
-def test_a_sink_that_is_waived_or_new_is_left_out_and_not_already_done(world: DiskWorld, server: StatsdServer) -> None:
-    c, of = left_in_doubt(world), world.run_of(1)
+def test_a_sink_that_is_waived_or_new_is_left_out_and_not_already_done(
+    no_epoch: DiskWorld, server: StatsdServer
+) -> None:
+    c, of = left_in_doubt(no_epoch), no_epoch.run_of(1)
     txn_id = c.task.ledger.view(1).opened.txn_id
     c.task.ledger.put(WaivedRecord(txn_id=txn_id, sink="audit", who="me", why="so", at="now"))
     for sink in ("orders", "audit", "new"):
@@ -198,30 +192,30 @@ def left_in_doubt(world: DiskWorld) -> Coordinator:
 
 
 def test_an_epoch_in_doubt_is_told_until_it_is_complete(
-    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+    no_epoch: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c = left_in_doubt(world)
+    c = left_in_doubt(no_epoch)
 
     with monkeypatch.context() as context:
         context.setattr(DeltaSink, "commit", unreachable)
         with pytest.raises(EpochError):
-            step(c, "commit.orders", lambda: c.commit(world.run_of(1), "orders"))
+            step(c, "commit.orders", lambda: c.commit(no_epoch.run_of(1), "orders"))
     told = got(server)
     assert told["orders.commits.orders.failed"] == told["orders.in_doubt.count"] == 1
     assert 0 < told["orders.in_doubt.age"] < 60
-    step(c, "commit.orders", lambda: c.commit(world.run_of(1), "orders"), try_number=2)
+    step(c, "commit.orders", lambda: c.commit(no_epoch.run_of(1), "orders"), try_number=2)
     assert got(server)["orders.commits.orders.retried"] == 1
-    later = world.coordinator()
-    step(later, "open", lambda: later.open(world.run_of(2)))
+    later = no_epoch.coordinator()
+    step(later, "open", lambda: later.open(no_epoch.run_of(2)))
     told = got(server)
     assert told["orders.commits.audit.retried"] == told["orders.completed"] == 1
     assert told["orders.in_doubt.count"] == 0
 
 
 def test_a_commit_that_airflow_ends_by_its_execution_timeout_is_told_and_one_that_waits_in_the_triggerer_is_not(
-    world: DiskWorld, server: StatsdServer
+    no_epoch: DiskWorld, server: StatsdServer
 ) -> None:
-    c = left_in_doubt(world)
+    c = left_in_doubt(no_epoch)
 
     def raises(error: BaseException) -> None:
         raise error
@@ -236,11 +230,11 @@ def test_a_commit_that_airflow_ends_by_its_execution_timeout_is_told_and_one_tha
 
 
 def test_an_epoch_whose_sinks_all_have_receipts_is_told_while_it_cannot_be_completed(
-    world: DiskWorld, server: StatsdServer
+    no_epoch: DiskWorld, server: StatsdServer
 ) -> None:
-    c = left_in_doubt(world)
-    for sink in world.sinks:
-        c.commit(world.run_of(1), sink)
+    c = left_in_doubt(no_epoch)
+    for sink in no_epoch.sinks:
+        c.commit(no_epoch.run_of(1), sink)
 
     def no_answer() -> None:
         raise NotApplied("The store does not answer.", remedy="Wait.")
@@ -253,29 +247,31 @@ def test_an_epoch_whose_sinks_all_have_receipts_is_told_while_it_cannot_be_compl
 
 @pytest.mark.parametrize("next_step", ["complete", "open"])
 def test_a_doubt_is_no_longer_told_though_the_task_that_ended_it_died_before_its_metrics(
-    world: DiskWorld, server: StatsdServer, next_step: str
+    no_epoch: DiskWorld, server: StatsdServer, next_step: str
 ) -> None:
-    run_epoch(world.coordinator(), world.run_of(1))
-    world.produce(2)
-    c = world.coordinator()
-    step(c, next_step, lambda: c.complete(world.run_of(1)) if next_step == "complete" else c.open(world.run_of(2)))
+    run_epoch(no_epoch.coordinator(), no_epoch.run_of(1))
+    no_epoch.produce(2)
+    c = no_epoch.coordinator()
+    step(
+        c, next_step, lambda: c.complete(no_epoch.run_of(1)) if next_step == "complete" else c.open(no_epoch.run_of(2))
+    )
     told = got(server)
     assert told["orders.in_doubt.count"] == told["orders.in_doubt.age"] == 0
     assert "orders.completed" not in told
 
 
 def test_a_successful_step_does_not_call_a_run_at_work_a_doubt_nor_its_end(
-    world: DiskWorld, server: StatsdServer
+    no_epoch: DiskWorld, server: StatsdServer
 ) -> None:
-    c = left_in_doubt(world)
-    step(c, "open", lambda: c.open(world.run_of(1)))
+    c = left_in_doubt(no_epoch)
+    step(c, "open", lambda: c.open(no_epoch.run_of(1)))
     assert "orders.in_doubt.count" not in got(server)
 
 
-def test_a_fenced_commit_is_counted(world: DiskWorld, server: StatsdServer) -> None:
-    run(world)
+def test_a_fenced_commit_is_counted(no_epoch: DiskWorld, server: StatsdServer) -> None:
+    run(no_epoch)
     got(server)
-    c = world.coordinator()
+    c = no_epoch.coordinator()
 
     def late() -> None:
         raise Fenced("Late.", remedy="Do nothing.")
@@ -285,8 +281,8 @@ def test_a_fenced_commit_is_counted(world: DiskWorld, server: StatsdServer) -> N
     assert got(server)["orders.commits.orders.fenced"] == 1
 
 
-def test_an_abort_is_counted_by_the_code_of_its_cause(world: DiskWorld, server: StatsdServer) -> None:
-    c, of = world.coordinator(), world.run_of(1)
+def test_an_abort_is_counted_by_the_code_of_its_cause(no_epoch: DiskWorld, server: StatsdServer) -> None:
+    c, of = no_epoch.coordinator(), no_epoch.run_of(1)
     c.open(of)
 
     def abort(cause: str) -> None:
@@ -297,43 +293,45 @@ def test_an_abort_is_counted_by_the_code_of_its_cause(world: DiskWorld, server: 
     assert got(server)["orders.aborts.UDF-RAISED"] == 1
 
 
-def test_an_attempt_that_another_run_aborts_is_counted_as_taken_over(world: DiskWorld, server: StatsdServer) -> None:
-    world.coordinator().open(world.run_of(1))
-    c = world.coordinator()
-    step(c, "open", lambda: c.open(world.run_of(2)))
+def test_an_attempt_that_another_run_aborts_is_counted_as_taken_over(no_epoch: DiskWorld, server: StatsdServer) -> None:
+    no_epoch.coordinator().open(no_epoch.run_of(1))
+    c = no_epoch.coordinator()
+    step(c, "open", lambda: c.open(no_epoch.run_of(2)))
     assert got(server)["orders.aborts.taken_over"] == 1
 
 
-def test_a_run_without_new_data_tells_the_age_of_the_newest_epoch(world: DiskWorld, server: StatsdServer) -> None:
-    run(world)
+def test_a_run_without_new_data_tells_the_age_of_the_newest_epoch(no_epoch: DiskWorld, server: StatsdServer) -> None:
+    run(no_epoch)
     got(server)
-    c = world.coordinator()
+    c = no_epoch.coordinator()
     with pytest.raises(NoNewData):
-        step(c, "open", lambda: c.open(world.run_of(2)))
+        step(c, "open", lambda: c.open(no_epoch.run_of(2)))
     told = got(server)
     assert 0 < told["orders.last_complete.age"] < 60
     assert "orders.phase.duration.open.all" not in told and told["orders.in_doubt.count"] == 0
 
 
 def test_a_metric_that_cannot_be_sent_fails_nothing(
-    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+    no_epoch: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*of: object, **more: object) -> None:
         raise OSError("no route to host")
 
     for kind in ("incr", "gauge", "timing"):
         monkeypatch.setattr(stats, kind, broken)
-    run(world)
-    assert world.ledger.newest_complete() == 1
+    run(no_epoch)
+    assert no_epoch.ledger.newest_complete() == 1
 
 
-def test_where_airflow_sends_no_metrics_nothing_is_looked_up(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_airflow_sends_no_metrics_nothing_is_looked_up(
+    no_epoch: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metrics, "_Step", None)
-    run(world)
-    assert world.ledger.newest_complete() == 1
+    run(no_epoch)
+    assert no_epoch.ledger.newest_complete() == 1
 
 
-def test_a_task_that_goes_to_wait_in_the_triggerer_sends_nothing(world: DiskWorld, server: StatsdServer) -> None:
+def test_a_task_that_goes_to_wait_in_the_triggerer_sends_nothing(no_epoch: DiskWorld, server: StatsdServer) -> None:
     class Deferred(BaseException):
         """As Airflow's TaskDeferred."""
 
@@ -341,5 +339,5 @@ def test_a_task_that_goes_to_wait_in_the_triggerer_sends_nothing(world: DiskWorl
         raise Deferred
 
     with pytest.raises(Deferred):
-        step(world.coordinator(), "open", defer)
+        step(no_epoch.coordinator(), "open", defer)
     assert got(server) == {}

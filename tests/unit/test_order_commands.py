@@ -19,7 +19,6 @@ from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.orders import adopting, rewinding
 from airflow_epochs.coordinator.orders.orders import Restoration
-from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import OffsetRange, RestorePoint, Run
 from airflow_epochs.operators import definitions
@@ -31,7 +30,7 @@ from stack.broker import Broker
 from tests.support.rebuilt import Found
 from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
-from tests.support.topic_world import TopicWorld
+from tests.support.topic_world import TopicWorld, stopped
 
 WHY = ("--why", "the test says so")
 
@@ -90,13 +89,6 @@ def world(tmp_path: Path, brokers: Told, monkeypatch: pytest.MonkeyPatch) -> Top
     brokers.logs[world.topic()] = Log(0, 20, 3)
     assert world.run(1) is None
     return world
-
-
-def stopped(world: TopicWorld, number: int) -> Corrupt:
-    error = world.run(number)
-    assert isinstance(error, Corrupt), error
-    error.pipeline = world.name  # as the operator does
-    return error
 
 
 def aborted(world: TopicWorld, number: int) -> None:

@@ -31,40 +31,32 @@ from airflow_epochs.model import OpenRecord
 from airflow_epochs.names import DRY_RUN
 from airflow_epochs.operators import definitions
 from airflow_epochs.staged import parquet_batches
-from tests.support.faults_world import DiskWorld, abort, start
+from tests.support.faults_world import DiskWorld, abort, found_by_commands
 
 pytestmark = pytest.mark.proof
 
 KEY = "the key of this ledger's owner"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """One complete epoch in two tables, and records that no epoch has read."""
-    world = start(DiskWorld(tmp_path))
-    world.produce(2)
-    return world
-
-
 def files(world: DiskWorld) -> set[Path]:
     return {path for path in world.folder.rglob("*") if path.is_file()}
 
 
-def test_a_preview_shows_rows_and_columns_and_leaves_no_file(world: DiskWorld) -> None:
-    before = files(world)
-    told = preview(world.coordinator().task, 100, 1)
-    assert files(world) == before
+def test_a_preview_shows_rows_and_columns_and_leaves_no_file(seven_unread: DiskWorld) -> None:
+    before = files(seven_unread)
+    told = preview(seven_unread.coordinator().task, 100, 1)
+    assert files(seven_unread) == before
     assert told.epoch == 2
     assert [each.sink for each in told.sinks] == ["audit", "orders"]
     for each in told.sinks:
         assert each.problem is None and each.rows and each.sample
         assert len(each.sample.rows) == 1
         assert [name for name, _ in each.sample.columns] == list(each.sample.rows[0])
-    assert world.ledger.view(2).open is None
+    assert seven_unread.ledger.view(2).open is None
 
 
 def test_a_preview_of_a_delta_sink_reads_no_more_rows_than_it_shows(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+    seven_unread: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[pa.RecordBatch] = []
 
@@ -76,15 +68,15 @@ def test_a_preview_of_a_delta_sink_reads_no_more_rows_than_it_shows(
 
     whole = parquet_batches.batches
     monkeypatch.setattr(parquet_batches, "batches", row_by_row)
-    told = preview(world.coordinator().task, 100, 1)
+    told = preview(seven_unread.coordinator().task, 100, 1)
     assert all((each.rows or 0) > 1 for each in told.sinks)
     assert len(read) == len(told.sinks)
 
 
-def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(world: DiskWorld) -> None:
-    told = preview(world.coordinator().task, 100, 1)
-    assert world.run(2) is None
-    record = world.ledger.complete_record(2)
+def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(seven_unread: DiskWorld) -> None:
+    told = preview(seven_unread.coordinator().task, 100, 1)
+    assert seven_unread.run(2) is None
+    record = seven_unread.ledger.complete_record(2)
     assert record and record.ranges == told.ranges
     assert {sink: receipt.rows for sink, receipt in record.receipts.items()} == {s.sink: s.rows for s in told.sinks}
 
@@ -98,61 +90,63 @@ def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path, passw
     assert not [path for path in files(world) if "_delta_log" in str(path)]
 
 
-def test_a_preview_is_refused_while_an_epoch_is_open_or_in_doubt(world: DiskWorld) -> None:
-    task, run = world.coordinator(), world.run_of(2)
+def test_a_preview_is_refused_while_an_epoch_is_open_or_in_doubt(seven_unread: DiskWorld) -> None:
+    task, run = seven_unread.coordinator(), seven_unread.run_of(2)
     task.open(run)
     report = task.stage(run).stage
     with pytest.raises(Refused, match="Epoch 2 is open: run run 2 of DAG dag has taken its records") as open_yet:
-        preview(world.coordinator().task, 100, 1)
+        preview(seven_unread.coordinator().task, 100, 1)
     task.vote(run, report)
     with pytest.raises(Refused, match="Epoch 2 is in doubt") as in_doubt:
-        preview(world.coordinator().task, 100, 1)
+        preview(seven_unread.coordinator().task, 100, 1)
     assert {open_yet.value.code, in_doubt.value.code} == {codes.DRY_RUN_UNFINISHED}
     assert commands(open_yet.value) == ["pause", "abort", "unpause"]
     assert commands(in_doubt.value) == ["retry"]
-    assert world.run(3) is None
-    world.produce(1)
-    assert preview(world.coordinator().task, 100, 1).epoch == 3
+    assert seven_unread.run(3) is None
+    seven_unread.produce(1)
+    assert preview(seven_unread.coordinator().task, 100, 1).epoch == 3
 
 
 def commands(refused: Refused) -> list[str]:
     return re.findall(r"`airflow epochs (\w+) orders --why …`", refused.filled_remedy)
 
 
-def test_an_open_epoch_is_previewed_as_the_error_says_and_no_other_run_takes_its_records(world: DiskWorld) -> None:
-    opened = world.coordinator().open(world.run_of(2))
+def test_an_open_epoch_is_previewed_as_the_error_says_and_no_other_run_takes_its_records(
+    seven_unread: DiskWorld,
+) -> None:
+    opened = seven_unread.coordinator().open(seven_unread.run_of(2))
     assert isinstance(opened, OpenRecord)
     ada = Account(who="ada", why="to look first")
-    Pause.of(world.ledger, "orders").do(world.ledger, ada)
-    Abort.of(world.ledger, "orders").do(world.ledger, ada)
+    Pause.of(seven_unread.ledger, "orders").do(seven_unread.ledger, ada)
+    Abort.of(seven_unread.ledger, "orders").do(seven_unread.ledger, ada)
     with pytest.raises(NoNewData):
-        world.coordinator().open(world.run_of(3))
-    assert preview(world.coordinator().task, 100, 1).ranges == opened.ranges
-    Unpause.of(world.ledger, "orders").do(world.ledger, ada)
-    assert world.run(3) is None
-    record = world.ledger.complete_record(2)
+        seven_unread.coordinator().open(seven_unread.run_of(3))
+    assert preview(seven_unread.coordinator().task, 100, 1).ranges == opened.ranges
+    Unpause.of(seven_unread.ledger, "orders").do(seven_unread.ledger, ada)
+    assert seven_unread.run(3) is None
+    record = seven_unread.ledger.complete_record(2)
     assert record and record.ranges == opened.ranges
 
 
-def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(world: DiskWorld) -> None:
-    opened = world.coordinator().open(world.run_of(2))
+def test_a_preview_after_an_abort_shows_the_records_that_the_next_attempt_takes(seven_unread: DiskWorld) -> None:
+    opened = seven_unread.coordinator().open(seven_unread.run_of(2))
     assert isinstance(opened, OpenRecord)
-    abort(world.coordinator(), world.run_of(2))
-    world.produce(3)
-    told = preview(world.coordinator().task, 1, 1)
+    abort(seven_unread.coordinator(), seven_unread.run_of(2))
+    seven_unread.produce(3)
+    told = preview(seven_unread.coordinator().task, 1, 1)
     assert (told.epoch, told.ranges) == (2, opened.ranges)
     assert told.warnings == ("Epoch 2 was aborted. These are all of its records, whatever --records says.",)
-    assert world.run(3) is None
-    record = world.ledger.complete_record(2)
+    assert seven_unread.run(3) is None
+    record = seven_unread.ledger.complete_record(2)
     assert record and record.ranges == told.ranges
 
 
 @pytest.mark.parametrize("play", [partial(preview, records=100), partial(dry_run, epoch=1)], ids=["preview", "dry run"])
 def test_a_sink_that_no_task_could_read_from_a_record_is_refused_by_its_argument(
-    world: DiskWorld, play: Callable[..., object]
+    seven_unread: DiskWorld, play: Callable[..., object]
 ) -> None:
-    task = world.coordinator().task
-    wrong = DeltaSink("orders", str(world.folder / "orders"), compact_every=cast(Any, 0.5))
+    task = seven_unread.coordinator().task
+    wrong = DeltaSink("orders", str(seven_unread.folder / "orders"), compact_every=cast(Any, 0.5))
     with pytest.raises(Refused, match=r"sink 'orders' .*compact_every: Expected `int`") as refused:
         play(replace(task, pipeline=replace(task.pipeline, sinks=(wrong,))), sample=1)
     assert refused.value.code is codes.SINK_MISCONFIGURED
@@ -182,33 +176,31 @@ def test_what_a_preview_killed_before_the_first_epoch_has_left_is_cleared_away_a
     assert not [path for path in files(world) if DRY_RUN in str(path.relative_to(world.folder))]
 
 
-def test_without_new_records_the_error_names_the_dry_run(world: DiskWorld) -> None:
-    assert world.run(2) is None
+def test_without_new_records_the_error_names_the_dry_run(seven_unread: DiskWorld) -> None:
+    assert seven_unread.run(2) is None
     with pytest.raises(NoNewData) as nothing:
-        preview(world.coordinator().task, 100, 1)
+        preview(seven_unread.coordinator().task, 100, 1)
     assert "airflow epochs dry-run orders --epoch" in nothing.value.remedy
 
 
 def test_the_next_preview_clears_away_what_a_killed_one_has_left(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+    seven_unread: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = files(world)
-    left_by_a_killed_preview(world, monkeypatch)
-    assert files(world) > before
+    before = files(seven_unread)
+    left_by_a_killed_preview(seven_unread, monkeypatch)
+    assert files(seven_unread) > before
     monkeypatch.setattr(unpublished, "_is_over", lambda *_: True)
-    preview(world.coordinator().task, 100, 1)
-    assert files(world) == before
+    preview(seven_unread.coordinator().task, 100, 1)
+    assert files(seven_unread) == before
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def found(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> TaskTry:
+def found(seven_unread: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> TaskTry:
     """The task of the pipeline that the command finds in the DAGs."""
-    task = world.coordinator().task
-    monkeypatch.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
-    return task
+    return found_by_commands(seven_unread, monkeypatch)
 
 
 def typed(capsys: pytest.CaptureFixture[str], **words: object) -> str:
@@ -277,9 +269,11 @@ def test_of_a_sink_that_shows_no_rows_the_command_says_whether_anything_is_known
     assert (json.loads(printed)["sinks"][0]["fit"] == fit) if output == "json" else (f"| {fit}" in printed)
 
 
-def test_the_command_ends_with_the_error_where_there_is_nothing_to_show(world: DiskWorld, found: TaskTry) -> None:
-    assert world.run(2) is None
-    task = replace(world.coordinator().task)
+def test_the_command_ends_with_the_error_where_there_is_nothing_to_show(
+    seven_unread: DiskWorld, found: TaskTry
+) -> None:
+    assert seven_unread.run(2) is None
+    task = replace(seven_unread.coordinator().task)
     with pytest.raises(SystemExit, match="EPOCHS-NO-NEW-DATA") as ended, pytest.MonkeyPatch.context() as context:
         context.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
         typed_quietly()

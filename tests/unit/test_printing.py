@@ -9,7 +9,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import yaml
@@ -21,18 +20,10 @@ from airflow_epochs.commands.printing import print_document, print_rows
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.operators import definitions
-from tests.support.faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld
 from tests.support.rebuilt import Found
 
 NOISE = ("from a DAG file", "from Airflow's log", "from a child process")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    """One complete epoch in two tables, and records that no epoch has read."""
-    world = start(DiskWorld(tmp_path))
-    world.produce(2)
-    return world
 
 
 @contextmanager
@@ -48,7 +39,7 @@ def real_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 @pytest.mark.parametrize("command", [show_verification, show_dry_run, show_preview])
 def test_stdout_has_the_document_alone_whatever_is_printed_while_dag_files_are_read(
-    world: DiskWorld,
+    seven_unread: DiskWorld,
     command: Callable[[Namespace], None],
     output: str,
     read: Callable[[str], object],
@@ -62,7 +53,7 @@ def test_stdout_has_the_document_alone_whatever_is_printed_while_dag_files_are_r
             print(NOISE[0])
             log.warning(NOISE[1])
             subprocess.run(["echo", NOISE[2]], check=True)
-            return Found(lambda: world.coordinator().task)
+            return Found(lambda: seven_unread.coordinator().task)
 
         monkeypatch.setattr(definitions, "find", find)
         command(Namespace(pipeline="orders", dag_id=None, ledger_conn_id=None, output=output, **usual))

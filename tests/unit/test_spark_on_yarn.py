@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -156,6 +156,16 @@ def test_a_deferred_stage_is_not_submitted_to_a_cluster_that_does_not_answer(wor
     assert not (world.folder / "seen").exists()
 
 
+def require_killed(world: World, runner: SubmitRunner, kill: Callable[[], None]) -> None:
+    """``kill``, in a thread of its own, ends the job that the task runs, and its application."""
+    killer = Thread(target=kill)
+    killer.start()
+    with pytest.raises(NotApplied):
+        runner.run(world.job)
+    killer.join(10)
+    assert world.manager.apps[0]["state"] == "KILLED"
+
+
 def test_a_killed_task_ends_the_application_that_it_waits_for(world: World) -> None:
     runner = world.task(elsewhere=False)
 
@@ -163,12 +173,7 @@ def test_a_killed_task_ends_the_application_that_it_waits_for(world: World) -> N
         wait_until(lambda: world.manager.apps)
         runner.cancel()
 
-    killer = Thread(target=kill)
-    killer.start()
-    with pytest.raises(NotApplied):
-        runner.run(world.job)
-    killer.join(10)
-    assert world.manager.apps[0]["state"] == "KILLED"
+    require_killed(world, runner, kill)
 
 
 def test_a_task_that_is_killed_between_the_submit_and_the_wait_ends_the_application(
@@ -202,12 +207,7 @@ def test_an_application_that_yarn_takes_while_its_submit_is_being_killed_is_ende
         runner.cancel()
 
     monkeypatch.setattr(SparkSubmitHook, "on_kill", too_late)
-    killer = Thread(target=kill)
-    killer.start()
-    with pytest.raises(NotApplied):
-        runner.run(world.job)
-    killer.join(10)
-    assert world.manager.apps[0]["state"] == "KILLED"
+    require_killed(world, runner, kill)
 
 
 # -- going on with it ------------------------------------------------------------------------------------------------

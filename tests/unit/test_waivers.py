@@ -20,7 +20,7 @@ from airflow_epochs.operators import definitions
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.testing import Crash, MemorySink, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from tests.support.faults_world import DiskWorld, crash, start
+from tests.support.faults_world import DiskWorld, crash
 from tests.support.remedies import assert_all_rows, in_the_environment, ordered
 from tests.support.sql_pipeline import COLUMNS, Related
 from tests.support.sql_world import new_sqlite
@@ -151,12 +151,6 @@ def test_a_waived_sink_that_was_removed_for_some_epochs_and_put_back_goes_on(lat
     assert lab.task().newest_complete().waived_ids == {}
 
 
-@pytest.fixture
-def in_doubt(tmp_path: Path) -> DiskWorld:
-    """The commit of epoch 2 ended before or after it landed: the test says when."""
-    return start(DiskWorld(tmp_path, sinks=("orders",)))
-
-
 def told(world: DiskWorld) -> str:
     """What the command says before it asks; it is told no."""
     return ordered(world.ledger_root, "epochs", "waive", "orders", "2", "orders", "--why", "a test", answer="n")
@@ -164,35 +158,35 @@ def told(world: DiskWorld) -> str:
 
 @pytest.mark.proof
 def test_a_waiver_of_rows_that_the_sink_shows_says_so_and_how_the_epoch_is_completed_with_them(
-    in_doubt: DiskWorld,
+    one_sink: DiskWorld,
 ) -> None:
-    in_doubt.crash_at("delta.commit.after")
-    said = told(in_doubt)
+    one_sink.crash_at("delta.commit.after")
+    said = told(one_sink)
     assert "Sink orders shows the 5 rows of the epoch: its commit has landed" in said and "loses" not in said
     assert "clear the failed task, or start a run" in said
-    assert in_doubt.run(3) is None
-    complete = in_doubt.ledger.complete_record(2)
+    assert one_sink.run(3) is None
+    complete = one_sink.ledger.complete_record(2)
     assert complete and complete.receipts.keys() == {"orders"}
-    assert_all_rows(in_doubt, "orders")
+    assert_all_rows(one_sink, "orders")
 
 
-def test_a_waiver_says_that_it_does_not_stop_a_commit_that_has_begun(in_doubt: DiskWorld) -> None:
-    in_doubt.crash_at("delta.commit.before")
-    said = told(in_doubt)
+def test_a_waiver_says_that_it_does_not_stop_a_commit_that_has_begun(one_sink: DiskWorld) -> None:
+    one_sink.crash_at("delta.commit.before")
+    said = told(one_sink)
     assert "Rows that sink orders loses for good: 5, staged at" in said
     assert "A commit that has begun is not stopped by the waiver" in said and "`backfill`" in said
 
 
 def test_a_waiver_of_a_sink_that_does_not_answer_says_that_its_rows_may_be_there(
-    in_doubt: DiskWorld, monkeypatch: pytest.MonkeyPatch
+    one_sink: DiskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_doubt.crash_at("delta.commit.after")
+    one_sink.crash_at("delta.commit.after")
 
     def down(self: DeltaSink, pipeline: str, env: Environment) -> Marker | None:
         raise NotApplied("It is down.", code=codes.CONNECTION_MISSING)
 
     monkeypatch.setattr(DeltaSink, "last_committed", down)
-    assert "loses for good, unless it shows them already (it could not be asked): 5, staged at" in told(in_doubt)
+    assert "loses for good, unless it shows them already (it could not be asked): 5, staged at" in told(one_sink)
 
 
 # -- a database, of which the ledger names the connection ------------------------------------------------------------

@@ -26,13 +26,6 @@ CLEARS = re.compile(r"\bclear\b[^.:;]*\b(?:tasks?|`\w+`)", re.IGNORECASE)
 OTHERS = re.compile(r"\b(?:open|stage|vote|commit|complete|abort|failed) (?:tasks?\b|`)|downstream|tasks of")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> DiskWorld:
-    world = DiskWorld(tmp_path)
-    world.produce(4)
-    return world
-
-
 def texts() -> Iterator[str]:
     """Every text of tasks, as it is told: no commands, no docstrings, and {} for what a text is filled with."""
     for path in {*PACKAGE.rglob("*.py")} - {*PACKAGE.glob("commands/*.py")}:
@@ -82,35 +75,35 @@ def test_a_remedy_says_to_clear_what_is_behind_the_task(said: str, says: str) ->
 
 
 def test_no_line_that_a_run_of_one_task_logs_of_an_abort_names_a_task_that_it_lacks(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    no_epoch: DiskWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     against = Refused("column x is a STRING.", code=codes.DELTA_ROWS_UNFIT)
     assert "clear the stage task" in against.reason
     monkeypatch.setattr(DeltaSink, "vote", lambda *_: Vote(vote=VoteKind.VOTE_ABORT, reason=against.reason))
-    sinks = [DeltaSink("orders", str(world.table("orders")))]
+    sinks = [DeltaSink("orders", str(no_epoch.table("orders")))]
     with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as failed:
-        run_in_one_task(world.run_of(1), sinks, world.coordinator)
+        run_in_one_task(no_epoch.run_of(1), sinks, no_epoch.coordinator)
     logged = "\n".join(record.getMessage() for record in caplog.records)
     causes = "; ".join(f"{sink}: {against.cause}" for sink in ("orders", "audit"))
     assert re.search(rf"GLOBAL_ABORT orders/1/1/\w+ \({re.escape(causes)}\)$", logged, re.M)
     assert not OTHERS.search(logged) and not OTHERS.search(str(failed.value))
-    decision = world.ledger.decision_record(1, 1)
+    decision = no_epoch.ledger.decision_record(1, 1)
     assert decision and against.reason in decision.reason, "the other layout may show it"
-    assert world.ledger.view(1).state is State.ABORTED
-    [row] = overview(["orders"], lambda _: world.ledger)
+    assert no_epoch.ledger.view(1).state is State.ABORTED
+    [row] = overview(["orders"], lambda _: no_epoch.ledger)
     assert row.problem == causes
 
 
 def test_a_commit_that_fails_in_one_task_is_logged_with_the_remedy_for_one_task(
-    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    no_epoch: DiskWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:
         raise NotApplied("It is full.", remedy="Clear the commit task when it is empty.")
 
     monkeypatch.setattr(DeltaSink, "commit", fails)
-    sinks = [DeltaSink("orders", str(world.table("orders")))]
+    sinks = [DeltaSink("orders", str(no_epoch.table("orders")))]
     with pytest.raises(NotApplied):
-        run_in_one_task(world.run_of(1), sinks, world.coordinator)
+        run_in_one_task(no_epoch.run_of(1), sinks, no_epoch.coordinator)
     logged = [record.getMessage() for record in caplog.records if "It is full." in record.getMessage()]
     assert logged and all("Clear the task when" in line for line in logged)
 
