@@ -1355,9 +1355,10 @@ UDF_RAISED = TRANSFORM.code(
 TRANSFORM_RESULT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-RESULT",
     Refused,
-    "The transform did not return one DataFrame for each sink. Nothing was written.",
-    "Return a dict of DataFrames that are built from the batch, with the names of the sinks as keys. With one sink, "
-    "the DataFrame alone is enough. Then clear the failed task.",
+    "The transform did not return one DataFrame for each sink. Or it changed together with the sinks of the DAG while "
+    "an epoch was under way: an attempt keeps the sinks that it was opened with. Nothing was written.",
+    "Return a dict of DataFrames that are built from the batch, with the names of the sinks as keys: the message lists "
+    "them. With one sink, the DataFrame alone is enough. Then clear the failed task.",
 )
 TRANSFORM_COLUMNS = TRANSFORM.code(
     "EPOCHS-TRANSFORM-COLUMNS",

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Move, Position
+from airflow_epochs import codes
+from airflow_epochs.contracts import Move, Position, SparkJob
 from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.orders import orders
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
-from airflow_epochs.model import Marker, OffsetRange, OpenRecord
+from airflow_epochs.model import JsonDict, Marker, OffsetRange, OpenRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver import transform
+from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
+from airflow_epochs.spark.driver.wire import from_json
 from tests.support.environment import Environment
-from tests.support.faults_disk import Row
-from tests.support.faults_world import DiskWorld
+from tests.support.faults_disk import DiskSpark, Row
+from tests.support.faults_world import DiskWorld, abort
+from tests.support.remedies import assert_all_rows
 
 ALL = ("orders", "audit", "gold")
 
@@ -235,3 +242,144 @@ def test_sinks_that_change_places_go_on_each_in_its_new_table(two_epochs: DiskWo
     assert isinstance(error, Corrupt)  # each table would get a second time line of the other's name
     assert two_epochs.run(3) is None
     assert two_epochs.rows("orders") == two_epochs.rows("audit") == two_epochs.source.all_rows()
+
+
+# -- the transform changes with the sinks ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a transform takes for a DataFrame here."""
+
+    isStreaming: bool = False
+    columns: tuple[str, ...] = ()
+
+
+class SparkThatAsks(DiskSpark):
+    """Runs the transform that the file has now, and refuses what it returns as Spark's driver does."""
+
+    app: Path
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        plan = from_json(StagePlan, job.args)
+        needed = plan.sinks if plan.again else None
+        letters = plan.letters.sink if plan.letters else None
+        with transform.loaded(TransformFile(path=str(self.app), function="f")) as users:
+            users(Frame(), transform.EpochContext.of(plan), plan.outputs, needed, letters=letters)
+        return super().run(job, session)
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(transform, "_is_frame", lambda value: isinstance(value, Frame))
+    return tmp_path / "app.py"
+
+
+def deployed(app: Path, sinks: Collection[str]) -> None:
+    """The transform returns a DataFrame for each of these sinks, or for the only one."""
+    result = "batch" if len(sinks) == 1 else f"dict.fromkeys({sorted(sinks)}, batch)"
+    app.write_text(f"def f(batch, epoch): return {result}\n")
+
+
+def asking(world: DiskWorld, app: Path, dead_letters: str | None = None) -> Coordinator:
+    coordinator = world.coordinator()
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, dead_letters=dead_letters)
+    env = coordinator.task.env
+    assert isinstance(env, Environment)
+    env.spark = SparkThatAsks(env.reached)
+    env.spark.app = app
+    return coordinator
+
+
+def keys_in(error: Refused) -> list[str]:
+    """What the transform is to return, as the error spells it."""
+    assert error.code is codes.TRANSFORM_RESULT
+    named = re.search(r"Return .*? with the keys? (.*?), built from the batch\.", error.remedy)
+    assert named, error.remedy
+    return re.findall(r"'(\w+)'", named[1])
+
+
+def stage_cleared(world: DiskWorld, app: Path, number: int) -> None:
+    """``stage`` of a run is cleared with its downstream tasks."""
+    task, run = asking(world, app), world.run_of(number)
+    task.vote(run, task.stage(run).stage)
+    for sink in world.sinks:
+        task.commit(run, sink)
+    task.complete(run)
+
+
+RENAMED = {"journal": "audit"}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("then", ["stage cleared", "run cleared", "next run"])
+@pytest.mark.parametrize("sinks", [("orders", "journal"), ("orders",), ALL], ids=["renamed", "removed", "added"])
+def test_the_remedy_for_a_transform_that_changed_with_the_sinks_after_open_names_the_sinks_of_today(
+    two_epochs: DiskWorld, app: Path, sinks: tuple[str, ...], then: str
+) -> None:
+    asking(two_epochs, app).open(two_epochs.run_of(3))
+    changed = replace(two_epochs, sinks=sinks, tables=RENAMED)
+    deployed(app, sinks)
+    with pytest.raises(Refused) as refused:
+        asking(changed, app).stage(changed.run_of(3))
+    abort(asking(changed, app), changed.run_of(3))
+    assert "The attempt was opened with the sinks 'audit', 'orders'. The DAG has other sinks now." in str(refused.value)
+    assert keys_in(refused.value) == sorted(sinks)
+    assert "does so already, do not change it. Then type `airflow epochs retry orders" in refused.value.remedy
+    if then == "stage cleared":
+        stage_cleared(changed, app, 3)
+    else:
+        assert changed.run(3 if then == "run cleared" else 4, asking(changed, app)) is None
+    begun = {"gold"} & {*sinks}
+    assert_all_rows(changed, *(RENAMED.get(sink, sink) for sink in {*sinks} - begun))
+    assert [changed.rows(sink) for sink in begun] == [rows_from(two_epochs, 3) for _ in begun]
+
+
+def test_the_remedy_for_a_transform_that_changed_with_the_sinks_does_not_ask_for_dead_letters(
+    two_epochs: DiskWorld, app: Path
+) -> None:
+    asking(two_epochs, app).open(two_epochs.run_of(3))
+    changed = replace(two_epochs, sinks=("orders", "gold"))
+    deployed(app, ["orders"])
+    with pytest.raises(Refused) as refused:
+        asking(changed, app, "gold").stage(changed.run_of(3))
+    assert keys_in(refused.value) == ["orders"]
+    abort(asking(changed, app, "gold"), changed.run_of(3))
+    assert changed.run(3, asking(changed, app, "gold")) is None
+    assert_all_rows(changed, "orders")
+
+
+def test_the_remedy_for_a_transform_that_is_wrong_says_nothing_of_sinks_that_have_not_changed(
+    two_epochs: DiskWorld, app: Path
+) -> None:
+    deployed(app, ["orders", "gold"])
+    error = two_epochs.run(3, asking(two_epochs, app))
+    assert isinstance(error, Refused)
+    assert keys_in(error) == ["audit", "orders"]
+    assert error.remedy.endswith("Then clear the failed task.")
+    assert "The attempt was opened" not in str(error)
+    deployed(app, keys_in(error))
+    assert two_epochs.run(3, asking(two_epochs, app)) is None
+    assert_all_rows(two_epochs, "orders", "audit")
+
+
+@pytest.mark.parametrize("sinks", [("orders",), ("orders", "gold")], ids=len)
+def test_the_remedy_for_a_transform_without_a_promised_sink_that_left_the_dag_names_that_sink_too(
+    two_epochs: DiskWorld, app: Path, sinks: tuple[str, ...]
+) -> None:
+    two_epochs.crash_at("decision.landed", 3)
+    (staged,) = two_epochs.table("audit").glob("epochs/*/3-*")
+    shutil.rmtree(staged)
+    changed = replace(two_epochs, sinks=sinks)
+    deployed(app, sinks)
+    error = changed.run(4, asking(changed, app))
+    assert isinstance(error, Refused)
+    assert keys_in(error) == sorted(["audit", *sinks])
+    assert "When the epoch is complete, leave 'audit' out again" in error.remedy
+    deployed(app, keys_in(error))
+    assert changed.run(4, asking(changed, app)) is None
+    assert_all_rows(two_epochs, "orders", "audit")
+    deployed(app, sinks)
+    changed.produce(2)
+    assert changed.run(5, asking(changed, app)) is None
+    assert_all_rows(two_epochs, "orders")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,9 +11,17 @@ import pytest
 
 from airflow_epochs import DeltaSink, expect, expect_row_count
 from airflow_epochs.config import require_expectations
-from airflow_epochs.errors import BadArgument
+from airflow_epochs.contracts import SparkJob
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs.model import JsonDict, StageReport
 from airflow_epochs.spark.driver.expectations import _broken_rows
-from airflow_epochs.spark.driver.plans import Rules
+from airflow_epochs.spark.driver.plans import Rules, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.wire import as_json, from_json
+from tests.support.environment import Environment
+from tests.support.faults_disk import DiskSpark
+from tests.support.faults_world import DiskWorld, start
+from tests.support.remedies import assert_all_rows
 
 SINKS = [DeltaSink("a", "/a")]
 WRONG: dict[str, tuple[Any, str]] = {
@@ -46,3 +56,46 @@ def test_as_many_rows_as_the_fraction_says_may_break_an_expectation_and_not_one_
 
 def test_no_rows_break_no_expectation() -> None:
     assert list(_broken_rows(Mock(), Rules(rows=(expect("n > 0"),)), {"rows": 0, "broken_0": 0})) == []
+
+
+class SparkWithoutGoodRows(DiskSpark):
+    """Every row breaks every expectation."""
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        expected = from_json(StagePlan, job.args).expectations
+        told = from_json(StageOutcome, super().run(job, session))
+        unmet = {name: "The rows break it." if name in expected else None for name in told.sinks}
+        return as_json(
+            replace(told, sinks={name: replace(claim, unmet=unmet[name]) for name, claim in told.sinks.items()})
+        )
+
+
+def expecting(world: DiskWorld, *conditions: str) -> Coordinator:
+    coordinator = world.coordinator()
+    env = coordinator.task.env
+    assert isinstance(env, Environment)
+    env.spark = SparkWithoutGoodRows(env.reached)
+    expected = {"orders": [expect(condition) for condition in conditions]}
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, expectations=expected if conditions else {})
+    return coordinator
+
+
+def staged(world: DiskWorld, *conditions: str) -> StageReport | None:
+    """A run of its own gets to the end of ``stage``."""
+    task, run = expecting(world, *conditions), world.run_of(2)
+    task.open(run)
+    return task.stage(run).stage
+
+
+def test_rows_are_judged_by_what_the_dag_expects_when_they_are_staged_and_open_lets_it_judge_an_undecided_epoch_anew(
+    tmp_path: Path,
+) -> None:
+    world = start(DiskWorld(tmp_path))
+    staged(world)
+    report = staged(world, "payload IS NULL")  # `open` was cleared, since somebody added the expectation
+    with pytest.raises(Refused, match=r"Sink orders voted against it: .* The rows break it"):
+        expecting(world, "payload IS NULL").vote(world.run_of(2), report)
+    report = staged(world)
+    expecting(world, "payload IS NULL").vote(world.run_of(2), report)
+    assert world.run(2) is None
+    assert_all_rows(world, "orders", "audit")

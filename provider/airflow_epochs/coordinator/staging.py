@@ -7,6 +7,7 @@ that clean-up finds whatever was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes, secrecy
@@ -57,6 +58,7 @@ from airflow_epochs.spark.driver.plans import (
     TableRead,
     TransformFile,
 )
+from airflow_epochs.spark.driver.transform import to_return
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.staged.digest import needs_statistics, needs_variants_by_json
 
@@ -159,7 +161,8 @@ def _staged(
     if not opened.restored_to:
         require_input_of(task, opened, name)
     may_rejoin = promised is None and put_try is None
-    this, told = (may_rejoin and _rejoined(task, opened, this)) or _begun(task, opened, this, promised, put_try)
+    with _naming_todays_sinks(task, opened, promised):
+        this, told = (may_rejoin and _rejoined(task, opened, this)) or _begun(task, opened, this, promised, put_try)
     restored = {name: StagedClaim(place=this.places[name]) for name in this.sinks.keys() & opened.restores.keys()}
     report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn) if told else StageOutcome(sinks={})
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
@@ -177,6 +180,27 @@ def _staged(
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
         event_times=report.event_times,
     )
+
+
+@contextmanager
+def _naming_todays_sinks(task: TaskTry, opened: OpenRecord, promised: Staged | None) -> Iterator[None]:
+    """Let the error of a transform that does not fit the attempt say what fits the next one, which has today's sinks.
+
+    The DAG and its transform may have changed together since ``open``. Promised rows stay with their attempt.
+    """
+    try:
+        yield
+    except Refused as error:
+        today = {sink.name for sink in task.pipeline.sinks}
+        if error.code is codes.TRANSFORM_RESULT and promised is None and today != opened.sinks.keys():
+            had = ", ".join(map(repr, sorted(opened.sinks)))
+            error.what += f" The attempt was opened with the sinks {had}. The DAG has other sinks now."
+            error.remedy = (
+                f"{to_return(today - {task.pipeline.dead_letters})} The DAG has these sinks now, and so will the next "
+                "attempt. If the transform does so already, do not change it. Then type `airflow epochs retry "
+                f"{task.pipeline.name} --why …`, or let the next run take the same offsets."
+            )
+        raise
 
 
 def _begun(

@@ -279,22 +279,22 @@ class LoadedTransform:
         """The frames of ``needed``. ``known``: the names that a frame may have; None: any."""
         if not isinstance(result, dict):
             if len(sinks) > 1 and _is_frame(result):
-                raise self._wrong(f"one DataFrame, but the pipeline has {len(sinks)} sinks", sinks)
+                raise self._wrong(f"one DataFrame, but the pipeline has {len(sinks)} sinks", sinks, needed)
             result = {sinks[0]: result} if len(sinks) == 1 else result
         if not isinstance(result, dict):
-            raise self._wrong(_describe(result), sinks)
+            raise self._wrong(_describe(result), sinks, needed)
         missing = [name for name in needed if name not in result]
         unknown = [str(name) for name in result if known is not None and name not in known]
         if missing or unknown:
             parts = [f"no DataFrame for sink {name!r}" for name in missing]
             parts += [f"a DataFrame for {name!r}, which is not a sink" for name in unknown]
-            raise self._wrong("; ".join(parts), sinks)
+            raise self._wrong("; ".join(parts), sinks, needed)
         for name in needed:
             frame = result[name]
             if not _is_frame(frame):
-                raise self._wrong(f"{_describe(frame)} for sink {name!r}", sinks)
+                raise self._wrong(f"{_describe(frame)} for sink {name!r}", sinks, needed)
             if frame.isStreaming:
-                raise self._wrong(f"a streaming DataFrame for sink {name!r}", sinks)
+                raise self._wrong(f"a streaming DataFrame for sink {name!r}", sinks, needed)
             if alike := _alike(frame.columns):
                 raise self._ambiguous(alike, name)
         return {name: result[name] for name in needed}
@@ -310,15 +310,24 @@ class LoadedTransform:
             sink=sink,
         )
 
-    def _wrong(self, what: str, sinks: list[str]) -> Refused:
-        wanted = ", ".join(repr(name) for name in sinks)
-        shape = "a DataFrame or a dict with the key" if len(sinks) == 1 else "a dict of DataFrames with the keys"
+    def _wrong(self, what: str, sinks: list[str], needed: list[str]) -> Refused:
+        removed = ", ".join(repr(name) for name in needed if name not in sinks)
+        later = f" When the epoch is complete, leave {removed} out again: the DAG does not have it now."
         return Refused(
             f"The transform {self.name} in {self.path} returned {what}. Nothing was written.",
             code=codes.TRANSFORM_RESULT,
-            remedy=f"Return {shape} {wanted}, built from the batch. Do not return a streaming DataFrame: Spark cannot "
-            "stage it. Then clear the failed task.",
+            remedy=f"{to_return({*sinks, *needed})} Then clear the failed task.{later if removed else ''}",
         )
+
+
+def to_return(sinks: Iterable[str]) -> str:
+    """The part of a remedy that says what a transform returns for these sinks."""
+    wanted = [repr(name) for name in sorted(sinks)]
+    shape = "a DataFrame or a dict with the key" if len(wanted) == 1 else "a dict of DataFrames with the keys"
+    return (
+        f"Return {shape} {', '.join(wanted)}, built from the batch. Do not return a streaming DataFrame: Spark cannot "
+        "stage it."
+    )
 
 
 def _is_frame(value: object) -> bool:
