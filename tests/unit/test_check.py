@@ -29,7 +29,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver import failures, readiness, transform
 from airflow_epochs.spark.driver.plans import TransformFile
-from airflow_epochs.spark.driver.readiness import CheckOutcome, Flaw, ReadOutcome
+from airflow_epochs.spark.driver.readiness import CheckOutcome, ReadOutcome, ReportedError
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support import airflow_home, remedies
 from tests.support.airflow_harness import initialised
@@ -66,7 +66,7 @@ class AnsweringSpark:
     """A Spark that has everything, loads transforms, and reads a record; ``flaws`` are what it lacks."""
 
     conn_id: str
-    flaws: dict[str, Flaw] = field(default_factory=dict)
+    flaws: dict[str, ReportedError] = field(default_factory=dict)
 
     def new_session(self) -> JsonDict:
         return {"kind": "spark_connect", "conn_id": self.conn_id}
@@ -80,7 +80,7 @@ class AnsweringSpark:
                 with transform.loaded(from_json(TransformFile, told)):
                     pass
             except Refused as error:
-                flaws[readiness.TRANSFORM] = Flaw(**failures.error_as_json(error))
+                flaws[readiness.TRANSFORM] = ReportedError(**failures.error_as_json(error))
         workers = None if readiness.WORKERS in flaws else "3.12.1"
         return as_json(CheckOutcome(spark="4.0.1", pyspark="4.0.1", python="3.12.1", workers=workers, flaws=flaws))
 
@@ -92,7 +92,7 @@ class World:
     folder: Path
     patch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
-    flaws: dict[str, Flaw] = field(default_factory=dict)
+    flaws: dict[str, ReportedError] = field(default_factory=dict)
 
     def connect(self, conn_id: str, conn_type: str, **fields: Any) -> None:
         self.patch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": conn_type, **fields}))
@@ -338,7 +338,7 @@ def test_a_spark_server_that_does_not_answer_is_found_and_all_else_is_checked(wo
 
 def test_other_pythons_in_sparks_workers_matter_only_to_a_transform_that_needs_them(world: World) -> None:
     mixed = failures.of_spark(ValueError(MISMATCH), "The look at 'python'")
-    world.flaws[readiness.WORKERS] = Flaw(**failures.error_as_json(mixed))
+    world.flaws[readiness.WORKERS] = ReportedError(**failures.error_as_json(mixed))
     assert "could not run one: EPOCHS-SPARK-PYTHON-MIXED" in world.rows()["spark, python"]["details"]
     world.require_green()
     (world.folder / "helper.py").write_text("from pyspark.sql.functions import udf\n")
