@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_epochs.coordinator.admin.savepoint_actions import MakeSavepoint
-from airflow_epochs.hooks.informed_actions import TakeOver
+from airflow_epochs.hooks.informed_actions import InformedTakeOver
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 
 
@@ -32,7 +32,7 @@ class ActionForm:
 
 
 FORMS = {
-    TakeOver.name: ActionForm(
+    InformedTakeOver.name: ActionForm(
         "Hand {} over to another DAG", (FormField("dag_id", "The DAG that runs it from now on"),)
     ),
     MakeSavepoint.name: ActionForm(
