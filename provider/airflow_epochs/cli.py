@@ -43,7 +43,7 @@ from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.commands.verify import verify_command
-from airflow_epochs.commands.waiving import Waive
+from airflow_epochs.commands.waiving import WaiveWithDags
 from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.actions import Abort, Action, Pause, Unpause, require_possible
 from airflow_epochs.coordinator.admin.admin import Account
@@ -52,7 +52,7 @@ from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import instant_text, micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
-from airflow_epochs.hooks.informed_actions import TakeOver
+from airflow_epochs.hooks.informed_actions import InformedTakeOver
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.documents import document
@@ -310,7 +310,7 @@ def take_over(args: Namespace) -> None:
     """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     owner = admin.owner_of(ledger, args.pipeline)
-    _done(args, ledger, TakeOver(args.pipeline, args.dag_id, owner), by, dag_id=args.dag_id)
+    _done(args, ledger, InformedTakeOver(args.pipeline, args.dag_id, owner), by, dag_id=args.dag_id)
 
 
 @tells_refusals
@@ -318,7 +318,9 @@ def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
     by, ledger = account_of(args), known_ledger_of(args)
     opened = admin.with_promise(ledger, args.epoch, args.sink).opened
-    _done(args, ledger, Waive(args.pipeline, args.epoch, args.sink, args.ledger_conn_id), by, dag_id=opened.dag_id)
+    _done(
+        args, ledger, WaiveWithDags(args.pipeline, args.epoch, args.sink, args.ledger_conn_id), by, dag_id=opened.dag_id
+    )
 
 
 @tells_refusals

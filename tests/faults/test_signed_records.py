@@ -10,7 +10,7 @@ import pytest
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.codec import encode
-from airflow_epochs.ledger.keys import Record, key_of, takeover_key
+from airflow_epochs.ledger.keys import LedgerRecord, key_of, takeover_key
 from airflow_epochs.model import (
     FORMAT_UNSIGNED,
     DecisionKind,
@@ -40,7 +40,7 @@ def is_signed(path: Path) -> bool:
     return len(record.get("hmac", "")) == 64 and record["format"] == 2
 
 
-def as_forged(record: Record) -> bytes:
+def as_forged(record: LedgerRecord) -> bytes:
     """As somebody writes it who has no key, even if he has copied it from one that was signed."""
     return encode(replace(record, format=FORMAT_UNSIGNED))
 
@@ -93,7 +93,7 @@ def everything_forged(world: DiskWorld) -> dict[str, bytes]:
     complete = world.ledger.complete_record(1)
     assert complete
     completed = replace(complete, txn_id=txn, ranges=attempt.ranges)
-    records: list[Record] = [
+    records: list[LedgerRecord] = [
         replace(attempt, txn_id=str(again)),
         tried(attempt, own_places(attempt)),
         replace(decided(attempt, {}), decision=DecisionKind.GLOBAL_ABORT),

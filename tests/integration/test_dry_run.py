@@ -25,7 +25,7 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.inspection.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.inspection.preview import Preview, preview
 from airflow_epochs.coordinator.inspection.verifying import verify
-from airflow_epochs.coordinator.looks import Checked, Result
+from airflow_epochs.coordinator.looks import Checked, CheckResult
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Run
 from stack.postgres import Postgres
@@ -476,19 +476,19 @@ def checks(lab: Lab, db: Db, **options: Any) -> dict[str, Checked]:
 
 def bad(found: Mapping[str, Checked]) -> dict[str, str]:
     """The checks that failed, each with the code of its error."""
-    errors = {name: each.error for name, each in found.items() if each.result is Result.FAILED}
+    errors = {name: each.error for name, each in found.items() if each.result is CheckResult.FAILED}
     return {name: error.code.name if error and error.code else str(error) for name, error in errors.items()}
 
 
 def resting(found: Mapping[str, Checked]) -> set[str]:
     """The checks that were not made."""
-    return {name for name, each in found.items() if each.result is Result.NOT_CHECKED}
+    return {name for name, each in found.items() if each.result is CheckResult.NOT_CHECKED}
 
 
 @pytest.mark.long
 def test_a_good_pipeline_is_in_order_with_an_empty_topic_and_after_an_epoch(lab: Lab, db: Db) -> None:
     found = checks(lab, db)
-    assert {each.result for each in found.values()} == {Result.OK}, found
+    assert {each.result for each in found.values()} == {CheckResult.OK}, found
     assert found["spark, input"].details == "Spark can read; there is no record."
     assert found["spark, python"].details == f"Spark's workers run Python {platform.python_version()}."
     assert found["spark, session"].details.startswith(
@@ -497,13 +497,13 @@ def test_a_good_pipeline_is_in_order_with_an_empty_topic_and_after_an_epoch(lab:
     sent(lab, *ORDERS)
     lab.run(orders(lab, db))
     nothing = checks(lab, db)
-    assert {each.result for each in nothing.values()} == {Result.OK}, nothing
+    assert {each.result for each in nothing.values()} == {CheckResult.OK}, nothing
     assert nothing["source, input"].details == "The source has no new data."
     sent(lab, *ORDERS)
     before = everything(lab, db)
     found = checks(lab, db)
     assert everything(lab, db) == before
-    assert {each.result for each in found.values()} == {Result.OK}, found
+    assert {each.result for each in found.values()} == {CheckResult.OK}, found
     assert found["source, input"].details == "The next epoch can read 5 offsets."
     assert found["spark, input"].details == "Spark has read a record."
 
@@ -558,7 +558,7 @@ def test_servers_that_do_not_answer_are_found_and_all_else_is_checked(lab: Lab, 
         "sink events, ready": "EPOCHS-KAFKA-UNREACHABLE",
     }
     assert {"sink database, marker", "sink database, ready", "spark, input", "spark, kafka jars"} <= resting(found)
-    assert found["sink lake, ready"].result is Result.OK
+    assert found["sink lake, ready"].result is CheckResult.OK
 
 
 @pytest.mark.long
@@ -572,7 +572,7 @@ def test_a_submit_finds_jars_that_are_missing_and_none_once_they_are_there(
     found = checks(lab, db)
     missing = dict.fromkeys(("spark, delta jars", "spark, kafka jars", "spark, input"), "EPOCHS-SPARK-INCOMPLETE")
     assert bad(found) == missing
-    assert found["transform, import"].result is found["spark, python"].result is Result.OK
+    assert found["transform, import"].result is found["spark, python"].result is CheckResult.OK
     lab.spark = SparkSubmit("submit", conf=submit_conf)
     assert bad(checks(lab, db)) == {}
 

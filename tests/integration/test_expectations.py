@@ -14,7 +14,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.expectations import Expectations
 from airflow_epochs.model import Run
 from airflow_epochs.spark.driver import expectations as driver_expectations
-from airflow_epochs.spark.driver.plans import Claim, Rules
+from airflow_epochs.spark.driver.plans import Rules, SinkOutcome
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash
 from tests.support.spark_world import APPS
@@ -82,7 +82,7 @@ def test_a_row_whose_condition_is_null_breaks_it_and_a_number_of_rows_may_be_out
 def test_a_date_that_only_spark_knows_is_shown_as_an_example(session: Any) -> None:
     rows = session.sql("select date_from_unix_date(2147483647) as day, 1 as n")
     rules = Rules(rows=(expect("day < '9999-12-31'", show=["day", "n"]),))
-    found = driver_expectations.audited(rows, rules, lambda frame: Claim(place=f"{frame.count()} rows"))
+    found = driver_expectations.audited(rows, rules, lambda frame: SinkOutcome(place=f"{frame.count()} rows"))
     assert (found.claim.unmet or "").endswith("for example day='+5881580-07-11', n=1.")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Environment
-from airflow_epochs.coordinator.inspection.verifying import Verdict, verify
+from airflow_epochs.coordinator.inspection.verifying import FindingVerdict, verify
 from airflow_epochs.errors import Corrupt, Fenced
 from airflow_epochs.model import JsonDict, Marker, TransactionId, WaivedRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -319,7 +319,7 @@ def test_verify_tells_that_a_fenced_commit_has_not_landed(one_sink: DiskWorld) -
     fenced(one_sink)
     for today in (one_sink, under_gold(one_sink)):
         found = [*verify(today.coordinator().task, 10)]
-        assert {each.verdict for each in found} <= {Verdict.OK, Verdict.NOT_CHECKED}, found
+        assert {each.verdict for each in found} <= {FindingVerdict.OK, FindingVerdict.NOT_CHECKED}, found
         (told,) = [detail for each in found for detail in each.details if "waived" in detail]
         assert told.startswith("Epoch 2: sink orders") and told.endswith("so it lacks the epoch's rows.")
 

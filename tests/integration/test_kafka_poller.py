@@ -106,10 +106,10 @@ def test_while_the_brokers_are_down_a_trigger_waits_says_so_once_and_fires_when_
 ) -> None:
     connect(own_broker, monkeypatch, "kafka")
     topic = new_topic(own_broker)
-    seen: list[poller.Seen] = []
+    seen: list[poller.PollOutcome] = []
     tell = poller.Watch.tell
 
-    def noted(self: poller.Watch, each: poller.Seen) -> None:
+    def noted(self: poller.Watch, each: poller.PollOutcome) -> None:
         seen.append(each)
         tell(self, each)
 

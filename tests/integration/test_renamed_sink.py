@@ -212,7 +212,7 @@ def adopted(world: DiskWorld, sink: str) -> None:
     taken(world.ledger, at, orders.adopt(world.ledger, at, sink, on_disk(), new_table=True))
 
 
-def taken(ledger: Ledger, at: orders.Standing, adoption: orders.Adoption | None) -> None:
+def taken(ledger: Ledger, at: orders.BetweenEpochs, adoption: orders.Adoption | None) -> None:
     position = Position.after(at.before)
     assert position and adoption
     by = Account(who="me", why="a test", host="here")

@@ -17,7 +17,7 @@ import pytest
 from airflow_epochs import EventTime, codes
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.testing import Record, run_transform
-from airflow_epochs.testing.transforms import Table
+from airflow_epochs.testing.transforms import MadeUpTable
 from tests.integration.test_parse_avro import written as written_in_avro
 from tests.support.protobuf_world import files, message_class
 from tests.support.protobuf_world import written as written_in_protobuf
@@ -114,7 +114,7 @@ def test_a_transform_with_state_reads_the_rows_that_the_test_gives_it(session: A
 
 def test_a_transform_may_get_the_rows_of_a_table(session: Any, app: Any) -> None:
     path = app("def f(batch, epoch):\n    return batch.groupBy('city').agg(F.sum('n').alias('n'))")
-    table: Table = ("city string, n bigint", [{"city": "Bern", "n": 1}, {"city": "Bern", "n": 2}, {"n": 4}])
+    table: MadeUpTable = ("city string, n bigint", [{"city": "Bern", "n": 1}, {"city": "Bern", "n": 2}, {"n": 4}])
     rows = run_transform(path, table=table, spark=session)
     assert {row["city"]: row["n"] for row in rows} == {"Bern": 3, None: 4}
     with pytest.raises(ValueError, match="A row has m, which the columns lack"):

@@ -16,7 +16,7 @@ from airflow_epochs import DeltaSink
 from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.inspection.preview import preview
-from airflow_epochs.coordinator.looks import Result
+from airflow_epochs.coordinator.looks import CheckResult
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
 from airflow_epochs.hooks.schema_registry import SchemaRegistryHook
 from airflow_epochs.kafka.protobuf_files import compiled
@@ -331,7 +331,7 @@ def test_a_check_tells_how_many_schemas_there_are_and_what_is_missing(shop: Shop
     shop.register(V1)
     shop.send(b"x")
     found = checks_of(shop.task().task)
-    assert found[f"source, connection {CONN}"].result is Result.OK
+    assert found[f"source, connection {CONN}"].result is CheckResult.OK
     assert found["source, schemas"].details == "The registry has 1 schemas that records may have."
     shop.source["subjects"] = f"gone-{uuid.uuid4().hex}"
     found = checks_of(shop.task().task)

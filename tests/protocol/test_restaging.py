@@ -11,7 +11,7 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
-from airflow_epochs.ledger.keys import Record
+from airflow_epochs.ledger.keys import LedgerRecord
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Receipt, TryRecord, Vote, WaivedRecord
 from airflow_epochs.protocol import State
@@ -405,7 +405,7 @@ def test_the_function_that_staged_the_rows_keeps_the_promise(noted: bool, monkey
     if not noted:  # then it is that of the open record
         put = Ledger.put
 
-        def put_as_older_version(ledger: Ledger, record: Record) -> Record:
+        def put_as_older_version(ledger: Ledger, record: LedgerRecord) -> LedgerRecord:
             return put(ledger, replace(record, function=None) if isinstance(record, TryRecord) else record)
 
         monkeypatch.setattr(Ledger, "put", put_as_older_version)

@@ -26,9 +26,9 @@ from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
     CommitPlan,
     Described,
+    DescribedTable,
     FoundMarker,
-    Seen,
-    Table,
+    SeenTable,
 )
 from airflow_epochs.spark.driver.wire import as_json
 from orders_demo.duck import duck
@@ -162,9 +162,9 @@ def fill_with_spark(
         session.conf.unset(STATISTICS)
 
 
-def seen(*, exists: bool = True, table_id: str = "t", partition_by: tuple[str, ...] = (), **marker: Any) -> Seen:
+def seen(*, exists: bool = True, table_id: str = "t", partition_by: tuple[str, ...] = (), **marker: Any) -> SeenTable:
     """What Spark sees of a table and of our marker in it."""
-    table = Table(
+    table = DescribedTable(
         location="/t",
         id=table_id,
         schema={"type": "struct", "fields": []},
@@ -174,7 +174,7 @@ def seen(*, exists: bool = True, table_id: str = "t", partition_by: tuple[str, .
         min_writer=2,
         features=(),
     )
-    return Seen(about=Described(table=table if exists else None), marker=FoundMarker(**marker))
+    return SeenTable(about=Described(table=table if exists else None), marker=FoundMarker(**marker))
 
 
 def commit_plan(**fields: Any) -> CommitPlan:

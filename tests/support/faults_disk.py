@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkJob, SparkRead, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, TableRead
+from airflow_epochs.spark.driver.plans import InputMetrics, SinkOutcome, StageOutcome, StagePlan, TableRead
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import stage_with_deltalake
 
@@ -152,7 +152,7 @@ class TableSpark(DiskSpark):
         rows, claims = in_versions(plan.table), {}
         for name, told in plan.sinks.items():
             self.reached("staging.downstream")
-            claims[name] = Claim(place=stage_with_deltalake(told, rows).place)
+            claims[name] = SinkOutcome(place=stage_with_deltalake(told, rows).place)
         return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(rows))))
 
 
@@ -166,10 +166,10 @@ def in_versions(read: TableRead) -> pa.Table:
     )
 
 
-def stage_sink(plan: StagePlan, name: str) -> Claim:
+def stage_sink(plan: StagePlan, name: str) -> SinkOutcome:
     """Stage one sink's rows as a stage job says."""
     told = plan.sinks[name]
-    return Claim(place=stage_with_deltalake(told, _fitted(_together(plan, name), told)).place)
+    return SinkOutcome(place=stage_with_deltalake(told, _fitted(_together(plan, name), told)).place)
 
 
 def _together(plan: StagePlan, sink: str) -> pa.Table:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_epochs.ledger.codec import encode
-from airflow_epochs.ledger.keys import Record, key_of
+from airflow_epochs.ledger.keys import LedgerRecord, key_of
 from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,
@@ -27,7 +27,7 @@ from tests.support.faults_world import DiskWorld
 NONCE = "f" * 32
 
 
-def plant(world: DiskWorld, record: Record) -> Path:
+def plant(world: DiskWorld, record: LedgerRecord) -> Path:
     """The file of a record, with its right name and checksum."""
     path = world.records / key_of(record)
     path.parent.mkdir(parents=True, exist_ok=True)

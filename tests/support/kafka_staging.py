@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.plans import InputMetrics, SinkOutcome, StageOutcome, StagePlan
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import stage_with_deltalake
 from tests.support.faults_disk import DiskSpark
@@ -27,7 +27,7 @@ class TopicSpark(DiskSpark):
         rows, claims = _consumed(plan.read), {}
         for name, told in plan.sinks.items():
             self.reached("staging.downstream")
-            claims[name] = Claim(place=stage_with_deltalake(told, rows).place)
+            claims[name] = SinkOutcome(place=stage_with_deltalake(told, rows).place)
         return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(rows))))
 
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from airflow_epochs.contracts import Environment, SparkJob
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
-from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TableRead
+from airflow_epochs.spark.driver.plans import SinkOutcome, StageOutcome, StagePlan, TableRead
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.transforms.changes import DELETED
 from tests.support.delta_world import stage_with_deltalake
@@ -25,7 +25,7 @@ class TableSpark(DiskSpark):
         claims = {}
         for name, told in plan.sinks.items():
             data = _no_changes() if told["kind"] == StateStaging.kind else rows
-            claims[name] = Claim(place=stage_with_deltalake(told, data).place)
+            claims[name] = SinkOutcome(place=stage_with_deltalake(told, data).place)
         return as_json(StageOutcome(sinks=claims))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.ledger.queries import Account, accounts
+from airflow_epochs.ledger.queries import RecordCounts, accounts
 from airflow_epochs.model import CompleteRecord, Receipt, Run
 
 TXN = f"orders/1/1/{'0' * 32}"
@@ -37,8 +37,8 @@ def test_what_was_read_is_written_dead_lettered_or_left_out() -> None:
     letters = {"dead_letter_sink": "rejected", "dead_letters": {"database": 5, "lake": 1}}
     found = accounts(complete(shown, rows_in=100, **letters))
     assert found == {
-        "database": Account(read=100, written=85, dead_letters=5 + 6, left_out=4),
-        "lake": Account(read=100, written=90, dead_letters=1 + 6, left_out=3),
+        "database": RecordCounts(read=100, written=85, dead_letters=5 + 6, left_out=4),
+        "lake": RecordCounts(read=100, written=90, dead_letters=1 + 6, left_out=3),
     }
 
 
@@ -47,7 +47,7 @@ def test_a_transform_that_makes_more_rows_than_records_has_left_out_nobody_knows
     metrics: dict[str, Any],
 ) -> None:
     [account] = accounts(complete([receipt("lake", 11)], **metrics)).values()
-    assert account == Account(read=10, written=11, dead_letters=0, left_out=None)
+    assert account == RecordCounts(read=10, written=11, dead_letters=0, left_out=None)
 
 
 def test_without_a_count_of_the_records_there_is_no_account() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_epochs.contracts import Limits
 from airflow_epochs.operators.deferral import Wait
-from airflow_epochs.sources.kafka.arrivals import Ends, amiss, count, unread
+from airflow_epochs.sources.kafka.arrivals import PartitionEnds, amiss, count, unread
 
 BEGINS = {"in": {0: 5, 1: 0}}
 
@@ -22,7 +22,7 @@ BEGINS = {"in": {0: 5, 1: 0}}
         ({("in", 0): 7, ("in", 1): 0, ("other", 0): 9}, 2),
     ],
 )
-def test_what_lies_behind_the_position_waits(ends: Ends, records: int) -> None:
+def test_what_lies_behind_the_position_waits(ends: PartitionEnds, records: int) -> None:
     assert count(BEGINS, ends) == records
     assert not amiss(BEGINS, ends)
 
@@ -41,7 +41,7 @@ def test_only_partitions_with_unread_records_have_a_first_one() -> None:
     ],
     ids=["nothing is there", "the topic is gone", "a partition is gone", "a log is shorter than before"],
 )
-def test_what_a_task_has_to_explain_is_amiss(ends: Ends) -> None:
+def test_what_a_task_has_to_explain_is_amiss(ends: PartitionEnds) -> None:
     assert amiss(BEGINS, ends)
 
 

@@ -20,8 +20,8 @@ from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, StateTable, cod
 from airflow_epochs.commands import check
 from airflow_epochs.contracts import Sink, SparkJob
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
-from airflow_epochs.coordinator.looks import Checked, Result, made
+from airflow_epochs.coordinator.inspection.checking import CheckedPipeline, looks_at
+from airflow_epochs.coordinator.looks import Checked, CheckResult, made
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.ledger import Ledger
@@ -29,7 +29,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver import failures, readiness, transform
 from airflow_epochs.spark.driver.plans import TransformFile
-from airflow_epochs.spark.driver.readiness import CheckOutcome, Flaw, ReadOutcome
+from airflow_epochs.spark.driver.readiness import CheckOutcome, ReadOutcome, ReportedError
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support import airflow_home, remedies
 from tests.support.airflow_harness import initialised
@@ -66,7 +66,7 @@ class AnsweringSpark:
     """A Spark that has everything, loads transforms, and reads a record; ``flaws`` are what it lacks."""
 
     conn_id: str
-    flaws: dict[str, Flaw] = field(default_factory=dict)
+    flaws: dict[str, ReportedError] = field(default_factory=dict)
 
     def new_session(self) -> JsonDict:
         return {"kind": "spark_connect", "conn_id": self.conn_id}
@@ -80,7 +80,7 @@ class AnsweringSpark:
                 with transform.loaded(from_json(TransformFile, told)):
                     pass
             except Refused as error:
-                flaws[readiness.TRANSFORM] = Flaw(**failures.error_as_json(error))
+                flaws[readiness.TRANSFORM] = ReportedError(**failures.error_as_json(error))
         workers = None if readiness.WORKERS in flaws else "3.12.1"
         return as_json(CheckOutcome(spark="4.0.1", pyspark="4.0.1", python="3.12.1", workers=workers, flaws=flaws))
 
@@ -92,7 +92,7 @@ class World:
     folder: Path
     patch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
-    flaws: dict[str, Flaw] = field(default_factory=dict)
+    flaws: dict[str, ReportedError] = field(default_factory=dict)
 
     def connect(self, conn_id: str, conn_type: str, **fields: Any) -> None:
         self.patch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": conn_type, **fields}))
@@ -338,7 +338,7 @@ def test_a_spark_server_that_does_not_answer_is_found_and_all_else_is_checked(wo
 
 def test_other_pythons_in_sparks_workers_matter_only_to_a_transform_that_needs_them(world: World) -> None:
     mixed = failures.of_spark(ValueError(MISMATCH), "The look at 'python'")
-    world.flaws[readiness.WORKERS] = Flaw(**failures.error_as_json(mixed))
+    world.flaws[readiness.WORKERS] = ReportedError(**failures.error_as_json(mixed))
     assert "could not run one: EPOCHS-SPARK-PYTHON-MIXED" in world.rows()["spark, python"]["details"]
     world.require_green()
     (world.folder / "helper.py").write_text("from pyspark.sql.functions import udf\n")
@@ -394,7 +394,7 @@ def found(disk: DiskWorld, *more: Sink) -> dict[str, Checked]:
     """The checks of a pipeline whose Spark does not answer."""
     task = disk.coordinator().task
     task.pipeline = replace(task.pipeline, sinks=(*task.pipeline.sinks, *more))
-    subject = Subject(
+    subject = CheckedPipeline(
         pipeline=task.pipeline,
         env=task.env,
         ledger_conn_id="ledger",
@@ -406,12 +406,12 @@ def found(disk: DiskWorld, *more: Sink) -> dict[str, Checked]:
     return {f"{each.about}, {each.check}": each for each in made(disk.name, looks_at(subject))}
 
 
-def results(disk: DiskWorld) -> set[tuple[str, Result]]:
+def results(disk: DiskWorld) -> set[tuple[str, CheckResult]]:
     """All that is not in order, apart from Spark."""
     return {
         (name, each.result)
         for name, each in found(disk).items()
-        if each.result is not Result.OK and not name.startswith("spark") and name != "transform, import"
+        if each.result is not CheckResult.OK and not name.startswith("spark") and name != "transform, import"
     }
 
 
@@ -423,7 +423,7 @@ def test_an_unfinished_epoch_is_information_and_no_fault(tmp_path: Path, phase: 
     disk.crash_at(phase)
     before = disk.snapshot()
     told = found(disk)["ledger, epochs"]
-    assert told.result is Result.OK
+    assert told.result is CheckResult.OK
     assert "Epoch 2 is" in told.details and "opened by" in told.details
     assert results(disk) == set()
     assert disk.snapshot() == before
@@ -433,7 +433,7 @@ def test_a_sink_that_does_not_show_what_the_ledger_says_is_found_with_the_error_
     disk = start(DiskWorld(tmp_path))
     disk.table("audit").rename(tmp_path / "elsewhere")
     told = found(disk)
-    assert results(disk) == {("sink audit, marker", Result.FAILED)}
+    assert results(disk) == {("sink audit, marker", CheckResult.FAILED)}
     opened = disk.run(2)
     error = told["sink audit, marker"].error
     assert error and opened and str(error).split("\n")[0] == str(opened).split("\n")[0]
@@ -453,7 +453,7 @@ def test_a_state_whose_column_has_another_type_or_name_is_found_with_the_error_o
         StateTable("seen", str(tmp_path / "seen"), schema=each, keys=["page"], initial=old)
         for each in ("page string, n bigint", schema)
     )
-    assert found(disk, right)["state, versions"].result is Result.OK
+    assert found(disk, right)["state, versions"].result is CheckResult.OK
     error = found(disk, wrong)["state, versions"].error
     assert isinstance(error, Refused) and error.code is codes.STATE_SCHEMA and told in error.what
     task = disk.coordinator().task
@@ -467,7 +467,7 @@ def test_input_that_is_gone_is_found_with_the_error_of_open(tmp_path: Path) -> N
     disk = start(DiskWorld(tmp_path))
     for file in Path(disk.source.folder).iterdir():
         file.write_text("")
-    assert results(disk) == {("source, input", Result.FAILED)}
+    assert results(disk) == {("source, input", CheckResult.FAILED)}
     assert found(disk)["source, input"].error
 
 

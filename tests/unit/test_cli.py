@@ -480,7 +480,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("command", [cli.list_epochs, cli.pause, cli.take_over, orders.replan])
 def test_a_ledger_that_has_vanished_is_told_from_a_misspelled_pipeline(
-    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: asking.Command
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: asking.CommandFunction
 ) -> None:
     away = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-away"))
     with pytest.raises(SystemExit, match="2"):

@@ -10,7 +10,7 @@ from deltalake import WriterProperties
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver import kafka_read
-from airflow_epochs.spark.driver.delta.layout import CODECS, DEFAULT, MB, Layout
+from airflow_epochs.spark.driver.delta.layout import CODECS, DEFAULT, MB, FileLayout
 
 SIZES = {
     "134217728": 128 * MB,
@@ -48,22 +48,22 @@ def test_each_codec_is_one_that_deltalake_writes_when_it_compacts(codec: str) ->
 def test_a_table_that_says_nothing_usable_is_written_as_the_sink_says_and_the_log_names_the_property(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sink = Layout(file_bytes=8 * MB, codec="gzip")
+    sink = FileLayout(file_bytes=8 * MB, codec="gzip")
     assert sink.of({"delta.targetFileSize": "auto", "delta.parquet.compression.codec": "LZO"}) == sink
     assert "delta.targetFileSize is 'auto'" in caplog.text and "compression.codec is 'LZO'" in caplog.text
-    assert sink.of({"delta.parquet.compression.codec": "NONE"}) == Layout(file_bytes=8 * MB, codec="uncompressed")
+    assert sink.of({"delta.parquet.compression.codec": "NONE"}) == FileLayout(file_bytes=8 * MB, codec="uncompressed")
 
 
 def test_a_record_of_an_epoch_from_before_there_were_sizes_and_codecs_is_understood() -> None:
     old = DeltaSink("orders", "/x").spec()
     assert not {"target_file_size", "compression"} & old.keys()
-    assert DeltaSink.from_spec(old).layout == Layout(file_bytes=128 * MB, codec="zstd")
+    assert DeltaSink.from_spec(old).layout == FileLayout(file_bytes=128 * MB, codec="zstd")
 
 
 def test_a_size_and_a_codec_of_its_own_are_on_record() -> None:
     sink = DeltaSink("orders", "/x", target_file_size="64 MB", compression="snappy")
     again = DeltaSink.from_spec(json.loads(json.dumps(sink.spec())))
-    assert again.layout == Layout(file_bytes=64 * MB, codec="snappy") and again.spec() == sink.spec()
+    assert again.layout == FileLayout(file_bytes=64 * MB, codec="snappy") and again.spec() == sink.spec()
 
 
 @pytest.mark.parametrize(

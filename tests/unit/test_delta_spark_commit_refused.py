@@ -17,7 +17,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.spark_commit import Insertion, insert
 from airflow_epochs.spark.driver import failures
 from airflow_epochs.spark.driver.delta.layout import DEFAULT
-from airflow_epochs.spark.driver.delta.plans import Committed, Seen
+from airflow_epochs.spark.driver.delta.plans import Committed, SeenTable
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged.staging import Staging
 from tests.support.delta_world import seen, transaction
@@ -30,7 +30,7 @@ TXN = transaction(7)
 class RefusingSpark(NoSpark):
     """Answers the commit by ``answer``, and later questions by what the table shows."""
 
-    shown: Callable[[], Seen]
+    shown: Callable[[], SeenTable]
     answer: Callable[[], JsonDict]
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
@@ -43,7 +43,7 @@ def refuse() -> JsonDict:
     raise Refused("The plan is not valid.", remedy="correct it.")
 
 
-def refusal(shown: Callable[[], Seen], answer: Callable[[], JsonDict] = refuse) -> EpochError:
+def refusal(shown: Callable[[], SeenTable], answer: Callable[[], JsonDict] = refuse) -> EpochError:
     shape = TableShape.of_actions(
         {"minReaderVersion": 1, "minWriterVersion": 2},
         {"id": "t", "schemaString": '{"type": "struct", "fields": []}', "partitionColumns": []},

@@ -23,7 +23,7 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta.plans import Seen
+from airflow_epochs.spark.driver.delta.plans import SeenTable
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import (
@@ -687,7 +687,7 @@ def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was
 class Answering:
     """A Spark that knows one answer."""
 
-    def __init__(self, report: Seen) -> None:
+    def __init__(self, report: SeenTable) -> None:
         self.report = report
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:

@@ -6,12 +6,14 @@ import ast
 import json
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import airflow_epochs
-from airflow_epochs import testing
+from airflow_epochs import contracts, testing, transforms
 
 PACKAGE = Path(airflow_epochs.__file__).parent
 
@@ -43,6 +45,29 @@ def test_the_public_names_are_these() -> None:
         "expect_row_count",
         "records_waiting",
     ]
+
+
+IN_TWO_PUBLIC_MODULES = {"Result", "Row"}
+"""One of each pair is a double's, in ``testing``; the other one is in ``transforms`` or ``contracts``."""
+
+
+def classes_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Each public class and alias that a module defines, and what it is: aliases of one type are one thing."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, f"{path}: a class"
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+            is_alias = target.id[0].isupper() and not target.id.isupper()
+            if is_alias and "TypeVar" not in (told := ast.unparse(node.value)):
+                yield target.id, told
+
+
+def test_no_two_modules_name_unlike_classes_alike() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, told in (each for path in PACKAGE.rglob("*.py") for each in classes_of(path)):
+        found[name].add(told)
+    assert {name for name, told in found.items() if len(told) > 1} == IN_TWO_PUBLIC_MODULES
+    assert IN_TWO_PUBLIC_MODULES <= set(testing.__all__) & {*contracts.__all__, *transforms.__all__}
 
 
 @pytest.mark.parametrize("name", airflow_epochs.__all__)

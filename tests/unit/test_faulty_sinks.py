@@ -15,8 +15,8 @@ import pytest
 from airflow_epochs import codes
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.former_names import recorded_places
-from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
-from airflow_epochs.coordinator.looks import Look, Result, made
+from airflow_epochs.coordinator.inspection.checking import CheckedPipeline, looks_at
+from airflow_epochs.coordinator.looks import CheckResult, PlannedCheck, made
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Receipt, Run, StagedClaim, Vote, VoteKind
 from airflow_epochs.operators.causes import cause_of
@@ -233,10 +233,10 @@ def test_a_sink_on_record_that_exits_is_one_that_cannot_be_made(
 
 def test_a_check_whose_sink_exits_has_failed_and_the_next_one_is_made() -> None:
     asks: dict[str, Callable[[], str]] = {"a": failing(SystemExit(0)), "b": str}
-    looks = [Look(about="sink archive", check=check, where="", ask=ask) for check, ask in asks.items()]
+    looks = [PlannedCheck(about="sink archive", check=check, where="", ask=ask) for check, ask in asks.items()]
     assert [(told.result, told.details) for told in made("orders", looks)] == [
-        (Result.FAILED, "SystemExit: 0"),
-        (Result.OK, ""),
+        (CheckResult.FAILED, "SystemExit: 0"),
+        (CheckResult.OK, ""),
     ]
 
 
@@ -432,7 +432,7 @@ def test_a_class_that_a_package_registers_is_found_by_the_name_of_its_entry(
 def test_check_finds_what_open_refuses(world: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Own, "from_spec", forgetful)
     task = coordinator(world).task
-    subject = Subject(
+    subject = CheckedPipeline(
         pipeline=task.pipeline,
         env=task.env,
         ledger_conn_id="epochs",
@@ -444,5 +444,5 @@ def test_check_finds_what_open_refuses(world: MemoryWorld, monkeypatch: pytest.M
     (told,) = (
         each for each in made("orders", looks_at(subject)) if (each.about, each.check) == ("sink archive", "marker")
     )
-    assert told.result is Result.FAILED and told.error
+    assert told.result is CheckResult.FAILED and told.error
     assert "makes a sink with another value of table" in told.error.what

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.transforms import json_alike
-from airflow_epochs.transforms.json_alike import Gap, form_of
+from airflow_epochs.transforms.json_alike import ValueGap, form_of
 from airflow_epochs.transforms.json_columns import arrow_type
 from tests.support.odd_json import alike, struct
 
@@ -35,7 +35,7 @@ def values(records: Sequence[str], schema: dict[str, Any], places: Iterable[int]
 def test_a_form_tells_where_the_values_of_a_record_are() -> None:
     form = form_of('{"a": 1, "b": {"c":"x"}}')
     assert form is not None
-    assert form.gaps == (Gap(2, before=2, behind=2), Gap(7))
+    assert form.gaps == (ValueGap(2, before=2, behind=2), ValueGap(7))
     assert form.texts == ('{"a": ', ', "b": {"c":"', '"}}')
     assert form.tree == {"a": 0, "b": {"c": "1"}}
 

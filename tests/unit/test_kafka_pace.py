@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_epochs.model import CompleteRecord, JsonDict, OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.kafka import pace
 from airflow_epochs.sources.kafka.logs import ClusterLog, Log, TopicLog
-from airflow_epochs.sources.kafka.pace import Size, bytes_of, bytes_per_offset, limited_bytes, next_size
+from airflow_epochs.sources.kafka.pace import EpochSize, bytes_of, bytes_per_offset, limited_bytes, next_size
 from airflow_epochs.sources.kafka.plan import fair_shares, limited
 from tests.support import records
 
@@ -29,7 +29,7 @@ def epoch(number: int, offsets: int, seconds: Any, size: int | None = None, **ot
     return replace(records.complete(number), ranges=ranges, source_state=state, metrics={"seconds": steps})
 
 
-def sized(*newest_first: CompleteRecord, max_records: int | None = None, min_records: int = 1) -> Size:
+def sized(*newest_first: CompleteRecord, max_records: int | None = None, min_records: int = 1) -> EpochSize:
     return next_size(iter(newest_first), TARGET_S, max_records, min_records)
 
 
@@ -45,7 +45,7 @@ def test_without_history_the_size_is_max_records_or_a_stated_default() -> None:
 
 def test_the_next_epoch_is_as_large_as_the_target_at_the_median_speed_and_says_so() -> None:
     past = [epoch(9, 600_000, 500, 600_000), epoch(8, 600_000, 600, 600_000), epoch(7, 600_000, 1_000, 600_000)]
-    assert sized(*past) == Size(
+    assert sized(*past) == EpochSize(
         offsets=600_000,
         why="at most 600,000 offsets: the median of epochs 7, 8, 9 is 1,000.0 offsets a second, and the target is 600 "
         "s",

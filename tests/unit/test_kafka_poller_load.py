@@ -54,7 +54,7 @@ def test_a_poll_goes_through_the_ends_of_all_topics_once_and_tells_each_watch_it
     monkeypatch.setattr(Played, "polls", 0)
     access = KafkaAccess(conn_id="kafka", servers=("k:9092",), protocol="PLAINTEXT", timeout_s=5)
 
-    async def seen() -> list[poller.Seen]:
+    async def seen() -> list[poller.PollOutcome]:
         watches = [poller.Watch(access, [str(number)]) for number in range(WATCHES)]
         try:
             return [await each.next() for each in watches]

@@ -19,7 +19,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.checks import require_records, require_room
 from airflow_epochs.sinks.kafka.cluster import TopicFacts
 from airflow_epochs.sinks.kafka.marker import MarkerRecord
-from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
+from airflow_epochs.sinks.kafka.rows import HEADER, KafkaRecord, RowShape, size_of
 from airflow_epochs.sinks.kafka.told_rows import of_epoch
 from airflow_epochs.staged.table import StagedTable
 from tests.support.delta_world import attempt_of, not_utf8, stage_with_deltalake, transaction
@@ -44,7 +44,7 @@ def mapping(key: Any, value: Any) -> dict[str, Any]:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
-def records(tmp_path: Path, data: pa.Table, partitions: int = 1) -> list[Record]:
+def records(tmp_path: Path, data: pa.Table, partitions: int = 1) -> list[KafkaRecord]:
     """Staged by Delta's writer, read back, and made records: as the sink does it."""
     area = StagedTable(root=str(tmp_path), sink="events", target="topic t", options={})
     attempt = attempt_of(transaction(3))
@@ -273,14 +273,14 @@ def facts(**settings: str) -> TopicFacts:
     )
 
 
-def reason(*records: Record, **settings: str) -> str:
+def reason(*records: KafkaRecord, **settings: str) -> str:
     with pytest.raises(Refused) as caught:
         require_records(records, facts(**settings))
     return caught.value.what
 
 
 def test_rows_that_the_topic_does_not_take_are_named() -> None:
-    good: Record = (b"k", b"v", 1, [])
+    good: KafkaRecord = (b"k", b"v", 1, [])
     require_records([good] * 10, facts(**{"cleanup.policy": "compact,delete"}))
     assert "row 1 makes a record of 1098 bytes, but the topic has max.message.bytes=1000" in reason(
         good, (b"k", b"x" * 1000, 0, [])

@@ -43,7 +43,7 @@ from airflow_epochs.model import JsonDict, OffsetRange, Receipt, Run, Transactio
 from airflow_epochs.operators import lineage_facts
 from airflow_epochs.operators.lineage import is_on
 from airflow_epochs.operators.lineage_facets import SCHEMA, reported, united
-from airflow_epochs.operators.lineage_facts import Noted, Read
+from airflow_epochs.operators.lineage_facts import LineageInput, Noted
 from tests.support.environment import connected
 from tests.support.faults_disk import PARTITIONS, TOPIC, DiskSpark, FileSource
 from tests.support.faults_world import DiskWorld
@@ -486,7 +486,7 @@ def test_the_sources_have_the_names_of_openlineages_rules_and_versions_are_known
 
 def test_versions_of_a_table_that_were_read_are_reported_with_the_last_of_them_as_its_version() -> None:
     ranges = (OffsetRange(0, 4, 7),)
-    read = Read(dataset=DeltaSource("/lake/o").dataset_of("/lake/o", ENV), ranges=ranges)
+    read = LineageInput(dataset=DeltaSource("/lake/o").dataset_of("/lake/o", ENV), ranges=ranges)
     txn = TransactionId.parse(RECEIPT.txn_id)
     [told] = reported([Noted(txn=txn, read=(read,), written=(), without=())]).inputs
     assert told.facets["version"].datasetVersion == "6"

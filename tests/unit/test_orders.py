@@ -81,11 +81,11 @@ class NoLongerRead(MemorySource):
         return Move(position=Position(ranges=there, state=position.state), again=again, ahead=again)
 
 
-def standing(scenario: Scenario) -> orders.Standing:
+def standing(scenario: Scenario) -> orders.BetweenEpochs:
     return orders.standing(scenario.ledger, "orders")
 
 
-def replanned(scenario: Scenario, at: orders.Standing | None = None) -> OpenRecord:
+def replanned(scenario: Scenario, at: orders.BetweenEpochs | None = None) -> OpenRecord:
     at, source = at or standing(scenario), scenario.pipeline.source
     assert isinstance(source, Before)
     return orders.put(scenario.ledger, at, "replan", ME, orders.replan(at, source))
@@ -117,7 +117,7 @@ def before(scenario: Scenario) -> Before:
     return source
 
 
-def looked(scenario: Scenario, at: orders.Standing, move: Move, back: orders.Restoration | None = None) -> Outlook:
+def looked(scenario: Scenario, at: orders.BetweenEpochs, move: Move, back: orders.Restoration | None = None) -> Outlook:
     return outlook(scenario.ledger, at, before(scenario), move, restoration=back)
 
 

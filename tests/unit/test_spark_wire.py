@@ -10,7 +10,7 @@ import pytest
 
 from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
 from airflow_epochs.sinks.delta.modes import Mode
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
     CommitPlan,
@@ -32,18 +32,18 @@ from airflow_epochs.spark.driver.delta.plans import (
 )
 from airflow_epochs.spark.driver.jobs import JOBS
 from airflow_epochs.spark.driver.plans import (
-    Claim,
     EventTimePlan,
     InputMetrics,
     JobPlan,
     RowDigest,
     Rules,
+    SinkOutcome,
     StageOutcome,
     StagePlan,
     StateRead,
     TransformFile,
 )
-from airflow_epochs.spark.driver.readiness import CheckOutcome, CheckPlan, Flaw, ReadOutcome, ReadPlan
+from airflow_epochs.spark.driver.readiness import CheckOutcome, CheckPlan, ReadOutcome, ReadPlan, ReportedError
 from airflow_epochs.spark.driver.stagers import STAGERS
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import change_plan, commit_plan, seen
@@ -60,7 +60,7 @@ APPEND = DeltaStaging(
     partition_by=("p",),
     properties={"delta.appendOnly": "true"},
     optimize_write=None,
-    layout=Layout(file_bytes=64 * 2**20, codec="snappy"),
+    layout=FileLayout(file_bytes=64 * 2**20, codec="snappy"),
     user_metadata="{}",
 )
 UPSERT = DeltaChangeStaging.of(APPEND, Mode(mode="upsert", keys=("id", "p")).plan())
@@ -81,7 +81,7 @@ RULES = Rules(
     counts=(ExpectedRowCount(least=1, most=None, otherwise="abort"),),
 )
 DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
-FLAW = Flaw(type="NotApplied", code=None, what="no jar", remedy="Add it.")
+FLAW = ReportedError(type="NotApplied", code=None, what="no jar", remedy="Add it.")
 AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)
 PLANS: list[JobPlan] = [
     replace(
@@ -97,9 +97,9 @@ PLANS: list[JobPlan] = [
     FencePlan(target="/t", app="a", epoch=2, over=(None, "orders/1/1/aa"), user_metadata="{}"),
     DescribePlan(target="/t"),
     MarkerPlan(target="/t", app="a"),
-    OptimizePlan(target="c.s.t", layout=Layout()),
+    OptimizePlan(target="c.s.t", layout=FileLayout()),
     ThinNotesPlan(places=("/t/_epochs/1", "/t/_epochs/2")),
-    ForgetPlan(target="/t", place="/t/p", how=UPSERT.how, notes=("/t/_epochs/1",), layout=Layout()),
+    ForgetPlan(target="/t", place="/t/p", how=UPSERT.how, notes=("/t/_epochs/1",), layout=FileLayout()),
     CheckPlan(transform=TransformFile(path="app.py", function="f"), formats=("delta", "kafka")),
     ReadPlan(read={"subscribe": "t"}),
 ]
@@ -108,7 +108,9 @@ OTHERS: list[Any] = [
     UPSERT,
     NEWEST,
     STATE,
-    StageOutcome(sinks={"a": Claim(place="/p", content=DIGEST), "b": Claim(place="/q", problem="no", unmet="n")}),
+    StageOutcome(
+        sinks={"a": SinkOutcome(place="/p", content=DIGEST), "b": SinkOutcome(place="/q", problem="no", unmet="n")}
+    ),
     StageOutcome(sinks={}, metrics=InputMetrics(rows_in=3), warnings=("it is not deterministic",)),
     StageOutcome(sinks={}, event_times={"clicks": {"0": 10**15}}, broken={"a": {"n > 0": 3}}),
     Described(format="parquet"),
@@ -150,8 +152,16 @@ def test_every_job_has_one_plan_and_every_kind_of_sinks_plan_a_stager() -> None:
         (DeltaStaging, {**as_json(APPEND), "properties": None}, "DeltaStaging.properties is of type NoneType."),
         (CommitPlan, as_json(change_plan(mode="merge")), "This is no CommitPlan: change is unknown."),
         (ChangePlan, {**as_json(change_plan(mode="merge")), "change": 1}, "ChangePlan.change is of type int."),
-        (Described, {"table": {"id": "t"}, "format": None}, "This is no Table: features is missing, location is"),
-        (StageOutcome, {**as_json(StageOutcome(sinks={})), "sinks": {"a": {}}}, "This is no Claim: content is missing"),
+        (
+            Described,
+            {"table": {"id": "t"}, "format": None},
+            "This is no DescribedTable: features is missing, location is",
+        ),
+        (
+            StageOutcome,
+            {**as_json(StageOutcome(sinks={})), "sinks": {"a": {}}},
+            "This is no SinkOutcome: content is missing",
+        ),
     ],
 )
 def test_what_is_no_such_plan_or_report_is_refused_by_its_fields(kind: type[Any], told: Any, why: str) -> None:

@@ -108,7 +108,7 @@ def test_of_schemas_and_a_registry_a_parser_takes_one_and_the_remedy_says_so() -
     assert refused.value.remedy == "Give parse_avro() schemas or registry, and not both. Then clear the failed task."
 
 
-def checks(**kinds: Any) -> returned.Checks:
+def checks(**kinds: Any) -> returned.ColumnChecks:
     return {name: returned.check_of(kind) for name, kind in kinds.items()}
 
 

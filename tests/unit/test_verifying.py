@@ -17,7 +17,7 @@ from airflow_epochs import codes
 from airflow_epochs.commands.verify import show_verification
 from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.admin import Account
-from airflow_epochs.coordinator.inspection.verifying import Finding, Verdict, verify
+from airflow_epochs.coordinator.inspection.verifying import Finding, FindingVerdict, verify
 from airflow_epochs.coordinator.rebuilding import planning, recording
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.codec import encode
@@ -30,7 +30,7 @@ from tests.support.faults_world import DiskWorld, start
 pytestmark = pytest.mark.proof
 
 BY = Account(who="ann", why="a test")
-WRONG, OK = Verdict.WRONG, Verdict.OK
+WRONG, OK = FindingVerdict.WRONG, FindingVerdict.OK
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_data_files_that_are_gone_are_wrong(world: DiskWorld) -> None:
     assert (
         "Files of epoch 4 (version 3) are gone, and the table still refers to them." in found["orders", "files"].details
     )
-    assert found["orders", "rows"].verdict is Verdict.NOT_CHECKED
+    assert found["orders", "rows"].verdict is FindingVerdict.NOT_CHECKED
 
 
 def test_files_that_were_compacted_and_vacuumed_are_no_fault(world: DiskWorld) -> None:
@@ -347,7 +347,7 @@ def test_no_more_than_five_faults_of_a_check_are_told(world: DiskWorld) -> None:
 
 def test_a_sink_that_today_s_dag_does_not_have_is_not_checked(world: DiskWorld) -> None:
     found = checked(replace(world, sinks=("orders",)))
-    assert found["audit", "marker"].verdict is Verdict.NOT_CHECKED
+    assert found["audit", "marker"].verdict is FindingVerdict.NOT_CHECKED
     assert found["audit", "marker"].details == ("No sink of today's DAG has this name.",)
     assert ("audit", "rows") not in found and found["audit", "versions"].verdict is OK
 
@@ -358,7 +358,7 @@ def test_rows_of_an_upsert_are_not_checked(tmp_path: Path) -> None:
     upserts = DeltaSink("orders", str(world.table("orders")), mode="upsert", keys=["offset"])
     task.pipeline = replace(task.pipeline, sinks=(upserts,))
     [rows] = [each for each in verify(task, 10) if (each.about, each.check) == ("orders", "rows")]
-    assert rows.verdict is Verdict.NOT_CHECKED and "its mode is 'upsert'" in rows.details[0]
+    assert rows.verdict is FindingVerdict.NOT_CHECKED and "its mode is 'upsert'" in rows.details[0]
 
 
 def command(world: DiskWorld, monkeypatch: pytest.MonkeyPatch, output: str = "json") -> int:

@@ -234,7 +234,7 @@ def test_an_unsigned_record_leads_to_no_connection_that_no_dag_is_known_to_use_a
     if way == "another connection in the DAG":
         in_dags(monkeypatch, SqlSink("orders", "other", "orders", staging="/staging"))
     if way == "page":
-        said = " ".join(informed_actions.Waive("orders", 1, "orders").told(of_database.ledger))
+        said = " ".join(informed_actions.InformedWaive("orders", 1, "orders").told(of_database.ledger))
     else:
         said = told_first(of_database)
     assert "unless it shows them already (the ledger is not signed, so the sink was not asked): 3, staged at" in said

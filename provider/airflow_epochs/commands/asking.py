@@ -49,11 +49,11 @@ _UNKNOWN = (
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _MOST = 10**18
 """As good as all. Python's ``islice`` and SQLite, which shows samples of rows, take no number beyond 64 bits."""
-Command = Callable[[Namespace], None]
+CommandFunction = Callable[[Namespace], None]
 T = TypeVar("T")
 
 
-def tells_refusals(command: Command) -> Command:
+def tells_refusals(command: CommandFunction) -> CommandFunction:
     """Let the command end with the text of the error, and with exit code 1; 2 if it names what is not there."""
 
     @wraps(command)

@@ -18,8 +18,8 @@ from rich.progress import Progress
 
 from airflow_epochs.commands.asking import OUTPUT, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, print_rows
-from airflow_epochs.coordinator.inspection.checking import Subject, looks_at
-from airflow_epochs.coordinator.looks import Checked, Look, Result, made
+from airflow_epochs.coordinator.inspection.checking import CheckedPipeline, looks_at
+from airflow_epochs.coordinator.looks import Checked, CheckResult, PlannedCheck, made
 from airflow_epochs.errors import EpochError
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.operators import definitions
@@ -51,7 +51,7 @@ def show_checks(args: Namespace) -> None:
     """Make all checks of all pipelines of a DAG, print a row for each, and exit with 1 if one has failed."""
     with redirect_stdout(sys.stderr):  # DAG files and transforms may print
         rows = list(_rows(definitions.in_dag(args.dag_id)))
-    failed = [row for row in rows if row.checked.result is Result.FAILED]
+    failed = [row for row in rows if row.checked.result is CheckResult.FAILED]
     if args.output in DOCUMENTS:
         print_rows([_as_json(row) for row in rows], args.output)
     else:
@@ -76,16 +76,18 @@ def _rows(operators: Iterable[EpochOperator]) -> Iterator[_Row]:
                 yield _Row(name, checked)
 
 
-def _looks(name: str, operator: EpochOperator) -> list[Look] | Checked:
+def _looks(name: str, operator: EpochOperator) -> list[PlannedCheck] | Checked:
     """The checks of a pipeline; or the one that failed, if it is not known what there is to check."""
     try:
         found, transform = definitions.without_file(operator)
     except EpochError as error:
         error.pipeline = error.pipeline or name
-        return Checked(about="definition", check="arguments", where=operator.dag_id, result=Result.FAILED, error=error)
+        return Checked(
+            about="definition", check="arguments", where=operator.dag_id, result=CheckResult.FAILED, error=error
+        )
     hook = EpochsHook(found.ledger_conn_id)
     return looks_at(
-        Subject(
+        CheckedPipeline(
             pipeline=found.pipeline,
             env=operator.environment,
             ledger_conn_id=found.ledger_conn_id,
@@ -130,7 +132,7 @@ def _explained(row: _Row) -> str:
 
 
 def _summary(dag_id: str, rows: list[_Row], failed: list[_Row]) -> str:
-    unknown = sum(row.checked.result is Result.NOT_CHECKED for row in rows)
+    unknown = sum(row.checked.result is CheckResult.NOT_CHECKED for row in rows)
     rest = f" Not checked: {unknown}; the details say why." if unknown else ""
     if failed:
         return f"DAG {dag_id}: {len(failed)} of {len(rows)} checks failed.{rest} Nothing was changed."

@@ -14,7 +14,7 @@ from airflow_epochs import codes
 from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, known_ledger, tells_refusals
 from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.coordinator import code_changes
-from airflow_epochs.coordinator.code_changes import Code
+from airflow_epochs.coordinator.code_changes import TransformCode
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import EpochsHook
@@ -67,12 +67,12 @@ def acknowledge_code(args: Namespace) -> None:
     )
 
 
-def _ledger_and_code(args: Namespace) -> tuple[Ledger, Code]:
+def _ledger_and_code(args: Namespace) -> tuple[Ledger, TransformCode]:
     if args.code is None:
         with answer_alone():
             found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="open")
         assert found.pipeline.transform.digest, "the step `open` finds the file"
-        return found.task().ledger, Code.of(found.pipeline.transform)
+        return found.task().ledger, TransformCode.of(found.pipeline.transform)
     if not (named := _CODE.fullmatch(args.code)):
         raise Refused(
             f"{args.code!r} is not a digest: it must have 64 hexadecimal digits, and may name a function after a "
@@ -80,4 +80,6 @@ def _ledger_and_code(args: Namespace) -> tuple[Ledger, Code]:
             code=codes.COMMAND_OPTIONS,
             remedy="Give what the error of `open` names, or leave --code out.",
         )
-    return known_ledger(args.ledger_conn_id or EpochsHook.default_conn_name, args.pipeline), Code(named[1], named[2])
+    return known_ledger(args.ledger_conn_id or EpochsHook.default_conn_name, args.pipeline), TransformCode(
+        named[1], named[2]
+    )

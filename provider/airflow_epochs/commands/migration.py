@@ -28,7 +28,7 @@ from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.model.command import ADOPT_CHECKPOINT, ADOPT_GROUP
 from airflow_epochs.operators import definitions
-from airflow_epochs.operators.definitions import Definition
+from airflow_epochs.operators.definitions import RenderedPipeline
 from airflow_epochs.sources import on_record
 from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of, unread_partitions
 from airflow_epochs.sources.kafka.brokers import Brokers
@@ -318,7 +318,7 @@ def _as_ranges(offsets: Offsets) -> Ranges:
     return {topic: tuple(OffsetRange(p, at, at) for p, at in sorted(of.items())) for topic, of in offsets.items()}
 
 
-def _kafka(found: Definition) -> KafkaSource:
+def _kafka(found: RenderedPipeline) -> KafkaSource:
     """The source of the DAG. Raises Refused if it is not Kafka."""
     return _of_kafka(found.pipeline.source.spec())
 
@@ -335,7 +335,7 @@ def _of_kafka(spec: JsonDict) -> KafkaSource:
     return source
 
 
-def _adopt(found: Definition, attempt: int, name: str, by: Account, move: Move) -> None:
+def _adopt(found: RenderedPipeline, attempt: int, name: str, by: Account, move: Move) -> None:
     with logged(name, dag_id=found.pipeline.dag_id, by=caller()):
         adopting.adopt(found.task(), attempt, name, by, move)
     print(_NEXT_INTERVAL if _kafka(found).by_interval() else _NEXT)

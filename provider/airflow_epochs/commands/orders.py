@@ -27,7 +27,7 @@ from airflow_epochs.commands.printing import answer_alone
 from airflow_epochs.contracts import Movable, Move, backfill_from
 from airflow_epochs.coordinator.admin import admin, savepoints
 from airflow_epochs.coordinator.orders import orders, rewinding
-from airflow_epochs.coordinator.orders.orders import NO_RESTORATION, Adoption, Restoration, Standing
+from airflow_epochs.coordinator.orders.orders import NO_RESTORATION, Adoption, BetweenEpochs, Restoration
 from airflow_epochs.coordinator.orders.outlook import Outlook, outlook
 from airflow_epochs.coordinator.orders.wording import outcome, planned_anew, told
 from airflow_epochs.errors import EpochError, Refused, located
@@ -136,7 +136,7 @@ def skip(args: Namespace) -> None:
     if args.to_available == bool(args.offsets) or (args.topic and args.offsets):
         raise wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
 
-    def moved(source: Movable, at: Standing) -> Move:
+    def moved(source: Movable, at: BetweenEpochs) -> Move:
         position = at.position(source)
         if args.to_available:
             return source.past_losses(position, args.topic or [], environment())
@@ -151,7 +151,7 @@ def reset_source(args: Namespace) -> None:
     if bool(args.starting) == bool(args.offsets):
         raise wrong_options("Give either --starting or --offsets FILE.")
 
-    def moved(source: Movable, at: Standing) -> Move:
+    def moved(source: Movable, at: BetweenEpochs) -> Move:
         starting: object = offsets_in(args.offsets) if args.offsets else args.starting
         return source.to_another(at.position(source), args.topic or [], starting, environment())
 
@@ -168,7 +168,7 @@ def rewind(args: Namespace) -> None:
         raise wrong_options("Give --restore-tables with --to-epoch N or --to-savepoint NAME: they name versions.")
     ledger = known_ledger_of(args)
 
-    def moved(source: Movable, at: Standing) -> Move:
+    def moved(source: Movable, at: BetweenEpochs) -> Move:
         position = at.position(source)
         if args.to_timestamp:
             return rewinding.to_time(source, position, args.to_timestamp, environment())
@@ -176,7 +176,7 @@ def rewind(args: Namespace) -> None:
             return source.to_offsets(position, offsets_in(args.offsets), environment())
         return rewinding.to_epoch(ledger, at, source, _named_epoch(args), environment())
 
-    def restored(at: Standing) -> Restoration:
+    def restored(at: BetweenEpochs) -> Restoration:
         return (
             orders.restoration(ledger, at, _named_epoch(args), environment()) if args.restore_tables else NO_RESTORATION
         )
@@ -229,8 +229,8 @@ def adopt_sink(args: Namespace) -> None:
 def _order(
     args: Namespace,
     name: str,
-    moved: Callable[[Movable, Standing], Move],
-    restored: Callable[[Standing], Restoration | None] = lambda at: None,
+    moved: Callable[[Movable, BetweenEpochs], Move],
+    restored: Callable[[BetweenEpochs], Restoration | None] = lambda at: None,
     *,
     plans_anew: bool = False,
 ) -> None:
@@ -252,7 +252,7 @@ def _order(
     print(rewinding.next_step(args.pipeline, source, look.restoration))
 
 
-def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
+def _source_spec(args: Namespace, ledger: Ledger, at: BetweenEpochs) -> JsonDict:
     """The source as its DAG describes it today; as the last epoch did, if this installation has no DAG that tells.
 
     Looking for the DAG runs every bundle and DAG file, so it may fail for any reason. The command must go on.
@@ -269,11 +269,11 @@ def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
         return newest.source
 
 
-def _adopted(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
+def _adopted(ledger: Ledger, at: BetweenEpochs, adoption: Adoption, look: Outlook) -> list[str]:
     return [*_taken(ledger, at, adoption, look), *outcome(ledger, at, look)]
 
 
-def _taken(ledger: Ledger, at: Standing, adoption: Adoption, look: Outlook) -> list[str]:
+def _taken(ledger: Ledger, at: BetweenEpochs, adoption: Adoption, look: Outlook) -> list[str]:
     if adoption.is_new:
         return _new_state(at, adoption)
     if adoption.lacks is None:
@@ -313,7 +313,7 @@ def _state_anew() -> list[str]:
     ]
 
 
-def _new_state(at: Standing, adoption: Adoption) -> list[str]:
+def _new_state(at: BetweenEpochs, adoption: Adoption) -> list[str]:
     return [
         f"No complete epoch of pipeline {at.newest.txn.pipeline} has a sink {adoption.sink}. As a new state table it "
         f"begins with epoch {at.epoch}: empty, or with the rows of `initial`. For a sink of another kind, the command "
@@ -323,7 +323,7 @@ def _new_state(at: Standing, adoption: Adoption) -> list[str]:
     ]
 
 
-def _taken_back(at: Standing, adoption: Adoption) -> list[str]:
+def _taken_back(at: BetweenEpochs, adoption: Adoption) -> list[str]:
     assert adoption.expected, "a sink that lacks nothing shows an epoch"
     lines = [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows epoch {adoption.expected.epoch}, as the "

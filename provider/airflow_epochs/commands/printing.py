@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from airflow.cli.simple_table import AirflowConsole
 
-Row = Mapping[str, Any]
+PrintedRow = Mapping[str, Any]
 DOCUMENTS = ("json", "yaml")
 
 
@@ -33,7 +33,7 @@ def answer_alone() -> Iterator[None]:
         os.close(stdout)
 
 
-def print_rows(rows: Iterable[Row], output: str) -> None:
+def print_rows(rows: Iterable[PrintedRow], output: str) -> None:
     """Print the rows. Values are those of JSON."""
     found = [dict(row) for row in rows]
     if output in DOCUMENTS:

@@ -15,13 +15,13 @@ from rich.progress import Progress
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, at_least_one, tells_refusals
 from airflow_epochs.commands.printing import DOCUMENTS, answer_alone, print_rows
-from airflow_epochs.coordinator.inspection.verifying import Finding, Verdict, verify
+from airflow_epochs.coordinator.inspection.verifying import Finding, FindingVerdict, verify
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.operators import definitions
 
 EPOCHS = 100
-FAULTS = (Verdict.WRONG, Verdict.NO_ANSWER)
+FAULTS = (FindingVerdict.WRONG, FindingVerdict.NO_ANSWER)
 
 
 def verify_command() -> ActionCommand:
@@ -89,6 +89,6 @@ def _printed(each: Finding) -> dict[str, object]:
 def _summary(pipeline: str, found: list[Finding], faults: list[Finding]) -> str:
     if faults:
         return f"Pipeline {pipeline}: {len(faults)} of {len(found)} checks failed."
-    unknown = sum(each.verdict is Verdict.NOT_CHECKED for each in found)
+    unknown = sum(each.verdict is FindingVerdict.NOT_CHECKED for each in found)
     rest = f" Not checked: {unknown}; the details say why." if unknown else ""
     return f"Pipeline {pipeline}: {len(found) - unknown} of {len(found)} checks are in order.{rest}"

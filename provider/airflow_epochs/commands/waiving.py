@@ -18,8 +18,8 @@ log = secrecy.logger(__name__)
 
 
 @dataclass(frozen=True)
-class Waive(informed_actions.Waive):
-    """As ``informed_actions.Waive``. The command may run DAG files, which the API server must not."""
+class WaiveWithDags(informed_actions.InformedWaive):
+    """As ``InformedWaive``. The command may run DAG files, which the API server must not."""
 
     def sinks_of_today(self, ledger: Ledger) -> Collection[Sink]:
         """The sinks of the pipeline in the DAGs of this installation; none if no DAG tells them."""

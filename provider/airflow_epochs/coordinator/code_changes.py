@@ -28,7 +28,7 @@ from airflow_epochs.model import (
 log = secrecy.logger(__name__)
 
 
-class Code(NamedTuple):
+class TransformCode(NamedTuple):
     """What makes rows: the digest of the files, and the function in them; each None if unknown."""
 
     digest: str | None
@@ -38,7 +38,7 @@ class Code(NamedTuple):
         return f"{self.digest or 'unknown'}{f':{self.function}' if self.function else ''}"
 
     @classmethod
-    def of(cls, transform: Transform) -> Code:
+    def of(cls, transform: Transform) -> TransformCode:
         """The code of a pipeline of today."""
         return cls(transform.digest, transform.function)
 
@@ -70,7 +70,7 @@ def of_attempt(task: TaskTry, epoch: int, before: CompleteRecord | None, restore
 def _require_known(task: TaskTry, epoch: int, before: CompleteRecord | None) -> None:
     if before is None or not has_changed(task, before):
         return
-    then, now = of_epoch(task.ledger, before), Code.of(task.pipeline.transform)
+    then, now = of_epoch(task.ledger, before), TransformCode.of(task.pipeline.transform)
     what = _changed(f"epoch {before.txn.epoch}", then, now)
     if _must_ask(task, then, now):
         raise _not_acknowledged(task, f"{what} No epoch was opened.", epoch)
@@ -83,7 +83,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
     Raises:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was staged.
     """
-    then, now = code_in(opened), Code.of(task.pipeline.transform)
+    then, now = code_in(opened), TransformCode.of(task.pipeline.transform)
     if opened.restored_to or not differ(then, now):
         return ()
     what = _changed("the epoch was opened", then, now)
@@ -94,13 +94,13 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
 
 def has_changed(task: TaskTry, before: CompleteRecord | None) -> bool:
     """Whether today's code is another one than that of a complete epoch, as far as both are known."""
-    now = Code.of(task.pipeline.transform)
+    now = TransformCode.of(task.pipeline.transform)
     return now.digest is not None and differ(of_epoch(task.ledger, before), now)
 
 
-def of_epoch(ledger: Ledger, record: CompleteRecord | None) -> Code:
+def of_epoch(ledger: Ledger, record: CompleteRecord | None) -> TransformCode:
     """As ``code_of``, with the function."""
-    return Code(code_of(ledger, record), _function_of(ledger, record))
+    return TransformCode(code_of(ledger, record), _function_of(ledger, record))
 
 
 def _function_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
@@ -110,9 +110,9 @@ def _function_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
     return _function_in(opened) if opened else None
 
 
-def code_in(opened: OpenRecord) -> Code:
+def code_in(opened: OpenRecord) -> TransformCode:
     """The code of an attempt."""
-    return Code(opened.code, _function_in(opened))
+    return TransformCode(opened.code, _function_in(opened))
 
 
 def _function_in(opened: OpenRecord) -> str | None:
@@ -124,25 +124,25 @@ def is_of_today(task: TaskTry, opened: OpenRecord, tried: TryRecord) -> bool:
     return _of_tried(opened, tried) == of_try(task, opened)
 
 
-def of_try(task: TaskTry, opened: OpenRecord) -> Code:
+def of_try(task: TaskTry, opened: OpenRecord) -> TransformCode:
     """The code that a try of this attempt runs. One that brings tables back runs none, and has that of their rows."""
-    return Code(opened.code, None) if opened.restored_to else Code.of(task.pipeline.transform)
+    return TransformCode(opened.code, None) if opened.restored_to else TransformCode.of(task.pipeline.transform)
 
 
-def _of_tried(opened: OpenRecord, tried: TryRecord) -> Code:
-    return Code(tried.code, None if opened.restored_to else tried.function or _function_in(opened))
+def _of_tried(opened: OpenRecord, tried: TryRecord) -> TransformCode:
+    return TransformCode(tried.code, None if opened.restored_to else tried.function or _function_in(opened))
 
 
-def of_rows(ledger: Ledger, opened: OpenRecord, sink: str, place: str, decided: str | None) -> Code:
+def of_rows(ledger: Ledger, opened: OpenRecord, sink: str, place: str, decided: str | None) -> TransformCode:
     """The code that staged a sink's rows at this place. Other code than at ``open`` may have been deployed before.
 
     ``decided``: the files, as the decision on these rows has them.
     """
     found = (_of_tried(opened, tried) for tried in ledger.tries_of(opened) if tried.places.get(sink) == place)
-    return next(found, Code(None, _function_in(opened)))._replace(digest=decided or opened.code)
+    return next(found, TransformCode(None, _function_in(opened)))._replace(digest=decided or opened.code)
 
 
-def told(then: Code, now: Code) -> str:
+def told(then: TransformCode, now: TransformCode) -> str:
     """How two codes differ, in a few words."""
     was, is_now = _short(then.digest), _short(now.digest)
     if then.digest == now.digest:
@@ -193,25 +193,25 @@ def acknowledge(
     return standing
 
 
-def newest_code(ledger: Ledger) -> Code:
+def newest_code(ledger: Ledger) -> TransformCode:
     """The code of the newest complete epoch."""
     return of_epoch(ledger, ledger.complete_record(ledger.newest_complete()))
 
 
-def is_known(ledger: Ledger, code: Code) -> bool:
+def is_known(ledger: Ledger, code: TransformCode) -> bool:
     """Whether the newest complete epoch has this code. ``code.function``: None if only the files are meant."""
     then = newest_code(ledger)
     return then.digest == code.digest and not differ(then, code)
 
 
-def differ(then: Code, now: Code) -> bool:
+def differ(then: TransformCode, now: TransformCode) -> bool:
     """Whether these are two codes, as far as both are known: other files, or another function of the same files."""
     if None in (then.digest, now.digest):
         return False
     return then.digest != now.digest or (None not in (then.function, now.function) and then.function != now.function)
 
 
-def _changed(since: str, then: Code, now: Code) -> str:
+def _changed(since: str, then: TransformCode, now: TransformCode) -> str:
     return f"The code of the transform has changed since {since}: {told(then, now)}."
 
 
@@ -219,7 +219,7 @@ def _short(code: str | None) -> str:
     return (code or "")[:SHORT_CODE]
 
 
-def _must_ask(task: TaskTry, then: Code, now: Code) -> bool:
+def _must_ask(task: TaskTry, then: TransformCode, now: TransformCode) -> bool:
     if task.pipeline.on_code_change != STOP:
         return False
     known = task.ledger.acknowledgements()
@@ -231,7 +231,7 @@ def _must_ask(task: TaskTry, then: Code, now: Code) -> bool:
 
 
 def _not_acknowledged(task: TaskTry, what: str, epoch: int, attempt: int | None = None) -> Refused:
-    name, now = task.pipeline.name, Code.of(task.pipeline.transform)
+    name, now = task.pipeline.name, TransformCode.of(task.pipeline.transform)
     return Refused(
         f"{what} The pipeline has on_code_change='stop', and nobody has acknowledged the new code.",
         code=codes.CODE_NOT_ACKNOWLEDGED,

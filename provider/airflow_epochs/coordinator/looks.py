@@ -10,7 +10,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.errors import RAISED_BY_USERS, EpochError, Fenced, located
 
 
-class Result(Enum):
+class CheckResult(Enum):
     """What came of a check."""
 
     OK = "ok"
@@ -33,12 +33,12 @@ class Checked:
     about: str
     check: str
     where: str
-    result: Result
+    result: CheckResult
     details: str = ""
     error: EpochError | None = None
 
 
-Key = tuple[str, str]
+CheckKey = tuple[str, str]
 """What identifies a check within a pipeline: ``about`` and ``check``."""
 
 
@@ -47,7 +47,7 @@ class NotChecked(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class PlannedCheck:
     """A check that is to be made.
 
     Attributes:
@@ -59,44 +59,46 @@ class Look:
     check: str
     where: str
     ask: Callable[[], str]
-    after: tuple[Key, ...] = ()
+    after: tuple[CheckKey, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CheckKey:
         """The check by name."""
         return self.about, self.check
 
 
-def made(pipeline: str, looks: Collection[Look]) -> Iterator[Checked]:
+def made(pipeline: str, looks: Collection[PlannedCheck]) -> Iterator[Checked]:
     """Make the checks, one after another, and tell of each one when it is made."""
-    without: dict[Key, Key] = {}  # what did not succeed -> the check that is to blame
+    without: dict[CheckKey, CheckKey] = {}  # what did not succeed -> the check that is to blame
     for look in looks:
         blame = next((without[key] for key in look.after if key in without), None)
         told = _because(look, blame) if blame else _made(pipeline, look)
-        if told.result is not Result.OK:
+        if told.result is not CheckResult.OK:
             without[look.key] = blame or look.key
         yield told
 
 
-def _because(look: Look, blame: Key) -> Checked:
-    return _checked(look, Result.NOT_CHECKED, f"It rests on another check, which did not succeed: {', '.join(blame)}.")
+def _because(look: PlannedCheck, blame: CheckKey) -> Checked:
+    return _checked(
+        look, CheckResult.NOT_CHECKED, f"It rests on another check, which did not succeed: {', '.join(blame)}."
+    )
 
 
-def _made(pipeline: str, look: Look) -> Checked:
+def _made(pipeline: str, look: PlannedCheck) -> Checked:
     try:
         with located(pipeline):
-            return _checked(look, Result.OK, look.ask())
+            return _checked(look, CheckResult.OK, look.ask())
     except NotChecked as why:
-        return _checked(look, Result.NOT_CHECKED, str(why))
+        return _checked(look, CheckResult.NOT_CHECKED, str(why))
     except Fenced as moved:
-        return _checked(look, Result.NOT_CHECKED, f"The pipeline went on meanwhile. {moved.what}")
+        return _checked(look, CheckResult.NOT_CHECKED, f"The pipeline went on meanwhile. {moved.what}")
     except EpochError as error:
-        return replace(_checked(look, Result.FAILED, ""), error=error)
+        return replace(_checked(look, CheckResult.FAILED, ""), error=error)
     except RAISED_BY_USERS as error:  # of a library, or of a sink of the user's own: a run would show it as it is
-        return _checked(look, Result.FAILED, f"{type(error).__name__}: {error}")
+        return _checked(look, CheckResult.FAILED, f"{type(error).__name__}: {error}")
 
 
-def _checked(look: Look, result: Result, details: str) -> Checked:
+def _checked(look: PlannedCheck, result: CheckResult, details: str) -> Checked:
     return Checked(
         about=look.about, check=look.check, where=look.where, result=result, details=secrecy.scrubbed(details)
     )

@@ -24,7 +24,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt, Stateful
 from airflow_epochs.coordinator import agreement, code_changes, joint_sinks
 from airflow_epochs.coordinator.backfills import late_backfills
-from airflow_epochs.coordinator.code_changes import Code
+from airflow_epochs.coordinator.code_changes import TransformCode
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry
@@ -297,14 +297,14 @@ class Promise:
         return code_changes.differ(self._code_then, self._code_now)
 
     @cached_property
-    def _code_then(self) -> Code:
+    def _code_then(self) -> TransformCode:
         """The code that made the promised rows."""
         assert self.view.decision
         place, decided = self._voted.place, self.view.decision.code
         return code_changes.of_rows(self.task.ledger, self._opened, self.name, place, decided)
 
     @property
-    def _code_now(self) -> Code:
+    def _code_now(self) -> TransformCode:
         return code_changes.of_try(self.task, self._opened)
 
     # -- the sink and its attempt -------------------------------------------------------------------------------

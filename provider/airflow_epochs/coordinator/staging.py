@@ -47,11 +47,11 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.plans import (
-    Claim,
     EventTimePlan,
     Fit,
     LettersPlan,
     Rules,
+    SinkOutcome,
     StageOutcome,
     StagePlan,
     StateRead,
@@ -285,7 +285,7 @@ def _ran_as(spark: object) -> JsonDict:
     return {RAN_AS: app} if isinstance(spark, Placing) and (app := spark.ran_as()) else {}
 
 
-def _claim(told: Claim) -> StagedClaim:
+def _claim(told: SinkOutcome) -> StagedClaim:
     return StagedClaim(
         place=told.place,
         problem=told.problem and secrecy.scrubbed(told.problem),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark.driver.delta.plans import Table
+from airflow_epochs.spark.driver.delta.plans import DescribedTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -102,7 +102,7 @@ class TableShape:
         )
 
     @classmethod
-    def of_description(cls, table: Table) -> TableShape:
+    def of_description(cls, table: DescribedTable) -> TableShape:
         """From Spark's description (the ``delta_describe`` job)."""
         return cls(
             id=table.id,

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Waive(actions.Waive):
+class InformedWaive(actions.Waive):
     """As ``actions.Waive``, but not while the run in charge of the epoch may still commit the sink.
 
     Attributes:
@@ -121,7 +121,7 @@ class Waive(actions.Waive):
 
 
 @dataclass(frozen=True)
-class TakeOver(actions.TakeOver):
+class InformedTakeOver(actions.TakeOver):
     """As ``actions.TakeOver``; it also tells if Airflow does not have the DAG, and what a run at work does."""
 
     def told(self, ledger: Ledger) -> list[str]:

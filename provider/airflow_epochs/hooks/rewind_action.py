@@ -9,7 +9,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Move
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.orders import orders, rewinding
-from airflow_epochs.coordinator.orders.orders import NO_RESTORATION, Restoration, Standing
+from airflow_epochs.coordinator.orders.orders import NO_RESTORATION, BetweenEpochs, Restoration
 from airflow_epochs.coordinator.orders.outlook import Outlook, outlook
 from airflow_epochs.coordinator.orders.wording import told
 from airflow_epochs.errors import Refused, located
@@ -27,7 +27,7 @@ class _Rewinding(ABC):
     """What both forms have in common.
 
     Attributes:
-        epoch, attempt: Where the pipeline stood when this was told, as in ``Standing``.
+        epoch, attempt: Where the pipeline stood when this was told, as in ``BetweenEpochs``.
     """
 
     pipeline: str
@@ -35,7 +35,7 @@ class _Rewinding(ABC):
     attempt: int
 
     @abstractmethod
-    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
+    def _moved(self, ledger: Ledger, at: BetweenEpochs, env: Environment) -> tuple[Move, Restoration]:
         """Where the source goes, and what happens to the tables. Asks the source; reads only."""
 
     def told(self, ledger: Ledger) -> list[str]:
@@ -43,7 +43,7 @@ class _Rewinding(ABC):
         at, look = self._planned(ledger)
         return [*told(ledger, at, look), self._source(at)]
 
-    def _source(self, at: Standing) -> str:
+    def _source(self, at: BetweenEpochs) -> str:
         """The command looks for the DAG, and so runs DAG files. The API server must not."""
         return (
             f"The source is taken as epoch {at.newest.txn.epoch} has it on record. If the DAG has changed it since, "
@@ -56,7 +56,7 @@ class _Rewinding(ABC):
         orders.put(ledger, at, COMMAND, by, look.move, restoration=look.restoration)
         return rewinding.next_step(self.pipeline, on_record(at.newest.source), look.restoration)
 
-    def _planned(self, ledger: Ledger) -> tuple[Standing, Outlook]:
+    def _planned(self, ledger: Ledger) -> tuple[BetweenEpochs, Outlook]:
         at = self._standing(ledger)
         with located(self.pipeline):
             move, restoration = self._moved(ledger, at, AirflowEnvironment(SparkConnect()))
@@ -68,7 +68,7 @@ class _Rewinding(ABC):
             )
         return at, outlook(ledger, at, on_record(at.newest.source), move, restoration=restoration)
 
-    def _standing(self, ledger: Ledger) -> Standing:
+    def _standing(self, ledger: Ledger) -> BetweenEpochs:
         at = orders.standing(ledger, self.pipeline)
         if (at.epoch, at.attempt) != (self.epoch, self.attempt):
             raise Refused(
@@ -98,7 +98,7 @@ class Rewind(_Rewinding):
         at = orders.standing(ledger, pipeline)
         return cls(pipeline, at.epoch, at.attempt, to_epoch, restore_tables)
 
-    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
+    def _moved(self, ledger: Ledger, at: BetweenEpochs, env: Environment) -> tuple[Move, Restoration]:
         move = rewinding.to_epoch(ledger, at, on_record(at.newest.source), self.to_epoch, env)
         return move, orders.restoration(ledger, at, self.to_epoch, env) if self.restore_tables else NO_RESTORATION
 
@@ -120,6 +120,6 @@ class RewindToTime(_Rewinding):
         at = orders.standing(ledger, pipeline)
         return cls(pipeline, at.epoch, at.attempt, to_time)
 
-    def _moved(self, ledger: Ledger, at: Standing, env: Environment) -> tuple[Move, Restoration]:
+    def _moved(self, ledger: Ledger, at: BetweenEpochs, env: Environment) -> tuple[Move, Restoration]:
         source = on_record(at.newest.source)
         return rewinding.to_time(source, at.position(source), self.to_time, env), NO_RESTORATION

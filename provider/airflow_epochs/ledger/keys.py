@@ -73,7 +73,7 @@ EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt
 NumberedRecord = SigningRecord | RebuiltRecord | AcknowledgedRecord | PauseRecord | RetriedRecord
 PipelinesRecord = PipelineRecord | NumberedRecord | DryRunRecord | SavepointRecord | DisposedRecord
 """Records that name their pipeline."""
-Record = EpochRecord | PipelinesRecord | RunIndex | SchemaRecord
+LedgerRecord = EpochRecord | PipelinesRecord | RunIndex | SchemaRecord
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
@@ -98,7 +98,7 @@ _NUMBERED: dict[type[NumberedRecord], Callable[[int], str]] = {
 """The key of the pipeline's n-th record of each kind, from 1."""
 
 
-def key_of(record: Record) -> str:
+def key_of(record: LedgerRecord) -> str:
     """The only key under which ``record`` is valid. Raises ValueError if its transaction id cannot be parsed."""
     match record:
         case PipelineRecord():

@@ -19,7 +19,7 @@ from airflow_epochs.ledger.keys import (
     DRY_RUNS_FOLDER,
     EPOCHS_FOLDER,
     SAVEPOINTS_FOLDER,
-    Record,
+    LedgerRecord,
     acknowledged_key,
     attempt_key,
     attempt_tried,
@@ -74,7 +74,7 @@ from airflow_epochs.names import is_name, no_dag_of
 from airflow_epochs.protocol import IllegalTransition, State
 
 R = TypeVar("R")
-P = TypeVar("P", bound=Record)
+P = TypeVar("P", bound=LedgerRecord)
 
 log = secrecy.logger(__name__)
 

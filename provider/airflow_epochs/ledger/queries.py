@@ -85,7 +85,7 @@ class EpochRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class RecordCounts:
     """Where the records of an epoch went, as one sink sees it: ``read = written + dead_letters + left_out``.
 
     It adds up for a transform that makes at most one row of a record.
@@ -103,7 +103,7 @@ class Account:
     left_out: int | None
 
 
-def accounts(complete: CompleteRecord) -> dict[str, Account]:
+def accounts(complete: CompleteRecord) -> dict[str, RecordCounts]:
     """Sink -> its account, without state tables and the sink of the dead letters. Empty if no records were counted."""
     read, letters = complete.metrics.get("rows_in"), complete.metrics.get("dead_letter_sink")
     if not isinstance(read, int):
@@ -118,9 +118,9 @@ def accounts(complete: CompleteRecord) -> dict[str, Account]:
     }
 
 
-def _account(read: int, written: int, dead_letters: int) -> Account:
+def _account(read: int, written: int, dead_letters: int) -> RecordCounts:
     rest = read - written - dead_letters
-    return Account(read=read, written=written, dead_letters=dead_letters, left_out=rest if rest >= 0 else None)
+    return RecordCounts(read=read, written=written, dead_letters=dead_letters, left_out=rest if rest >= 0 else None)
 
 
 def newest_epochs(ledger: Ledger, limit: int, before: int | None = None) -> Iterator[EpochView]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_readable
-from airflow_epochs.ledger.keys import PIPELINE_KEY, Record, key_of, pipeline_of
+from airflow_epochs.ledger.keys import PIPELINE_KEY, LedgerRecord, key_of, pipeline_of
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
 from airflow_epochs.ledger.store import Store
@@ -26,7 +26,7 @@ from airflow_epochs.storage.answers import told
 from airflow_epochs.storage.blobs import TooLarge
 
 R = TypeVar("R")
-P = TypeVar("P", bound=Record)
+P = TypeVar("P", bound=LedgerRecord)
 
 PUT_TRIES = 3
 """How often a put is sent and its key read back, before a put without an answer raises OutcomeUnknown."""
@@ -139,7 +139,7 @@ class Records:
         """Raise ValueError for a record that was copied from another key, pipeline or ledger: it would be obeyed."""
         if pipeline_of(record) not in (None, self.pipeline):
             raise ValueError(f"it belongs to pipeline {pipeline_of(record)!r}")
-        if isinstance(record, Record) and key_of(record) != key:
+        if isinstance(record, LedgerRecord) and key_of(record) != key:
             raise ValueError(f"it belongs to {key_of(record)}")
         if isinstance(record, OpenRecord) and (mine := self.identity()) and record.ledger_id != mine.ledger_id:
             raise ValueError(f"it belongs to ledger {record.ledger_id}, and {PIPELINE_KEY} says {mine.ledger_id}")

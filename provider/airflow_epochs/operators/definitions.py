@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
+class RenderedPipeline:
     """A pipeline as its DAG defines it today, with its templates rendered."""
 
     pipeline: Pipeline
@@ -43,7 +43,7 @@ class Definition:
 
 def find(
     pipeline: str, dag_id: str | None = None, ledger_conn_id: str | None = None, *, step: str = "complete"
-) -> Definition:
+) -> RenderedPipeline:
     """The pipeline in the DAGs that this installation has now. Runs every DAG file.
 
     Args:
@@ -166,20 +166,20 @@ def _of_one_ledger(dag_id: str, operators: list[EpochOperator], wanted: str | No
     )
 
 
-def _rendered(operator: EpochOperator, ledger_conn_id: str | None) -> Definition:
+def _rendered(operator: EpochOperator, ledger_conn_id: str | None) -> RenderedPipeline:
     dag = _with_values(operator)
-    return Definition(
+    return RenderedPipeline(
         pipeline=operator.definition(dag),
         operator=operator,
         ledger_conn_id=ledger_conn_id or operator.ledger_conn_id,
     )
 
 
-def without_file(operator: EpochOperator) -> tuple[Definition, Callable[[], Transform]]:
+def without_file(operator: EpochOperator) -> tuple[RenderedPipeline, Callable[[], Transform]]:
     """As ``find``, of a pipeline whose transform need not exist; and what looks for its file."""
     dag = _with_values(operator)
     pipeline = operator.definition(dag, Transform.parse(operator.transform))
-    found = Definition(pipeline=pipeline, operator=operator, ledger_conn_id=operator.ledger_conn_id)
+    found = RenderedPipeline(pipeline=pipeline, operator=operator, ledger_conn_id=operator.ledger_conn_id)
     return found, lambda: operator.transform_in(dag)
 
 

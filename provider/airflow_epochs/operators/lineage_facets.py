@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs.contracts import Dataset
 from airflow_epochs.model import JsonDict, OffsetRange, Receipt, TransactionId
-from airflow_epochs.operators.lineage_facts import Noted, Read
+from airflow_epochs.operators.lineage_facts import LineageInput, Noted
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -43,7 +43,7 @@ def _inputs(noted: Iterable[Noted]) -> Iterator[InputDataset]:
     from openlineage.client.event_v2 import InputDataset
     from openlineage.client.facet_v2 import InputDatasetFacet
 
-    reads: dict[Dataset, list[tuple[int, Read]]] = defaultdict(list)
+    reads: dict[Dataset, list[tuple[int, LineageInput]]] = defaultdict(list)
     for each in noted:
         for read in each.read:
             reads[read.dataset].append((each.txn.epoch, read))

@@ -14,7 +14,7 @@ from airflow_epochs.model import Checkpoint, OffsetRange, OpenRecord, Receipt, T
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class LineageInput:
     """The offsets of a topic that some sink's rows come from."""
 
     dataset: Dataset
@@ -22,7 +22,7 @@ class Read:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class LineageOutput:
     """What a sink shows of an epoch."""
 
     dataset: Dataset
@@ -38,8 +38,8 @@ class Noted:
     """
 
     txn: TransactionId
-    read: tuple[Read, ...]
-    written: tuple[Written, ...]
+    read: tuple[LineageInput, ...]
+    written: tuple[LineageOutput, ...]
     without: tuple[str, ...]
 
 
@@ -57,7 +57,7 @@ def noted(task: TaskTry, done: Checkpoint, sinks: Collection[str]) -> Iterator[N
     )
 
 
-def _read(task: TaskTry, opened: OpenRecord, sinks: Collection[str]) -> Iterator[Read]:
+def _read(task: TaskTry, opened: OpenRecord, sinks: Collection[str]) -> Iterator[LineageInput]:
     """The input of these sinks. A topic is left out if no offset of it was read."""
     source = source_of(opened, task.pipeline.source)
     if not isinstance(source, TraceableSource):
@@ -68,16 +68,16 @@ def _read(task: TaskTry, opened: OpenRecord, sinks: Collection[str]) -> Iterator
             ranges[topic] += of_topic
     for topic, found in sorted(ranges.items()):
         if any(each.start < each.end for each in found):
-            yield Read(dataset=_scrubbed(source.dataset_of(topic, task.env)), ranges=tuple(found))
+            yield LineageInput(dataset=_scrubbed(source.dataset_of(topic, task.env)), ranges=tuple(found))
 
 
-def _written(task: TaskTry, opened: OpenRecord, receipt: Receipt) -> Written:
+def _written(task: TaskTry, opened: OpenRecord, receipt: Receipt) -> LineageOutput:
     sink = task.sink_of(opened, receipt.sink)
     if isinstance(sink, Traceable):
         dataset = sink.dataset(receipt, task.env)
     else:
         dataset = Dataset.at(sink.asset_uri(opened.txn.pipeline))
-    return Written(dataset=_scrubbed(dataset), receipt=receipt)
+    return LineageOutput(dataset=_scrubbed(dataset), receipt=receipt)
 
 
 def _scrubbed(dataset: Dataset) -> Dataset:

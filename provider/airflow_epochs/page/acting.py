@@ -18,7 +18,7 @@ from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.actions import Abort, Action, Pause, Unpause, require_possible
 from airflow_epochs.coordinator.admin.admin import REASON_MAX, Account
 from airflow_epochs.coordinator.admin.savepoint_actions import DisposeSavepoint, MakeSavepoint
-from airflow_epochs.hooks.informed_actions import TakeOver, Waive
+from airflow_epochs.hooks.informed_actions import InformedTakeOver, InformedWaive
 from airflow_epochs.hooks.retrying import Retry
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 from airflow_epochs.ledger.ledger import Ledger
@@ -33,7 +33,18 @@ HOST = "Airflow's page"
 """In place of the host in the record of an operator who typed no command."""
 
 
-_KINDS = (Abort, Waive, TakeOver, Pause, Unpause, Retry, Rewind, RewindToTime, MakeSavepoint, DisposeSavepoint)
+_KINDS = (
+    Abort,
+    InformedWaive,
+    InformedTakeOver,
+    Pause,
+    Unpause,
+    Retry,
+    Rewind,
+    RewindToTime,
+    MakeSavepoint,
+    DisposeSavepoint,
+)
 ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in _KINDS}
 
 

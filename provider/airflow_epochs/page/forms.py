@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_epochs.coordinator.admin.savepoint_actions import MakeSavepoint
-from airflow_epochs.hooks.informed_actions import TakeOver
+from airflow_epochs.hooks.informed_actions import InformedTakeOver
 from airflow_epochs.hooks.rewind_action import Rewind, RewindToTime
 
 
 @dataclass(frozen=True)
-class Input:
+class FormField:
     """One field. ``kind``: ``text``, ``number`` (an epoch; the newest one stands in it) or ``checkbox``."""
 
     name: str
@@ -19,11 +19,11 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Form:
+class ActionForm:
     """The fields of one action; the first one must not be empty. ``heading``: ``{}`` stands for the pipeline's name."""
 
     heading: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[FormField, ...]
 
     @property
     def needs(self) -> str:
@@ -32,20 +32,22 @@ class Form:
 
 
 FORMS = {
-    TakeOver.name: Form("Hand {} over to another DAG", (Input("dag_id", "The DAG that runs it from now on"),)),
-    MakeSavepoint.name: Form(
-        "Make a savepoint of {}",
-        (Input("savepoint", "Its name"), Input("epoch", "The complete epoch that gets the name", "number")),
+    InformedTakeOver.name: ActionForm(
+        "Hand {} over to another DAG", (FormField("dag_id", "The DAG that runs it from now on"),)
     ),
-    Rewind.name: Form(
+    MakeSavepoint.name: ActionForm(
+        "Make a savepoint of {}",
+        (FormField("savepoint", "Its name"), FormField("epoch", "The complete epoch that gets the name", "number")),
+    ),
+    Rewind.name: ActionForm(
         "Let {} read records once more",
         (
-            Input("to_epoch", "Go back to where this complete epoch ended", "number"),
-            Input("restore_tables", "Bring the Delta tables back to that epoch, too", "checkbox"),
+            FormField("to_epoch", "Go back to where this complete epoch ended", "number"),
+            FormField("restore_tables", "Bring the Delta tables back to that epoch, too", "checkbox"),
         ),
     ),
-    RewindToTime.name: Form(
+    RewindToTime.name: ActionForm(
         "Let {} read the records since a time once more",
-        (Input("to_time", "Go back to the first records of this time, with its zone, such as 2026-01-31T00:00Z"),),
+        (FormField("to_time", "Go back to the first records of this time, with its zone, such as 2026-01-31T00:00Z"),),
     ),
 }

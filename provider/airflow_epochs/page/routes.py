@@ -28,7 +28,7 @@ from airflow_epochs.page.figures import Bars, charts
 from airflow_epochs.page.lags import lag_now
 from airflow_epochs.page.ledgers import Listed, all_pipelines, ledger_for
 from airflow_epochs.page.render import page, path_of
-from airflow_epochs.page.spark_ui import Application, uis
+from airflow_epochs.page.spark_ui import LinkedApplication, uis
 from airflow_epochs.page.task_logs import task_logs
 
 router = APIRouter()
@@ -133,7 +133,7 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         accounts=accounts(records.complete) if records.complete else {},
         beside=[other for other in (number - 1, number + 1) if _known(ledger, other)],
         run_of=partial(run_ids.airflow_run, ledger),
-        application=Application.of,
+        application=LinkedApplication.of,
         uis=uis(records),
         logs=task_logs(user, ledger, conn_id, pipeline, records),
     )

@@ -17,14 +17,14 @@ _OF_SPARK = ("spark_connect", "spark")
 
 
 @dataclass(frozen=True)
-class Application:
+class LinkedApplication:
     """A Spark application, and where its UI is; None if nobody says."""
 
     id: str
     url: str | None
 
     @classmethod
-    def of(cls, metrics: JsonDict) -> Application | None:
+    def of(cls, metrics: JsonDict) -> LinkedApplication | None:
         """Out of the metrics of an epoch. They may be forged, and hold anything."""
         told = metrics.get(RAN_AS)
         return cls(str(told["id"]), web_link(told.get("url"))) if isinstance(told, dict) and "id" in told else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, OffsetRange
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.plans import InputMetrics, SinkOutcome, StageOutcome, StagePlan
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.testing.stores import Observer, unobserved
 from airflow_epochs.testing.world import MemoryWorld, Place, Row
@@ -120,11 +120,11 @@ def _together(rows: Sequence[list[Row] | str]) -> list[Row] | str:
     return together
 
 
-def _stage(plan: JsonDict, rows: list[Row] | str) -> Claim:
+def _stage(plan: JsonDict, rows: list[Row] | str) -> SinkOutcome:
     if isinstance(rows, str):
-        return Claim(place=plan["place"], problem=rows)
+        return SinkOutcome(place=plan["place"], problem=rows)
     MemoryWorld.named(plan["world"]).stage(plan["place"], Place(plan["txn_id"], tuple(rows)))
-    return Claim(place=plan["place"])
+    return SinkOutcome(place=plan["place"])
 
 
 @dataclass

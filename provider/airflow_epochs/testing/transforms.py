@@ -43,7 +43,7 @@ KAFKA_COLUMNS = (
 )
 """Those of Spark's Kafka source with ``includeHeaders``."""
 
-Table = tuple[str, Sequence[Mapping[str, object]]]
+MadeUpTable = tuple[str, Sequence[Mapping[str, object]]]
 """A table that a test makes up: its columns as SQL, and its rows, with values as ``createDataFrame`` takes them."""
 
 
@@ -73,8 +73,8 @@ def run_transform(
     path: str,
     *,
     records: Iterable[object] = (),
-    table: Table | None = None,
-    state: Mapping[str, Table] | None = None,
+    table: MadeUpTable | None = None,
+    state: Mapping[str, MadeUpTable] | None = None,
     sinks: Sequence[str] | None = None,
     dead_letters: str | None = None,
     epoch: int = 1,
@@ -185,7 +185,7 @@ def _archives() -> Path:
 def _plan(
     path: str,
     records: Sequence[Record],
-    state: Mapping[str, Table],
+    state: Mapping[str, MadeUpTable],
     sinks: Sequence[str] | None,
     epoch: int,
     now: datetime,
@@ -264,7 +264,7 @@ def _bytes(value: object) -> bytes | None:
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
 
 
-def _frame(spark: SparkSession, table: Table) -> DataFrame:
+def _frame(spark: SparkSession, table: MadeUpTable) -> DataFrame:
     columns, rows = table
     names = spark.createDataFrame([], columns).columns
     for row in rows:

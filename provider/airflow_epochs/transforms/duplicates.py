@@ -12,7 +12,7 @@ from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, plus, split
+from airflow_epochs.transforms.event_time import EpochWatermarks, WatermarkPair, later, plus, split
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -58,7 +58,7 @@ def dedupe(
         ``out`` has the rows that passed, with their columns; ``late`` has also those of which nobody knows whether they
         are duplicates. Duplicates are nowhere.
     """
-    marks, keys = Watermarks.of(epoch, state), _CHECKS.names("keys", keys)
+    marks, keys = WatermarkPair.of(epoch, state), _CHECKS.names("keys", keys)
     order, length = _CHECKS.names("order", order, some=False), _CHECKS.duration("within", within)
     _check(rows, state, time, keys, order)
     counting, late = split(rows, [time, *keys], marks.passed(time), [time, later(time, length)])

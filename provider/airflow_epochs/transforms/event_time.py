@@ -35,14 +35,14 @@ class EpochWatermarks(Protocol):
 
 
 @dataclass(frozen=True)
-class Watermarks:
+class WatermarkPair:
     """W and P, in microseconds since 1970."""
 
     now: int | None
     before: int | None
 
     @classmethod
-    def of(cls, epoch: EpochWatermarks, *states: DataFrame) -> Watermarks:
+    def of(cls, epoch: EpochWatermarks, *states: DataFrame) -> WatermarkPair:
         """The watermarks of an operator: those of a transform's epoch, as far as its states allow (``closing``)."""
         marks = _since_1970(epoch.watermark), _since_1970(epoch.previous_watermark)
         return cls(*closing.settled(*marks, getattr(epoch, "place", 0), states))

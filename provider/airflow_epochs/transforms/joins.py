@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs.transforms.changes import JoinResult, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split
+from airflow_epochs.transforms.event_time import EpochWatermarks, WatermarkPair, later, split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +56,7 @@ def interval_join(
         ``out`` has the columns of ``left``, and those of ``right`` but ``on``.
     """
     keys, (before, after) = _CHECKS.names("on", on), _bounds(within)
-    marks = Watermarks.of(epoch, left_state, right_state)
+    marks = WatermarkPair.of(epoch, left_state, right_state)
     apart = _Apart(tuple(keys), left_time, right_time, before, after)
     _check(left, right, apart)
     right = _CHECKS.in_order_of(left, right)  # of the columns of `on`: no other is in both
@@ -100,7 +100,7 @@ class _Side:
         name: str,
         rows: DataFrame,
         state: DataFrame,
-        marks: Watermarks,
+        marks: WatermarkPair,
         keys: Sequence[str],
         time: str,
         keep: int,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-Schema = dict[str, Any]
+SparkType = dict[str, Any]
 """A type of Spark's, as its own JSON tells it: {"type": "struct", "fields": [...]}."""
 DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 FORMS = 4
@@ -47,7 +47,7 @@ _TEXTS = ("string", "date", "timestamp", "timestamp_ntz")
 _NUMBERS = ("byte", "short", "integer", "long", "double")
 
 
-class Gap(NamedTuple):
+class ValueGap(NamedTuple):
     """Where a value is.
 
     Attributes:
@@ -70,7 +70,7 @@ class Form:
         tree: The record, with the numbers of the gaps as its values. Those of gaps inside of quotes are texts.
     """
 
-    gaps: tuple[Gap, ...]
+    gaps: tuple[ValueGap, ...]
     texts: tuple[str, ...]
     tree: dict[str, Any]
 
@@ -93,7 +93,7 @@ class Cut:
     def of(self, chosen: np.ndarray) -> Cut:
         return Cut(self.data, self.begins[chosen], self.ends[chosen], self.quotes[chosen])
 
-    def gap(self, gap: Gap) -> tuple[np.ndarray, np.ndarray]:
+    def gap(self, gap: ValueGap) -> tuple[np.ndarray, np.ndarray]:
         """Where this gap begins and ends, in each record. It does not leave its piece, whatever the record is."""
         import numpy as np
 
@@ -121,7 +121,7 @@ class _Unlike(Exception):
 
 
 def decoded(
-    texts: pa.StringArray, places: np.ndarray, schema: Schema, kind: pa.StructType
+    texts: pa.StringArray, places: np.ndarray, schema: SparkType, kind: pa.StructType
 ) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     """Decode those records that are written alike.
 
@@ -198,7 +198,7 @@ def _simple(data: np.ndarray, offsets: np.ndarray, places: np.ndarray) -> np.nda
 def form_of(record: str) -> Form | None:
     """The form of a record; None if its quotes do not tell where its values are, or if it is no object of JSON."""
     pieces = record.split('"')
-    gaps: list[Gap] = []
+    gaps: list[ValueGap] = []
     texts = [""]
     for number in range(len(pieces)):
         parted = _parted(pieces, number)
@@ -220,7 +220,7 @@ def form_of(record: str) -> Form | None:
     return Form(tuple(gaps), tuple(texts), tree)
 
 
-def _parted(pieces: list[str], number: int) -> tuple[str, Gap | None, str] | None:
+def _parted(pieces: list[str], number: int) -> tuple[str, ValueGap | None, str] | None:
     """The gap in a piece, and the text around it, with the quotes; None if there may be several values.
 
     Every other piece is inside of quotes: a name, if a colon follows, else a value.
@@ -228,12 +228,12 @@ def _parted(pieces: list[str], number: int) -> tuple[str, Gap | None, str] | Non
     piece = pieces[number]
     if number % 2:
         is_name = number + 1 < len(pieces) and pieces[number + 1].lstrip(" ").startswith(":")
-        return (f'"{piece}"', None, "") if is_name else ('"', Gap(number), '"')
+        return (f'"{piece}"', None, "") if is_name else ('"', ValueGap(number), '"')
     found = _OUTSIDE.fullmatch(piece)
     if found is None:
         return None
     before, value, behind = found.groups()
-    return before, Gap(number, len(before), len(behind)) if value else None, behind
+    return before, ValueGap(number, len(before), len(behind)) if value else None, behind
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _are_of(cut: Cut, form: Form) -> np.ndarray:
 
 
 def _of_form(
-    places: np.ndarray, cut: Cut, form: Form, schema: Schema, kind: pa.StructType
+    places: np.ndarray, cut: Cut, form: Form, schema: SparkType, kind: pa.StructType
 ) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     """The places of those records of the form whose values have the kinds of the schema; and their values."""
     import pyarrow as pa
@@ -287,7 +287,7 @@ class _Reader:
         self.good = np.ones(len(cut.begins), bool)
         self._unread = set(range(len(form.gaps)))
 
-    def struct(self, tree: dict[str, Any], schema: Schema, kind: pa.StructType) -> pa.StructArray:
+    def struct(self, tree: dict[str, Any], schema: SparkType, kind: pa.StructType) -> pa.StructArray:
         import pyarrow as pa
 
         names = [field["name"] for field in schema["fields"]]
@@ -306,7 +306,7 @@ class _Reader:
             if self._is_outside(number):
                 self._require(pc.match_substring_regex(self._gap(number), _SCALAR))
 
-    def _column(self, tree: Any, wanted: Schema | str, kind: pa.DataType) -> pa.Array:
+    def _column(self, tree: Any, wanted: SparkType | str, kind: pa.DataType) -> pa.Array:
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.transforms import json_alike
-from airflow_epochs.transforms.json_alike import DECIMAL, Schema
+from airflow_epochs.transforms.json_alike import DECIMAL, SparkType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,7 @@ class _Undecided(Exception):
         self.row = row
 
 
-def supported(schema: Schema | str) -> bool:
+def supported(schema: SparkType | str) -> bool:
     """Whether all of the type can be decoded here. Maps, binary values and floats of 32 bits cannot."""
     if isinstance(schema, str):
         return schema in _PLAIN or bool(DECIMAL.fullmatch(schema))
@@ -64,7 +64,7 @@ def supported(schema: Schema | str) -> bool:
     return schema["type"] == "array" and supported(schema["elementType"])
 
 
-def decoded(records: pa.Array, schema: Schema) -> pa.StructArray:
+def decoded(records: pa.Array, schema: SparkType) -> pa.StructArray:
     """Decode a batch of records.
 
     Args:
@@ -127,7 +127,7 @@ def _are_usual(texts: pa.Array) -> np.ndarray:
     return found
 
 
-def _plausible(texts: pa.Array, schema: Schema) -> np.ndarray:
+def _plausible(texts: pa.Array, schema: SparkType) -> np.ndarray:
     """Which objects pyarrow's reader may be asked about."""
     import numpy as np
     import pyarrow.compute as pc
@@ -187,7 +187,7 @@ def _of_long_numbers(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return found
 
 
-def _quoted_decimals(schema: Schema) -> str:
+def _quoted_decimals(schema: SparkType) -> str:
     """A pattern of records that may have a decimal as text: Java reads "1,5" or "1e2" there by rules of its own."""
     names = sorted(set(_names_of_decimals(schema)))
     if not names:
@@ -196,7 +196,7 @@ def _quoted_decimals(schema: Schema) -> str:
     return "(?:" + "|".join(f'"{re.escape(name)}"' for name in names) + rf')\s*:\s*[\["]|{escaped}'
 
 
-def _names_of_decimals(schema: Schema | str, name: str = "") -> Iterator[str]:
+def _names_of_decimals(schema: SparkType | str, name: str = "") -> Iterator[str]:
     if isinstance(schema, str):
         if DECIMAL.fullmatch(schema):
             yield name
@@ -210,14 +210,14 @@ def _names_of_decimals(schema: Schema | str, name: str = "") -> Iterator[str]:
 # -- pyarrow's reader --------------------------------------------------------------------------------------------------
 
 
-def _pieces(texts: pa.Array, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+def _pieces(texts: pa.Array, schema: SparkType) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     """Places of records, and what they have; some places are left out."""
     for begin, end in _cut(json_alike.offsets_of(texts)):
         for found, values in _in_part(texts.slice(begin, end - begin), schema):
             yield found + begin, values
 
 
-def _in_part(texts: pa.Array, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+def _in_part(texts: pa.Array, schema: SparkType) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     import numpy as np
     import pyarrow as pa
 
@@ -233,7 +233,7 @@ def _in_part(texts: pa.Array, schema: Schema) -> Iterator[tuple[np.ndarray, pa.S
         yield from _by_pyarrow(texts, rest, schema) if len(rest) else ()
 
 
-def _by_pyarrow(texts: pa.Array, places: np.ndarray, schema: Schema) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
+def _by_pyarrow(texts: pa.Array, places: np.ndarray, schema: SparkType) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     """Places of records, and what pyarrow makes of them, in order; some places are left out.
 
     Each record is put into an object with its number. So a record that is two values, or half of one, is refused, and
@@ -278,7 +278,7 @@ def _around(begin: int, end: int, row: int | None) -> list[tuple[int, int]]:
     return [(first, last) for first, last in ((at + 1, end), (begin, at)) if first < last]
 
 
-def _read(lines: pa.Array, begin: int, end: int, schema: Schema) -> pa.StructArray:
+def _read(lines: pa.Array, begin: int, end: int, schema: SparkType) -> pa.StructArray:
     """The values of some lines, as pyarrow reads them. Raises _Undecided."""
     import numpy as np
     import pyarrow as pa
@@ -318,7 +318,7 @@ def _prefixes(count: int) -> pa.Array:
     return _PREFIXES[size].slice(0, count)
 
 
-def arrow_type(schema: Schema | str, *, read: bool = False) -> pa.DataType:
+def arrow_type(schema: SparkType | str, *, read: bool = False) -> pa.DataType:
     """The type of pyarrow for one of Spark's. ``read``: the one that its reader of JSON is asked for."""
     import pyarrow as pa
 
@@ -341,7 +341,7 @@ def arrow_type(schema: Schema | str, *, read: bool = False) -> pa.DataType:
 # -- values as Spark has them ------------------------------------------------------------------------------------------
 
 
-def _converted(values: pa.Array, schema: Schema | str, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
+def _converted(values: pa.Array, schema: SparkType | str, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
     """The values in Spark's types. Marks in ``doubtful`` the records, by number, with a value that may differ.
 
     ``rows``: the number of the record of each value.
@@ -353,7 +353,7 @@ def _converted(values: pa.Array, schema: Schema | str, rows: np.ndarray, doubtfu
     return converted
 
 
-def _structs(values: pa.StructArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
+def _structs(values: pa.StructArray, schema: SparkType, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
     import pyarrow as pa
 
     columns = [
@@ -366,7 +366,7 @@ def _structs(values: pa.StructArray, schema: Schema, rows: np.ndarray, doubtful:
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=absent)
 
 
-def _lists(values: pa.ListArray, schema: Schema, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
+def _lists(values: pa.ListArray, schema: SparkType, rows: np.ndarray, doubtful: np.ndarray) -> pa.Array:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

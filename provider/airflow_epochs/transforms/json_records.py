@@ -242,7 +242,7 @@ def _types(kind: DataType) -> Iterator[DataType]:
         yield from _types(each)
 
 
-def _decoder(schema: json_alike.Schema) -> Callable[[Any], Any]:
+def _decoder(schema: json_alike.SparkType) -> Callable[[Any], Any]:
     """What Spark's Python workers run."""
     decoded = json_columns.decoded
     return worker_functions.of_a_column(lambda records: decoded(records, schema), json_columns, json_alike)

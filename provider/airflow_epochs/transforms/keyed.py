@@ -12,7 +12,7 @@ from airflow_epochs.transforms import returned
 from airflow_epochs.transforms.changes import DELETED, Result, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split
+from airflow_epochs.transforms.event_time import EpochWatermarks, WatermarkPair, split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def stateful(
     from pyspark.sql import functions as F
 
     keys, order = _CHECKS.names("keys", keys), _CHECKS.names("order", order, some=False)
-    times, marks = [time] if time else [], Watermarks.of(epoch, state)
+    times, marks = [time] if time else [], WatermarkPair.of(epoch, state)
     _check(rows, state, keys, times, order)
     counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False), times)
     counting = _CHECKS.keyed(counting, state, keys)
@@ -161,7 +161,7 @@ def _both(shown: StructType, state: StructType) -> StructType:
     return StructType().add(_OUT, shown).add(_STATE, state).add(DELETED, "boolean")
 
 
-def _checks(schema: StructType) -> returned.Checks:
+def _checks(schema: StructType) -> returned.ColumnChecks:
     """The columns, each with the check of its values."""
     return {field.name: returned.check_of(field.dataType.jsonValue()) for field in schema}
 
@@ -191,8 +191,8 @@ def _of_decimals(
 def _caller(
     func: Func,
     keys: tuple[str, ...],
-    shown_checks: returned.Checks,
-    state_checks: returned.Checks,
+    shown_checks: returned.ColumnChecks,
+    state_checks: returned.ColumnChecks,
     order: tuple[str, ...],
     watermark: int | None,
 ) -> Callable[..., pd.DataFrame]:

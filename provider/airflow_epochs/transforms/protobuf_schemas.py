@@ -64,7 +64,7 @@ _OPTIONAL, _REPEATED = 1, 3
 
 
 @dataclass(frozen=True)
-class Files:
+class SchemaFiles:
     """The files of a schema.
 
     Attributes:
@@ -83,7 +83,7 @@ class Files:
             raise SchemaFlaw(f"has no message {name!r}; it has {known or 'none'}") from None
 
 
-def files_of(told: bytes) -> Files:
+def files_of(told: bytes) -> SchemaFiles:
     """The files of a FileDescriptorSet. The main one is its last, as protoc writes them.
 
     Raises:
@@ -107,13 +107,13 @@ def files_of(told: bytes) -> Files:
             pool.AddSerializedFile(each.SerializeToString())
     except TypeError as error:
         raise SchemaFlaw(f"is not valid: {error}") from error
-    return Files(pool.FindFileByName(files[-1].name), pool)
+    return SchemaFiles(pool.FindFileByName(files[-1].name), pool)
 
 
 # -- which message the indexes of a record name ------------------------------------------------------------------------
 
 
-def indexes_of(files: Files) -> dict[tuple[int, ...], list[str]]:
+def indexes_of(files: SchemaFiles) -> dict[tuple[int, ...], list[str]]:
     """All message indexes of the main file -> the full name of the message.
 
     An index counts the messages that a file or a message declares. Confluent's client for Python counts the entries of

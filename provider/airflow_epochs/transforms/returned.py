@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-Key = tuple[Any, ...]
-Record = dict[str, Any]
-Check = Callable[[str, Any], "str | None"]
+StateKey = tuple[Any, ...]
+ReturnedRow = dict[str, Any]
+ValueCheck = Callable[[str, Any], "str | None"]
 """Tells what is wrong with a value, whose place has this name; None if nothing is."""
-Checks = Mapping[str, "Check | None"]
+ColumnChecks = Mapping[str, "ValueCheck | None"]
 """The columns that are declared, each with the check of its values."""
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
-def check_of(kind: Any) -> Check | None:
+def check_of(kind: Any) -> ValueCheck | None:
     """The check of values for a type in Spark's JSON; None if Spark itself refuses all that does not fit."""
     if isinstance(kind, str):
         found = _DECIMAL.fullmatch(kind)
@@ -44,19 +44,19 @@ def check_of(kind: Any) -> Check | None:
     return None
 
 
-def flaw_of(record: Mapping[str, Any], checks: Checks) -> str | None:
+def flaw_of(record: Mapping[str, Any], checks: ColumnChecks) -> str | None:
     """What is wrong with one of the columns of a row; None if nothing is."""
     return _first(check(f"column {name!r}", record.get(name)) for name, check in checks.items() if check)
 
 
-def records(frame: pd.DataFrame) -> list[Record]:
+def records(frame: pd.DataFrame) -> list[ReturnedRow]:
     """Each row by its columns' names; None for what pandas calls missing."""
     values = frame.astype(object)
-    found: list[Record] = values.where(values.notna(), None).to_dict("records")
+    found: list[ReturnedRow] = values.where(values.notna(), None).to_dict("records")
     return found
 
 
-def shown_records(key: Key, shown: pd.DataFrame | None, checks: Checks) -> list[Record]:
+def shown_records(key: StateKey, shown: pd.DataFrame | None, checks: ColumnChecks) -> list[ReturnedRow]:
     """The rows to show that the function returned for a key."""
     if shown is None or not len(shown):
         return []
@@ -76,7 +76,9 @@ def _is_mistaken(found: Iterable[str], declared: Iterable[str]) -> bool:
     return bool({*declared} - {*found}) and bool({*found} - {*declared})
 
 
-def kept_records(key: Key, kept: pd.DataFrame | None, keys: Iterable[str], checks: Checks) -> list[Record]:
+def kept_records(
+    key: StateKey, kept: pd.DataFrame | None, keys: Iterable[str], checks: ColumnChecks
+) -> list[ReturnedRow]:
     """The state that the function returned for a key, with the key."""
     if kept is None or kept.empty:
         return []
@@ -89,7 +91,7 @@ def kept_records(key: Key, kept: pd.DataFrame | None, keys: Iterable[str], check
     return _fitting(key, "a state", whole, checks)
 
 
-def _fitting(key: Key, what: str, found: list[Record], checks: Checks) -> list[Record]:
+def _fitting(key: StateKey, what: str, found: list[ReturnedRow], checks: ColumnChecks) -> list[ReturnedRow]:
     for record in found:
         if flaw := flaw_of(record, checks):
             raise ValueError(f"stateful: for the key {key} the function returned {what} that does not fit: {flaw}.")
@@ -137,7 +139,7 @@ def _has_digits(number: Decimal, digits: int, scale: int) -> bool:
     return not text or (-exponent <= scale and len(text) + exponent <= digits - scale)
 
 
-def _struct(place: str, value: Any, *, checks: Checks) -> str | None:
+def _struct(place: str, value: Any, *, checks: ColumnChecks) -> str | None:
     names = [*checks]
     if isinstance(value, Mapping):
         if _is_mistaken(value, names):
@@ -151,13 +153,13 @@ def _struct(place: str, value: Any, *, checks: Checks) -> str | None:
     return _first(check(f"{place}, field {name!r}", value.get(name)) for name, check in checks.items() if check)
 
 
-def _array(place: str, value: Any, *, check: Check) -> str | None:
+def _array(place: str, value: Any, *, check: ValueCheck) -> str | None:
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
         return None
     return _first(check(f"{place}, an element", each) for each in value)
 
 
-def _map(place: str, value: Any, *, keys: Check | None, values: Check | None) -> str | None:
+def _map(place: str, value: Any, *, keys: ValueCheck | None, values: ValueCheck | None) -> str | None:
     if not isinstance(value, Mapping):
         return None
     of_keys = (keys(f"{place}, a key", each) for each in value) if keys else ()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split
+from airflow_epochs.transforms.event_time import EpochWatermarks, WatermarkPair, later, split
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,7 +52,7 @@ def sessionize(
     """
     from pyspark.sql import functions as F
 
-    marks, keys, pause = Watermarks.of(epoch, state), _CHECKS.names("keys", keys), _CHECKS.duration("gap", gap)
+    marks, keys, pause = WatermarkPair.of(epoch, state), _CHECKS.names("keys", keys), _CHECKS.duration("gap", gap)
     _check(rows, state, time, keys)
     counting, nulls = split(rows, [time, *keys], F.lit(False), [time, later(time, pause)])
     of_keys, of_sessions = [*map(quoted, keys)], [*map(quoted, keys), START]

@@ -12,7 +12,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.transforms.changes import Result, changes, expires_by, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.conditions import quoted
-from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, plus, split, whole
+from airflow_epochs.transforms.event_time import EpochWatermarks, WatermarkPair, later, plus, split, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,7 +63,7 @@ def windowed(
         has a window again whenever it changed: a sink upserts by the keys and ``window_start``.
     """
     hop = _Hop.of(size, slide, lateness)
-    marks, names = Watermarks.of(epoch, state), [*_CHECKS.names("keys", keys, some=False), START]
+    marks, names = WatermarkPair.of(epoch, state), [*_CHECKS.names("keys", keys, some=False), START]
     _check(rows, state, time, names, hop)
     counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness), hop.times(time))
     placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
@@ -168,7 +168,7 @@ def _require_kept(state: DataFrame) -> None:
         )
 
 
-def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Watermarks, lateness: int) -> DataFrame:
+def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: WatermarkPair, lateness: int) -> DataFrame:
     """What the changed windows consist of: what the state still has of them, and what this epoch's rows make."""
     old = state.where(_still_counts(state, marks, lateness))
     old = old.join(fresh.select(*map(quoted, names)), list(names), "left_semi")
@@ -186,7 +186,7 @@ def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Wate
     return parts.where(~was_shown).drop(_FRESH, _NEWEST)
 
 
-def _still_counts(state: DataFrame, marks: Watermarks, lateness: int) -> Column:
+def _still_counts(state: DataFrame, marks: WatermarkPair, lateness: int) -> Column:
     """Whether a window of the state still counts rows.
 
     It says so itself, as lateness and size may have been others then; but not if its column is newer than the window.
@@ -209,7 +209,7 @@ def _latest(state: DataFrame) -> list[Column]:
     return [F.max(time).alias(time) for time in (END, EXPIRES) if time in state.columns]
 
 
-def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: Watermarks) -> DataFrame:
+def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: WatermarkPair) -> DataFrame:
     """The windows that end now and, with a lateness, final ones that changed."""
     ending = state.where(marks.due(END))
     if EXPIRES not in state.columns:

@@ -11,7 +11,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
-from airflow_epochs.sources.kafka.arrivals import Ends, amiss, count, unread
+from airflow_epochs.sources.kafka.arrivals import PartitionEnds, amiss, count, unread
 from airflow_epochs.sources.kafka.intake import older_than
 from airflow_epochs.sources.kafka.logs import Offsets, Partition
 from airflow_epochs.sources.kafka.poller import Watch
@@ -46,7 +46,7 @@ class Lookout:
         self._age_of: dict[Partition, int] = {}
         self._age_pause_s = min(max((max_delay_s or 0) / 20, AGE_S_MIN), AGE_S_MAX)
 
-    async def answers(self) -> AsyncIterator[Ends | None]:
+    async def answers(self) -> AsyncIterator[PartitionEnds | None]:
         """What each poll sees; None if this process cannot ask, or the brokers refuse to answer.
 
         While none answers, it waits, and says so once.
@@ -92,7 +92,7 @@ class Lookout:
             log.info("the brokers answer again")
         self._silent = error is not None
 
-    async def why(self, begins: Offsets, ends: Ends | None) -> str | None:
+    async def why(self, begins: Offsets, ends: PartitionEnds | None) -> str | None:
         """Why a task should look now, from where nothing has been read yet; None if it need not."""
         if ends is None or amiss(begins, ends):
             return TROUBLE
@@ -100,7 +100,7 @@ class Lookout:
             return ENOUGH
         return OLD if await self._old(begins, ends) else None
 
-    async def _old(self, begins: Offsets, ends: Ends) -> bool:
+    async def _old(self, begins: Offsets, ends: PartitionEnds) -> bool:
         starts = unread(begins, ends)
         now = time.monotonic()
         self._unread_since = _unread_since(self._unread_since, starts, now)

@@ -10,7 +10,7 @@ from airflow_epochs.contracts import Position
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import position_of_next
-from airflow_epochs.sources.kafka.arrivals import Ends
+from airflow_epochs.sources.kafka.arrivals import PartitionEnds
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.intake import time_index
 from airflow_epochs.sources.kafka.logs import Offsets, offsets_at_ends
@@ -46,7 +46,7 @@ class NextEpoch:
         self._read: tuple[int, Position | None, bool] = (0, None, False)
         self._new: dict[str, dict[int, int]] = {}
 
-    async def standing(self, age_s: float, ends: Ends) -> Standing:
+    async def standing(self, age_s: float, ends: PartitionEnds) -> Standing:
         """As it was so many seconds ago, or later. ``ends``: of the partitions that there are."""
         if self._ledger is None or time.monotonic() > self._read_at + age_s:
             self._read = await asyncio.to_thread(self._from_ledger)

@@ -16,7 +16,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import Fencing
 from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.former_names.hanging import Hanging, sink_here, that_may_land
-from airflow_epochs.coordinator.former_names.other_names import Place
+from airflow_epochs.coordinator.former_names.other_names import SinkDestination
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, first_line
 from airflow_epochs.model import TransactionId, agree
@@ -24,7 +24,7 @@ from airflow_epochs.model import TransactionId, agree
 log = secrecy.logger(__name__)
 
 
-def put(place: Place, first: int) -> None:
+def put(place: SinkDestination, first: int) -> None:
     """Fence each other sink whose waived commit, of the epoch ``first`` or a later one, would land here. Idempotent.
 
     A sink that takes part in this epoch, with another table, goes on from the fence. One that may write elsewhere gets
@@ -52,7 +52,7 @@ def _warn(other: str, waived: Iterable[TransactionId], why: str) -> None:
         )
 
 
-def _is_fenced(place: Place, hanging: Hanging) -> bool:
+def _is_fenced(place: SinkDestination, hanging: Hanging) -> bool:
     """Whether no waived commit of the other sink can land here any more, after fences were put if they can be."""
     try:
         return _shows_a_fence(place, hanging)
@@ -61,7 +61,7 @@ def _is_fenced(place: Place, hanging: Hanging) -> bool:
         return False
 
 
-def _shows_a_fence(place: Place, hanging: Hanging) -> bool:
+def _shows_a_fence(place: SinkDestination, hanging: Hanging) -> bool:
     sink, task, waived = sink_here(place, hanging), place.task, hanging.here
     last = place.before.markers.get(hanging.sink)
     if sink is None or not isinstance(sink, Fencing):

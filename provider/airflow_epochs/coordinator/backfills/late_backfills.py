@@ -10,7 +10,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Sink, Vacating, backfill_from, replaces_by, waive_command
 from airflow_epochs.coordinator import sink_calls
 from airflow_epochs.coordinator.backfills import fences
-from airflow_epochs.coordinator.former_names.other_names import Place, Written
+from airflow_epochs.coordinator.former_names.other_names import SinkDestination, WrittenByOther
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import OpenRecord, Ranges, TransactionId, agree, attempt_fields
@@ -49,7 +49,7 @@ def require_not_overtaken(task: TaskTry, opened: OpenRecord, sink: Sink) -> None
         return
     if agree(sink_calls.marker_of(sink, opened.txn.pipeline, task.env), opened.txn):
         return  # a repeat: the commit is done
-    place, first = Place(task=task, sink=sink, before=before), opened.sinks[sink.name].backfilled_from or 0
+    place, first = SinkDestination(task=task, sink=sink, before=before), opened.sinks[sink.name].backfilled_from or 0
     fences.put(place, first)
     if replaces_by(sink):
         return  # its rows take the place of those that have landed
@@ -58,7 +58,7 @@ def require_not_overtaken(task: TaskTry, opened: OpenRecord, sink: Sink) -> None
         raise _overtaken(opened, sink, overtaken)
 
 
-def _overtaken(opened: OpenRecord, sink: Sink, late: Written) -> Corrupt:
+def _overtaken(opened: OpenRecord, sink: Sink, late: WrittenByOther) -> Corrupt:
     return Corrupt(
         f"The commit of epoch {late.txn.epoch} landed late, after an operator had waived it: under the name "
         f"{late.sink!r}, where this sink is to write. This epoch is decided, and has the rows of that epoch among its "
@@ -78,7 +78,7 @@ def _has_all_of(task: TaskTry, opened: OpenRecord, sink: str, late: TransactionI
     return bool(then and _within(then.ranges_of(sink), opened.ranges_of(sink)))
 
 
-def _shares_rows_with(task: TaskTry, opened: OpenRecord, sink: str, late: Written) -> bool:
+def _shares_rows_with(task: TaskTry, opened: OpenRecord, sink: str, late: WrittenByOther) -> bool:
     """Whether this epoch reads any of what the late one read. True if its record was pruned."""
     then = task.ledger.open_record(late.txn.epoch, late.txn.attempt)
     return then is None or _overlap(then.ranges_of(late.sink), opened.ranges_of(sink))

@@ -9,7 +9,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.config import Transform
 from airflow_epochs.contracts import Holding, Position, Sink
 from airflow_epochs.coordinator import sink_calls
-from airflow_epochs.coordinator.code_changes import Code, code_in
+from airflow_epochs.coordinator.code_changes import TransformCode, code_in
 from airflow_epochs.coordinator.former_names.recorded_places import is_at
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
@@ -185,7 +185,7 @@ def _is_code_of(opened: OpenRecord | None, today: Transform) -> bool:
     """Whether an epoch ran the transform of today: the same file, or one of the same name and content."""
     if opened is None:
         return False
-    return opened.transform == str(today) or (opened.code is not None and Code.of(today) == code_in(opened))
+    return opened.transform == str(today) or (opened.code is not None and TransformCode.of(today) == code_in(opened))
 
 
 # -- what they have written -------------------------------------------------------------------------------------------

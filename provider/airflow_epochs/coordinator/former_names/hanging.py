@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.contracts import Holding, Sink
 from airflow_epochs.coordinator import agreement
-from airflow_epochs.coordinator.former_names.other_names import Place
+from airflow_epochs.coordinator.former_names.other_names import SinkDestination
 from airflow_epochs.coordinator.former_names.recorded_places import is_at_through, is_surely_at
 from airflow_epochs.model import SinkPlan, TransactionId
 
@@ -38,7 +38,7 @@ class Hanging:
     perhaps: tuple[TransactionId, ...] = ()
 
 
-def that_may_land(place: Place, first: int) -> Iterator[Hanging]:
+def that_may_land(place: SinkDestination, first: int) -> Iterator[Hanging]:
     """Each other sink with a waived transaction, of the epoch ``first`` or a later one, that may land here."""
     for other in place.before.waived:
         waived = [TransactionId.parse(txn) for txn in reversed(place.before.may_show(other))]
@@ -52,7 +52,9 @@ def that_may_land(place: Place, first: int) -> Iterator[Hanging]:
                 yield Hanging(sink=other, perhaps=perhaps)
 
 
-def _by_markers(place: Place, plans: _Plans, here: Sequence[TransactionId]) -> list[tuple[TransactionId, ...]]:
+def _by_markers(
+    place: SinkDestination, plans: _Plans, here: Sequence[TransactionId]
+) -> list[tuple[TransactionId, ...]]:
     """The transactions, by the table or topic in which the record has the sink's marker."""
     groups = defaultdict[str, list[TransactionId]](list)
     for txn in here:
@@ -62,7 +64,7 @@ def _by_markers(place: Place, plans: _Plans, here: Sequence[TransactionId]) -> l
     return [tuple(group) for group in groups.values()]
 
 
-def sink_here(place: Place, hanging: Hanging) -> Sink | None:
+def sink_here(place: SinkDestination, hanging: Hanging) -> Sink | None:
     """The other sink in this place; None if its record cannot be read.
 
     Where its marker stands beside the rows, the record tells in which table or topic.
@@ -70,14 +72,14 @@ def sink_here(place: Place, hanging: Hanging) -> Sink | None:
     return place.on_record(hanging.sink, hanging.here[-1]) if place.is_beside else place.alike(hanging.sink)
 
 
-def _writes_here(place: Place, other: str, plan: SinkPlan | None) -> bool:
+def _writes_here(place: SinkDestination, other: str, plan: SinkPlan | None) -> bool:
     """Whether the record has the same kind and place; or this table itself has the marker from before."""
     if plan and is_surely_at(place.sink, plan.spec, place.task.pipeline.sinks):
         return True
     return isinstance(place.sink, Holding) and not place.is_beside and _is_marked_here(place, other)
 
 
-def _is_marked_here(place: Place, other: str) -> bool:
+def _is_marked_here(place: SinkDestination, other: str) -> bool:
     """Whether the sink of today, under the other name, shows its last epoch: as by a path and by a catalog's name."""
     last, alike = place.before.markers.get(other), place.alike(other)
     found = place.marker_of(alike) if last and alike else None
@@ -86,13 +88,13 @@ def _is_marked_here(place: Place, other: str) -> bool:
     )
 
 
-def _may_write_here(place: Place, other: str, plan: SinkPlan | None) -> bool:
+def _may_write_here(place: SinkDestination, other: str, plan: SinkPlan | None) -> bool:
     """Whether another connection may lead there, or the rows of its last epoch are here under another spelling."""
     if plan and is_at_through(place.sink, plan.spec, place.task.pipeline.sinks):
         return True
     return place.is_beside and place.holds_newest(other)
 
 
-def _plan(place: Place, other: str, txn: TransactionId) -> SinkPlan | None:
+def _plan(place: SinkDestination, other: str, txn: TransactionId) -> SinkPlan | None:
     opened = place.task.ledger.open_record(txn.epoch, txn.attempt)
     return opened.sinks.get(other) if opened else None

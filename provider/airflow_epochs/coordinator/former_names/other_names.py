@@ -26,7 +26,7 @@ _OF_ITS_EPOCH = "offsets"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenByOther:
     """What a sink of another name has written.
 
     Attributes:
@@ -43,7 +43,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class SinkDestination:
     """Where a sink writes, and what sinks of other names have written there.
 
     Attributes:
@@ -60,19 +60,19 @@ class Place:
     told: dict[str, int | None] = field(default_factory=dict)
     unmarked: set[str] = field(default_factory=set)
 
-    def newest_since(self, first: int) -> Written | None:
+    def newest_since(self, first: int) -> WrittenByOther | None:
         """What was written here last in the epoch ``first`` or a later one; None if there is nothing."""
         late = max(self.late_since(first), key=lambda each: each.txn.epoch, default=None)
         return self._complete_since(late.txn.epoch + 1 if late else first) or late
 
     # -- epochs that were waived ---------------------------------------------------------------------------------
 
-    def late_since(self, first: int) -> Iterator[Written]:
+    def late_since(self, first: int) -> Iterator[WrittenByOther]:
         """Of each other sink, the waived transaction, of the epoch ``first`` or a later one, that landed here."""
         for other in self.before.waived:
             waived = [txn for txn in self.before.may_show(other) if TransactionId.parse(txn).epoch >= first]
             if other != self.sink.name and waived and (txn := self._late(other, waived)):
-                yield Written(sink=other, txn=txn, waived=True)
+                yield WrittenByOther(sink=other, txn=txn, waived=True)
 
     def _late(self, other: str, waived: list[str]) -> TransactionId | None:
         alike = self.alike(other)
@@ -112,7 +112,7 @@ class Place:
 
     # -- complete epochs -----------------------------------------------------------------------------------------
 
-    def _complete_since(self, first: int) -> Written | None:
+    def _complete_since(self, first: int) -> WrittenByOther | None:
         """As ``newest_since``, of epochs that were complete with the other sink.
 
         A sink may have had several places. So this reads the completion record of each epoch, the newest first, until
@@ -123,7 +123,7 @@ class Place:
             record = self.task.ledger.complete_record(number)
             for other in (name for name, limit in newest.items() if record and number <= limit):
                 if record and self._got(record, other):
-                    return Written(sink=other, txn=record.txn, unmarked=other in self.unmarked)
+                    return WrittenByOther(sink=other, txn=record.txn, unmarked=other in self.unmarked)
         return None
 
     def _limit(self, other: str, first: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Fencing, Sink, replaces_by
 from airflow_epochs.coordinator.former_names.hanging import Hanging, that_may_land
-from airflow_epochs.coordinator.former_names.other_names import Place, Written
+from airflow_epochs.coordinator.former_names.other_names import SinkDestination, WrittenByOther
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
@@ -30,7 +30,7 @@ def require_new_rows(task: TaskTry, sink: Sink, epoch: int) -> None:
     before = task.ledger.complete_record(epoch - 1) if first < epoch else None
     if before is None or replaces_by(sink):
         return
-    place = Place(task=task, sink=sink, before=before)
+    place = SinkDestination(task=task, sink=sink, before=before)
     if found := place.newest_since(first):
         raise _twice(task, sink, found, first, epoch)
     for hanging in that_may_land(place, first):
@@ -59,7 +59,7 @@ _NOT_FENCED = f"{_BY_HAND} A sink of this kind cannot be fenced."
 _PERHAPS = f"{_BY_HAND} The commit does not fence that name, which may have another place."
 
 
-def _twice(task: TaskTry, sink: Sink, found: Written, first: int, epoch: int) -> Refused:
+def _twice(task: TaskTry, sink: Sink, found: WrittenByOther, first: int, epoch: int) -> Refused:
     shown = found.txn.epoch
     why = f" Epoch {shown} was waived there, but its commit landed all the same." if found.waived else ""
     why = " No marker of that name is left, but the ledger says so." if found.unmarked else why

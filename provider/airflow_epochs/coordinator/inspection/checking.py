@@ -31,7 +31,7 @@ from airflow_epochs.coordinator import code_changes, opening, preflight, state_t
 from airflow_epochs.coordinator.backfills import backfill
 from airflow_epochs.coordinator.former_names import renamed_pipeline, renamed_sink
 from airflow_epochs.coordinator.inspection import verifying
-from airflow_epochs.coordinator.looks import Key, Look, NotChecked
+from airflow_epochs.coordinator.looks import CheckKey, NotChecked, PlannedCheck
 from airflow_epochs.coordinator.recorded_sinks import connections_in
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData, located
@@ -53,7 +53,7 @@ NOWHERE = Position(ranges={}, state={})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class CheckedPipeline:
     """What is checked, and how to get at what may be missing.
 
     Attributes:
@@ -74,7 +74,7 @@ class Subject:
     transform: Callable[[], Transform]
 
 
-def looks_at(subject: Subject) -> list[Look]:
+def looks_at(subject: CheckedPipeline) -> list[PlannedCheck]:
     """All checks of a pipeline, in an order in which each one comes after those that it rests on."""
     state = _State(subject)
     sinks = subject.pipeline.sinks
@@ -95,7 +95,7 @@ def looks_at(subject: Subject) -> list[Look]:
 class _State:
     """What earlier checks have found."""
 
-    subject: Subject
+    subject: CheckedPipeline
     transform: Transform | None = None
     planned: PlannedEpoch | None = None
     plans: dict[str, SinkPlan] = field(default_factory=dict)
@@ -156,10 +156,10 @@ def _formats(pipeline: Pipeline) -> tuple[str, ...]:
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-def _of_connections(state: _State, about: str, spec: object) -> list[Look]:
+def _of_connections(state: _State, about: str, spec: object) -> list[PlannedCheck]:
     """A check for each connection that a part of the pipeline names."""
     return [
-        Look(
+        PlannedCheck(
             about=about,
             check=f"{CONNECTION} {conn_id}",
             where=conn_id,
@@ -173,7 +173,7 @@ def _connection(state: _State, conn_id: str) -> str:
     return f"of type {state.env.connection(conn_id).conn_type}"
 
 
-def _keys(looks: Collection[Look]) -> tuple[Key, ...]:
+def _keys(looks: Collection[PlannedCheck]) -> tuple[CheckKey, ...]:
     return tuple(look.key for look in looks)
 
 
@@ -182,9 +182,9 @@ def _keys(looks: Collection[Look]) -> tuple[Key, ...]:
 _OPENED, _EPOCHS = (LEDGER, CONNECTION), (LEDGER, "epochs")
 
 
-def _of_ledger(state: _State) -> Iterator[Look]:
+def _of_ledger(state: _State) -> Iterator[PlannedCheck]:
     subject = state.subject
-    look = partial(Look, about=LEDGER, where=subject.ledger_conn_id)
+    look = partial(PlannedCheck, about=LEDGER, where=subject.ledger_conn_id)
     yield look(check=CONNECTION, ask=lambda: f"The ledger is at {secrecy.shown(state.ledger.root)}.")
     yield look(check="store", ask=subject.probe, after=(_OPENED,))
     yield look(check="signatures", ask=subject.keys, after=(_OPENED,))
@@ -211,8 +211,8 @@ def _epochs(state: _State) -> str:
 _FILE, _SERVER = (TRANSFORM, "file"), (SPARK, "session")
 
 
-def _of_transform(state: _State) -> Iterator[Look]:
-    look = partial(Look, about=TRANSFORM, where=str(state.pipeline.transform))
+def _of_transform(state: _State) -> Iterator[PlannedCheck]:
+    look = partial(PlannedCheck, about=TRANSFORM, where=str(state.pipeline.transform))
     yield look(check="file", ask=partial(_file, state))
     yield look(check="code", ask=partial(_code, state), after=(_FILE, _EPOCHS))
 
@@ -234,17 +234,17 @@ def _code(state: _State) -> str:
 _INPUT = (SOURCE, "input")
 
 
-def _of_source(state: _State) -> Iterator[Look]:
+def _of_source(state: _State) -> Iterator[PlannedCheck]:
     spec = state.pipeline.source.spec()
     connections = _of_connections(state, SOURCE, spec)
     yield from connections
     where = ", ".join(_names(spec))
-    yield Look(
+    yield PlannedCheck(
         about=SOURCE, check="input", where=where, ask=partial(_input, state), after=(*_keys(connections), _EPOCHS)
     )
     source = state.pipeline.source
     if isinstance(source, WithSchemas) and source.registry():
-        yield Look(
+        yield PlannedCheck(
             about=SOURCE, check="schemas", where=where, ask=partial(_schemas, state, source), after=_keys(connections)
         )
 
@@ -304,18 +304,18 @@ def _destinations(pipeline: Pipeline) -> set[str]:
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
-def _of_spark(state: _State) -> Iterator[Look]:
+def _of_spark(state: _State) -> Iterator[PlannedCheck]:
     conn_id = str(state.env.spark.new_session().get("conn_id", ""))
     connections = _of_connections(state, SPARK, {"conn_id": conn_id} if conn_id else {})
     yield from connections
-    look = partial(Look, about=SPARK, where=conn_id)
+    look = partial(PlannedCheck, about=SPARK, where=conn_id)
     yield look(check="session", ask=partial(_session, state), after=_keys(connections))
     for name in _formats(state.pipeline):
         yield look(check=f"{name} jars", ask=partial(_without_flaw, state, name), after=(_SERVER,))
     yield look(check="python", ask=partial(_workers, state), after=(_SERVER,))
     function = str(state.pipeline.transform)
     load = partial(_without_flaw, state, readiness.TRANSFORM)
-    yield Look(about=TRANSFORM, check="import", where=function, ask=load, after=(_FILE, _SERVER))
+    yield PlannedCheck(about=TRANSFORM, check="import", where=function, ask=load, after=(_FILE, _SERVER))
     yield look(check="input", ask=partial(_read, state), after=(_SERVER, _INPUT))
 
 
@@ -377,10 +377,10 @@ def _to_read(state: _State) -> Ranges:
 # -- sinks ------------------------------------------------------------------------------------------------------------
 
 
-def _of_sink(state: _State, sink: Sink) -> Iterator[Look]:
+def _of_sink(state: _State, sink: Sink) -> Iterator[PlannedCheck]:
     connections = _of_connections(state, about := f"sink {sink.name}", sink.spec())
     yield from connections
-    look = partial(Look, about=about, where=secrecy.shown(sink.destination() or ""))
+    look = partial(PlannedCheck, about=about, where=secrecy.shown(sink.destination() or ""))
     after = (*_keys(connections), _EPOCHS)
     yield look(check="marker", ask=partial(_marker, state, sink), after=after)
     yield look(check="ready", ask=partial(_ready, state, sink), after=after)
@@ -422,11 +422,13 @@ def _write(state: _State, sink: Sink) -> str:
     return "A probe was written and removed."
 
 
-def _of_state(state: _State) -> Iterator[Look]:
+def _of_state(state: _State) -> Iterator[PlannedCheck]:
     names = [sink.name for sink in state.pipeline.sinks if isinstance(sink, Stateful)]
     after = (_EPOCHS, *((f"sink {name}", "marker") for name in names))
     if names:
-        yield Look(about="state", check="versions", where=", ".join(names), ask=partial(_pinned, state), after=after)
+        yield PlannedCheck(
+            about="state", check="versions", where=", ".join(names), ask=partial(_pinned, state), after=after
+        )
 
 
 def _pinned(state: _State) -> str:

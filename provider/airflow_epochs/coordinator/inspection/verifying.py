@@ -40,7 +40,7 @@ TOLD_MAX = 5
 """How many faults of one check are told."""
 
 
-class Verdict(Enum):
+class FindingVerdict(Enum):
     """What a check says."""
 
     OK = "ok"
@@ -63,7 +63,7 @@ class Finding:
 
     about: str
     check: str
-    verdict: Verdict
+    verdict: FindingVerdict
     epochs: int
     details: tuple[str, ...] = ()
 
@@ -94,7 +94,7 @@ def verify(task: TaskTry, epochs: int, looked: Looked = lambda more: None) -> It
 
 
 def _finding(about: str, check: str, epochs: int, faults: Sequence[str]) -> Finding:
-    verdict = Verdict.WRONG if faults else Verdict.OK
+    verdict = FindingVerdict.WRONG if faults else FindingVerdict.OK
     return Finding(about=about, check=check, verdict=verdict, epochs=epochs, details=tuple(faults[:TOLD_MAX]))
 
 
@@ -359,8 +359,8 @@ def _miscounted(sink: Sink, receipt: Receipt, task: TaskTry) -> str | None:
 
 
 def _not_checked(name: str, check: str, why: str) -> Finding:
-    return Finding(about=name, check=check, verdict=Verdict.NOT_CHECKED, epochs=0, details=(why,))
+    return Finding(about=name, check=check, verdict=FindingVerdict.NOT_CHECKED, epochs=0, details=(why,))
 
 
 def _no_answer(name: str, check: str, error: EpochError) -> Finding:
-    return Finding(about=name, check=check, verdict=Verdict.NO_ANSWER, epochs=0, details=(error.cause,))
+    return Finding(about=name, check=check, verdict=FindingVerdict.NO_ANSWER, epochs=0, details=(error.cause,))

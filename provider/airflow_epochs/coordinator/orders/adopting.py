@@ -51,7 +51,9 @@ def adopt(task: TaskTry, attempt: int, name: str, by: Account, move: Move) -> Op
     """
     identity = task.ledger.register(task.pipeline.dag_id, at=by.at, writer=task.writer)
     task.env.reached("adopt.put")
-    at = orders.Standing(epoch=FIRST, attempt=attempt, newest=_of_today(task, identity, by), before=None, order=None)
+    at = orders.BetweenEpochs(
+        epoch=FIRST, attempt=attempt, newest=_of_today(task, identity, by), before=None, order=None
+    )
     return orders.put(task.ledger, at, name, by, move)
 
 

@@ -50,7 +50,7 @@ EPOCHS_COUNTED_MAX = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class BetweenEpochs:
     """A pipeline between two epochs.
 
     Attributes:
@@ -110,7 +110,7 @@ class Standing:
         return self.attempt > 0 and self.newest.command is None
 
 
-def standing(ledger: Ledger, pipeline: str) -> Standing:
+def standing(ledger: Ledger, pipeline: str) -> BetweenEpochs:
     """Where the pipeline stands.
 
     Raises:
@@ -131,7 +131,7 @@ def standing(ledger: Ledger, pipeline: str) -> Standing:
             pipeline=pipeline,
             epoch=view.number,
         )
-    return Standing(
+    return BetweenEpochs(
         epoch=view.number,
         attempt=view.epoch.attempt,
         newest=newest,
@@ -142,7 +142,7 @@ def standing(ledger: Ledger, pipeline: str) -> Standing:
 
 def put(
     ledger: Ledger,
-    at: Standing,
+    at: BetweenEpochs,
     name: str,
     by: Account,
     move: Move,
@@ -172,7 +172,7 @@ def put(
     return standing
 
 
-def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Restoration:
+def ordered_restoration(at: BetweenEpochs, adoption: Adoption | None = None) -> Restoration:
     """That of an earlier command of this epoch, without a sink that is now taken as it is. None is left: it reads."""
     ordered = at.order.restores if at.order else {}
     left = {name: point for name, point in ordered.items() if not (adoption and name == adoption.sink)}
@@ -183,7 +183,7 @@ def ordered_restoration(at: Standing, adoption: Adoption | None = None) -> Resto
     )
 
 
-def _race(at: Standing, standing: OpenRecord, complete: CompleteRecord | None) -> Refused:
+def _race(at: BetweenEpochs, standing: OpenRecord, complete: CompleteRecord | None) -> Refused:
     """The error for a command that comes after another one, or after a run that has opened the epoch."""
     first, remedy = f"The epoch was opened by {complete.opened_by if complete else standing.run}", None
     if (other := standing.command) and not complete:
@@ -199,7 +199,7 @@ def _race(at: Standing, standing: OpenRecord, complete: CompleteRecord | None) -
 
 
 def _attempt(
-    ledger: Ledger, at: Standing, move: Move, command: Command, adoption: Adoption | None, restoration: Restoration
+    ledger: Ledger, at: BetweenEpochs, move: Move, command: Command, adoption: Adoption | None, restoration: Restoration
 ) -> OpenRecord:
     """The attempt that holds the command. What nobody asks of it is that of the newest attempt."""
     number = at.attempt + 1
@@ -243,7 +243,7 @@ def _command(name: str, by: Account, move: Move, adoption: Adoption | None, rest
 # -- the commands -------------------------------------------------------------------------------------------------
 
 
-def replan(at: Standing, source: Before) -> Move:
+def replan(at: BetweenEpochs, source: Before) -> Move:
     """Plan an aborted epoch anew, from where it began, with the limits and topics of the next run. Reads only.
 
     Raises:
@@ -259,7 +259,7 @@ def replan(at: Standing, source: Before) -> Move:
     return Move(position=at.position(source))
 
 
-def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int, int]]:
+def ends_after(ledger: Ledger, at: BetweenEpochs, number: int) -> dict[str, dict[int, int]]:
     """Where the pipeline stood after a complete epoch: topic -> partition -> first offset not read. Reads only.
 
     A partition that a later epoch was the first to read: where that epoch began.
@@ -281,7 +281,7 @@ def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int,
     return offsets
 
 
-def ends_at(ledger: Ledger, at: Standing, number: int, last: Position) -> dict[tuple[str, int], int]:
+def ends_at(ledger: Ledger, at: BetweenEpochs, number: int, last: Position) -> dict[tuple[str, int], int]:
     """As ``ends_after``, of the partitions of ``last``, whatever commands have done since. 0: before all epochs.
 
     Reads few records: between two moves, all epochs behind the first one that has a partition have it, too. A move to
@@ -298,7 +298,7 @@ def _ranges_of(ledger: Ledger, epoch: int, last: Position) -> Ranges:
     return Position.of(record).named_as_in(last) if record else {}
 
 
-def _stretches(ledger: Ledger, at: Standing, number: int) -> list[range]:
+def _stretches(ledger: Ledger, at: BetweenEpochs, number: int) -> list[range]:
     """The epochs behind ``number``, oldest first, cut where a command moved the input."""
     cuts = [at.epoch, *(epoch for epoch, _ in _moves(ledger, at.before, number)), number + 1]
     return [range(first, end) for first, end in pairwise(reversed(cuts))]
@@ -322,7 +322,7 @@ def _moves(ledger: Ledger, before: CompleteRecord | None, number: int) -> Iterat
         before = ledger.complete_record(before.moved_in - 1)
 
 
-def _require_same_topics(ledger: Ledger, at: Standing, before: CompleteRecord, number: int) -> None:
+def _require_same_topics(ledger: Ledger, at: BetweenEpochs, before: CompleteRecord, number: int) -> None:
     """Raise Refused if a command has put other topics in the place of those, or will with the next epoch."""
     if at.order and _leaves_topics(commands_obeyed(ledger, at.order)):
         raise _other_topics(at, number, f"moves the pipeline to other topics in epoch {at.epoch}", "Name")
@@ -336,7 +336,7 @@ def _leaves_topics(commands: Sequence[Command]) -> bool:
     return any(command.left for command in commands)
 
 
-def _other_topics(at: Standing, number: int, what: str, remedy: str) -> Refused:
+def _other_topics(at: BetweenEpochs, number: int, what: str, remedy: str) -> Refused:
     return Refused(
         f"The command `reset-source` {what}. The offsets of epoch {number} mean nothing there.",
         code=codes.OFFSETS_UNUSABLE,
@@ -363,7 +363,7 @@ class Restoration:
 NO_RESTORATION = Restoration(epoch=0, points={})
 
 
-def restoration(ledger: Ledger, at: Standing, number: int, env: Environment) -> Restoration:
+def restoration(ledger: Ledger, at: BetweenEpochs, number: int, env: Environment) -> Restoration:
     """The versions that the pipeline's tables had after a complete epoch. Reads only.
 
     Raises:
@@ -387,7 +387,7 @@ def restoration(ledger: Ledger, at: Standing, number: int, env: Environment) -> 
     return Restoration(epoch=number, points=points, stay=tuple(sorted(at.newest.sinks.keys() - points.keys())))
 
 
-def _point(ledger: Ledger, at: Standing, record: CompleteRecord, name: str) -> RestorePoint:
+def _point(ledger: Ledger, at: BetweenEpochs, record: CompleteRecord, name: str) -> RestorePoint:
     """The version of one table. Raises Refused if the ledger does not know it."""
     epoch = TransactionId.parse(record.markers[name]).epoch
     shown = ledger.complete_record(epoch)
@@ -435,7 +435,7 @@ class Adoption:
 
 
 def adopt(
-    ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False, shows: int | None = None
+    ledger: Ledger, at: BetweenEpochs, name: str, env: Environment, *, new_table: bool = False, shows: int | None = None
 ) -> Adoption | None:
     """Look at a sink that does not show what the ledger expects, to take it as it is. Reads only.
 
@@ -498,14 +498,14 @@ def _new_state(name: str) -> Adoption:
     return Adoption(sink=name, shown=None, expected=None, lacks=None, is_state=True, is_new=True)
 
 
-def _without_rows(at: Standing, name: str) -> Adoption:
+def _without_rows(at: BetweenEpochs, name: str) -> Adoption:
     """A sink that lacks every epoch since it was waived in its first one."""
     assert at.before, "an epoch was completed without it"
     *_, oldest = at.before.may_show(name)
     return Adoption(sink=name, shown=None, expected=None, lacks=(TransactionId.parse(oldest).epoch, at.epoch - 1))
 
 
-def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink | None:
+def _known(ledger: Ledger, at: BetweenEpochs, name: str, *, new_table: bool) -> Sink | None:
     """The sink as its last epoch described it, in the DAG or removed from it; None if it need not be asked.
 
     Raises Refused if the ledger does not describe it.
@@ -536,12 +536,12 @@ def _known(ledger: Ledger, at: Standing, name: str, *, new_table: bool) -> Sink 
     return sink
 
 
-def _is_known(at: Standing, name: str) -> bool:
+def _is_known(at: BetweenEpochs, name: str) -> bool:
     """Whether the pipeline has, or had, a sink of this name, or opened an epoch with it."""
     return name in at.newest.sinks or at.has_had(name)
 
 
-def _describing(ledger: Ledger, at: Standing, name: str) -> OpenRecord | None:
+def _describing(ledger: Ledger, at: BetweenEpochs, name: str) -> OpenRecord | None:
     """The newest record that says what the sink is; None if it was pruned."""
     txn = at.recorded(name) or at.newest.txn
     last = at.newest if name in at.newest.sinks else ledger.open_record(txn.epoch, txn.attempt)
@@ -552,7 +552,7 @@ def _is_state(described: OpenRecord | None, name: str) -> bool:
     return described is not None and isinstance(built(described.sinks[name].spec), Stateful)
 
 
-def _marker_in(ledger: Ledger, at: Standing, sink: str, epoch: int | None) -> Marker | None:
+def _marker_in(ledger: Ledger, at: BetweenEpochs, sink: str, epoch: int | None) -> Marker | None:
     """The marker of the sink's rows in this epoch; None: of no epoch. Raises Refused if the ledger has none."""
     if epoch is None:
         return None
@@ -564,7 +564,7 @@ def _marker_in(ledger: Ledger, at: Standing, sink: str, epoch: int | None) -> Ma
     return Marker.of(txn)
 
 
-def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> TransactionId:
+def _shown(ledger: Ledger, at: BetweenEpochs, sink: str, found: Marker) -> TransactionId:
     """The sink's transaction in the epoch that it shows. Raises Refused if the ledger has another one there."""
     complete = ledger.complete_record(found.epoch)
     recorded = complete.markers.get(sink) if complete else None
@@ -576,7 +576,7 @@ def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> Transactio
     return txn
 
 
-def _not_adopted(at: Standing, sink: str, what: str, remedy: str | None = None) -> Refused:
+def _not_adopted(at: BetweenEpochs, sink: str, what: str, remedy: str | None = None) -> Refused:
     return Refused(
         f"{what} Nothing was changed.",
         code=codes.SINK_NOT_ADOPTED,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 
 from airflow_epochs.contracts import Before, LeavingOut, Move, Position
-from airflow_epochs.coordinator.orders.orders import Adoption, Restoration, Standing, ends_at, ordered_restoration
+from airflow_epochs.coordinator.orders.orders import Adoption, BetweenEpochs, Restoration, ends_at, ordered_restoration
 from airflow_epochs.coordinator.orders.read_before import left_by, read_in_rows
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import orders_of
@@ -80,7 +80,7 @@ class Outlook:
 
 def outlook(
     ledger: Ledger,
-    at: Standing,
+    at: BetweenEpochs,
     source: Before,
     move: Move,
     *,
@@ -116,12 +116,12 @@ def _left_out(source: object, position: Position) -> tuple[str, ...]:
     return tuple(filter(source.leaves_out, position.ranges)) if isinstance(source, LeavingOut) else ()
 
 
-def _goes_on(at: Standing, name: str, adopted: Mapping[str, str | None]) -> bool:
+def _goes_on(at: BetweenEpochs, name: str, adopted: Mapping[str, str | None]) -> bool:
     """No, if a command says of a sink that it begins: then it lacks no rows, and gets none twice."""
     return name not in adopted or at.has_had(name)
 
 
-def _last_shown(at: Standing, name: str, back: Restoration, adopted: Mapping[str, str | None]) -> int:
+def _last_shown(at: BetweenEpochs, name: str, back: Restoration, adopted: Mapping[str, str | None]) -> int:
     """The newest epoch whose rows the sink shows when the next one opens; 0: none."""
     if name in back.points:
         return back.epoch
@@ -145,7 +145,7 @@ class _Counting:
     """
 
     ledger: Ledger
-    at: Standing
+    at: BetweenEpochs
     move: Move
     base: Position
     anew: Mapping[Partition, int]
@@ -155,7 +155,7 @@ class _Counting:
     ends: Callable[[int], Mapping[Partition, int]]
 
     @classmethod
-    def of(cls, ledger: Ledger, at: Standing, source: Before, move: Move) -> _Counting:
+    def of(cls, ledger: Ledger, at: BetweenEpochs, source: Before, move: Move) -> _Counting:
         """Look at the commands that wait, one after another."""
         before = at.without_commands(source)
         base = Position(ranges=before.named_as_in(move.position), state=before.state)

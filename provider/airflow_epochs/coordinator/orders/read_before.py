@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from airflow_epochs.contracts import Position
-from airflow_epochs.coordinator.orders.orders import Standing
+from airflow_epochs.coordinator.orders.orders import BetweenEpochs
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import REWIND, Command, CompleteRecord, OffsetRange, Spans, ends_of, starts_of
 
 
 def read_in_rows(
     ledger: Ledger,
-    at: Standing,
+    at: BetweenEpochs,
     to: Position,
     left: Collection[str],
     upto: int,

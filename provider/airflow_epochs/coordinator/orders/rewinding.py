@@ -18,7 +18,7 @@ from airflow_epochs.contracts import (
 )
 from airflow_epochs.coordinator.inspection.lag import source_in
 from airflow_epochs.coordinator.orders import orders
-from airflow_epochs.coordinator.orders.orders import Restoration, Standing
+from airflow_epochs.coordinator.orders.orders import BetweenEpochs, Restoration
 from airflow_epochs.coordinator.runs import rereading
 from airflow_epochs.errors import Refused, filled
 from airflow_epochs.ledger.ledger import Ledger
@@ -43,7 +43,7 @@ _RESTORES_BY_INTERVALS = (
 )
 
 
-def to_epoch(ledger: Ledger, at: Standing, source: Movable, number: int, env: Environment) -> Move:
+def to_epoch(ledger: Ledger, at: BetweenEpochs, source: Movable, number: int, env: Environment) -> Move:
     """Where the next epoch begins if it goes back to the end of a complete epoch. Asks the source; reads only.
 
     The source is asked only for what moves: what stays, such as a topic that is no longer read, may be gone.
@@ -111,7 +111,7 @@ def _leaves_out(source: Movable, topic: str) -> bool:
     return isinstance(source, LeavingOut) and source.leaves_out(topic)
 
 
-def is_nothing(at: Standing, move: Move, restoration: Restoration | None) -> bool:
+def is_nothing(at: BetweenEpochs, move: Move, restoration: Restoration | None) -> bool:
     """Whether the pipeline goes on there in any case, with the tables as they are, or as an earlier command says."""
     ordered = at.order.restores if at.order else {}
     return not move.moves and (restoration is None or restoration.points == ordered)

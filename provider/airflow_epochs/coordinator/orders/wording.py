@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_epochs.contracts import replaces_by
-from airflow_epochs.coordinator.orders.orders import Restoration, Standing
+from airflow_epochs.coordinator.orders.orders import BetweenEpochs, Restoration
 from airflow_epochs.coordinator.orders.outlook import Outcome, Outlook
 from airflow_epochs.coordinator.recorded_sinks import built
 from airflow_epochs.event_time import instant_text
@@ -33,7 +33,7 @@ _IN_MODE = {
 """What a sink shows of rows that it gets once more, where it does not add them."""
 
 
-def told(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
+def told(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     """Where the next epoch begins, what comes twice, what is lost, and which tables come back."""
     where = "elsewhere" if look.elsewhere else f"where epoch {at.epoch - 1} ended"
     where_now = ", where this command moves" if at.order else ""
@@ -48,7 +48,7 @@ def told(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
     ]
 
 
-def planned_anew(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
+def planned_anew(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     """That an aborted epoch begins where it began, and that its input is planned once more."""
     twice = "" if at.order else ": no record is left out, and none is read twice"
     return [
@@ -58,14 +58,14 @@ def planned_anew(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
     ]
 
 
-def outcome(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
+def outcome(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     """What earlier commands of the epoch do to rows and tables, if a command comes that moves nothing."""
     if at.order is None:
         return []
     return [*earlier(ledger, at, look), *_input(at, look), *_unread(at, look), *_of_sinks(at, look)]
 
 
-def earlier(ledger: Ledger, at: Standing, look: Outlook) -> list[str]:
+def earlier(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     """The commands that wait already, and what becomes of tables that one of them lets go back."""
     waiting = _in_force(commands_obeyed(ledger, at.order)) if at.order else ()
     restores = next((each for each in reversed(waiting) if each.restores and each.name == REWIND), None)
@@ -80,7 +80,7 @@ def _in_force(waiting: Sequence[Command]) -> Sequence[Command]:
     return waiting[max(adopting, default=0) :]
 
 
-def _of_restore(at: Standing, now: Restoration, by: Command) -> str:
+def _of_restore(at: BetweenEpochs, now: Restoration, by: Command) -> str:
     assert at.order, "the command stands in it"
     then, tables = at.order.restored_to, sorted(at.order.restores)
     if not now.points:
@@ -98,7 +98,7 @@ def _named(command: Command) -> str:
     return f"`{command.name}` by {command.who}, because: {command.why}"
 
 
-def _input(at: Standing, look: Outlook) -> list[str]:
+def _input(at: BetweenEpochs, look: Outlook) -> list[str]:
     lines = []
     if look.move.left:
         for of, left in _by_sinks(look, lambda each: each.left):
@@ -133,7 +133,7 @@ def _by_sinks(look: Outlook, of: Callable[[Outcome], Ranges]) -> list[tuple[str,
     ]
 
 
-def _order_anew(at: Standing, look: Outlook) -> list[str]:
+def _order_anew(at: BetweenEpochs, look: Outlook) -> list[str]:
     """What sinks do that ask which row is the newest: they cannot know that offsets of another topic begin anew."""
     if not look.move.left:
         return []
@@ -148,7 +148,7 @@ def _order_anew(at: Standing, look: Outlook) -> list[str]:
     return lines
 
 
-def _unread(at: Standing, look: Outlook) -> list[str]:
+def _unread(at: BetweenEpochs, look: Outlook) -> list[str]:
     """What becomes of the topics that are no longer read. With tables that go back, their later rows go."""
     back = {topic: of for topic, of in look.again.items() if topic in look.unread}
     since = _since(at, look.restoration)
@@ -161,11 +161,11 @@ def _unread(at: Standing, look: Outlook) -> list[str]:
     return [*lines, *(f"  {topic} {stay}{lost}" for topic in look.move.stay)]
 
 
-def _of_sinks(at: Standing, look: Outlook) -> list[str]:
+def _of_sinks(at: BetweenEpochs, look: Outlook) -> list[str]:
     return [*_brought_back(at, look), *_counted_again(at, look), *_late(at, look)]
 
 
-def _brought_back(at: Standing, look: Outlook) -> list[str]:
+def _brought_back(at: BetweenEpochs, look: Outlook) -> list[str]:
     """What happens to each sink; nothing if no table comes back."""
     points = look.restoration.points
     lines = [
@@ -182,7 +182,7 @@ def _twice_there(look: Outlook, name: str) -> str:
     return f"then its rows of these come twice: {shown(again)}" if again else "nothing comes twice there"
 
 
-def _comes_again(at: Standing, look: Outlook, name: str) -> str:
+def _comes_again(at: BetweenEpochs, look: Outlook, name: str) -> str:
     """What a sink shows that gets rows once more, beside those that it has of the epochs since the tables' one."""
     replaced = _replaces_by(at, name)
     if told := _once_more(at, name, replaced):
@@ -194,25 +194,25 @@ def _comes_again(at: Standing, look: Outlook, name: str) -> str:
     return f"{verb.format(f'{of} these')}: {shown(look.read(look.sinks[name].again))}"
 
 
-def _is_one_row(at: Standing, look: Outlook) -> bool:
+def _is_one_row(at: BetweenEpochs, look: Outlook) -> bool:
     """Whether the next epochs read once more what those since the tables' one have read, and no more."""
     moved_in = at.before.moved_in if at.before else 0
     goes_on = all(look.sinks[each] == Outcome() for each in look.restoration.points)
     return goes_on and moved_in <= look.restoration.epoch
 
 
-def _since(at: Standing, restoration: Restoration) -> str:
+def _since(at: BetweenEpochs, restoration: Restoration) -> str:
     return described_epochs(restoration.epoch + 1, at.epoch - 1)
 
 
-def _replaced(at: Standing, look: Outlook) -> list[str]:
+def _replaced(at: BetweenEpochs, look: Outlook) -> list[str]:
     """The sinks in which it is not so that rows come twice."""
     twice = [name for name, each in look.sinks.items() if look.read(each.again)]
     told = {name: _once_more(at, name, _replaces_by(at, name)) for name in twice}
     return [f"  but in sink {name}, {what}" for name, what in told.items() if what]
 
 
-def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str | None:
+def _once_more(at: BetweenEpochs, name: str, replaced: tuple[str, ...] | None) -> str | None:
     """What a sink shows of rows that it gets once more; None if it adds them, or nobody can tell."""
     spec = at.newest.sinks[name].spec
     if replaced == () or (replaced and (spec.get("sequence_by") or spec.get("mode") not in _IN_MODE)):
@@ -221,13 +221,13 @@ def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str
     return told and told.format(pipeline=at.newest.txn.pipeline)
 
 
-def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:
+def _replaces_by(at: BetweenEpochs, name: str) -> tuple[str, ...] | None:
     """As in ``Replacing``. None: nobody can tell here, or not in general."""
     sink = built(at.newest.sinks[name].spec)
     return None if sink is None else replaces_by(sink)
 
 
-def _counted_again(at: Standing, look: Outlook) -> list[str]:
+def _counted_again(at: BetweenEpochs, look: Outlook) -> list[str]:
     """The state tables that have seen the records, with a command for each. One that begins anew has seen none."""
     counted = {name for name, each in look.sinks.items() if each.again}
     states = sorted(name for name in at.newest.state.keys() & counted - look.restoration.points.keys())
@@ -241,7 +241,7 @@ def _counted_again(at: Standing, look: Outlook) -> list[str]:
     ]
 
 
-def _late(at: Standing, look: Outlook) -> list[str]:
+def _late(at: BetweenEpochs, look: Outlook) -> list[str]:
     """The watermark does not go back with the input, so operators drop what they are to see again."""
     watermark = at.before.watermarks[0] if at.before and at.before.watermarks else None
     if not look.again or look.restoration.points or watermark is None:

@@ -23,7 +23,7 @@ from airflow_epochs.model import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Input:
+class NewestInput:
     """What is known of the newest epoch's input.
 
     Attributes:
@@ -41,7 +41,7 @@ class Input:
 
 def newest_input(
     task: TaskTry, completed: frozenset[int], txn: TransactionId, ends: Ends, left_out: LastEpochs
-) -> Input:
+) -> NewestInput:
     """What is known of the input.
 
     Args:
@@ -53,7 +53,7 @@ def newest_input(
     """
     known = _since_left_out(txn, ends, left_out) if left_out else _by_ledger(task.ledger, completed, txn, ends)
     if known is None:
-        return Input(ranges=_ranges_between(ends, ends) or {}, backfill_from=txn.epoch + 1)
+        return NewestInput(ranges=_ranges_between(ends, ends) or {}, backfill_from=txn.epoch + 1)
     return known if _can_be_replayed(task, txn, known.ranges) else replace(known, backfill_from=txn.epoch + 1)
 
 
@@ -68,11 +68,11 @@ def _can_be_replayed(task: TaskTry, txn: TransactionId, ranges: Ranges) -> bool:
 # -- by the sinks that are left out -----------------------------------------------------------------------------------
 
 
-def _since_left_out(txn: TransactionId, ends: Ends, left_out: LastEpochs) -> Input | None:
+def _since_left_out(txn: TransactionId, ends: Ends, left_out: LastEpochs) -> NewestInput | None:
     """The input that the sinks left out lack, as if the newest epoch had all of it; None if it is not known."""
     starts = _one_start(left_out)
     ranges = _ranges_between(starts, ends) if starts else None
-    return Input(ranges=ranges, backfill_from=txn.epoch) if ranges else None
+    return NewestInput(ranges=ranges, backfill_from=txn.epoch) if ranges else None
 
 
 def _one_start(left_out: LastEpochs) -> Ends | None:
@@ -92,7 +92,7 @@ def _one_start(left_out: LastEpochs) -> Ends | None:
 # -- by what is left of the ledger ------------------------------------------------------------------------------------
 
 
-def _by_ledger(ledger: Ledger, completed: frozenset[int], txn: TransactionId, ends: Ends) -> Input | None:
+def _by_ledger(ledger: Ledger, completed: frozenset[int], txn: TransactionId, ends: Ends) -> NewestInput | None:
     """As the epoch's own records tell, or the completion record before it; None if neither does."""
     first, before = _first_known(ledger, completed, txn.epoch), ledger.complete_record(txn.epoch - 1)
     if known := _recorded(ledger, txn, before, first):
@@ -100,17 +100,17 @@ def _by_ledger(ledger: Ledger, completed: frozenset[int], txn: TransactionId, en
     ranges = _ranges_between(starting_at_ends(before.ranges), ends) if before else None
     if before is None or ranges is None:
         return None
-    return Input(ranges=ranges, backfill_from=first, moved_in=before.moved_in)
+    return NewestInput(ranges=ranges, backfill_from=first, moved_in=before.moved_in)
 
 
-def _recorded(ledger: Ledger, txn: TransactionId, before: CompleteRecord | None, first: int) -> Input | None:
+def _recorded(ledger: Ledger, txn: TransactionId, before: CompleteRecord | None, first: int) -> NewestInput | None:
     """The input as the ledger has it; None if it does not know the transaction. ``first``: see ``_first_known``."""
     complete, opened = ledger.complete_record(txn.epoch), ledger.open_record(txn.epoch, txn.attempt)
     record = next((each for each in (complete, opened) if each and each.txn_id == str(txn)), None)
     if record is None:
         return None
     moved = record.moved_in if isinstance(record, CompleteRecord) else moved_in(record, before)
-    return Input(ranges=record.ranges, backfill_from=first, source_state=record.source_state, moved_in=moved)
+    return NewestInput(ranges=record.ranges, backfill_from=first, source_state=record.source_state, moved_in=moved)
 
 
 def _first_known(ledger: Ledger, completed: frozenset[int], epoch: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_epochs.contracts import LastEpoch, Stateful
 from airflow_epochs.coordinator.rebuilding.evidence import Told, is_behind, last_epochs, newest_without_gap
-from airflow_epochs.coordinator.rebuilding.newest_input import Input, newest_input
+from airflow_epochs.coordinator.rebuilding.newest_input import NewestInput, newest_input
 from airflow_epochs.coordinator.rebuilding.requirements import (
     require_fitting,
     require_own,
@@ -53,7 +53,7 @@ class Plan:
     without: Mapping[str, LastEpoch | None]
     anew: frozenset[str]
     told: Told
-    input: Input
+    input: NewestInput
     carried: Mapping[str, str]
     adopted_in: Mapping[str, int] = field(default_factory=dict)
 

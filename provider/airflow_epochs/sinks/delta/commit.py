@@ -49,7 +49,7 @@ class Commit:
         """Add the staged files where they lie; None if that is not for deltalake, or not any more."""
         if self.staging is None or self.staging.user_metadata["committer"] == SPARK:
             return None
-        this = publish.TableCommit(
+        this = publish.DeltaCommit(
             location=self.location,
             app=self.at.app(self.attempt.txn.pipeline),
             txn=self.attempt.txn,

@@ -29,7 +29,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.flush import flush_files_of, paths_of, update
 from airflow_epochs.sinks.delta.publish import now_ms
 from airflow_epochs.sinks.delta.rewrite import Rewritten, Small, rewritten
-from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
+from airflow_epochs.spark.driver.delta.layout import DEFAULT, FileLayout
 from airflow_epochs.spark.driver.delta.schema import maps_columns
 from airflow_epochs.storage.files import Files
 
@@ -99,12 +99,12 @@ def rewritable(shape: TableShape) -> bool:
     )
 
 
-def small_bytes(layout: Layout) -> int:
+def small_bytes(layout: FileLayout) -> int:
     """Files that are smaller than this are compacted."""
     return layout.file_bytes // 2
 
 
-def compact(table: DeltaTable, files: Files, layout: Layout = DEFAULT) -> JsonDict:
+def compact(table: DeltaTable, files: Files, layout: FileLayout = DEFAULT) -> JsonDict:
     """Rewrite small files into larger ones, one partition after another, the one with the most files first.
 
     Returns how many files were removed and added, and the bytes rewritten. If the task is killed, or another writer
@@ -139,7 +139,7 @@ def _left_alone(group: list[Small]) -> None:
     log.info("partition %s is not compacted now: another writer changed its files", group[0].add["partitionValues"])
 
 
-def small_files(files: Files, version: int, layout: Layout = DEFAULT) -> list[Small]:
+def small_files(files: Files, version: int, layout: FileLayout = DEFAULT) -> list[Small]:
     """Small files in the table at ``version`` that its newest entries added; oldest first."""
     return list(islice(_newest_small(files, version, small_bytes(layout)), FILES_MAX))[::-1]
 

@@ -8,7 +8,7 @@ from airflow_epochs.delta.log import actions_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.compaction import newest_entries, small_bytes
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 from airflow_epochs.storage.files import Files
 
 FILES_DUE = 1_000
@@ -16,7 +16,7 @@ FILES_DUE = 1_000
 ENTRIES_MAX = 200
 
 
-def is_due(files: Files, version: int, app: App, epoch: int, every: int, layout: Layout) -> bool:
+def is_due(files: Files, version: int, app: App, epoch: int, every: int, layout: FileLayout) -> bool:
     """Whether compaction is due after ``epoch``, which is ``app``'s newest one in the table at ``version``.
 
     It is due every ``every`` epochs, and whenever this epoch makes the number of small files pass a multiple of

@@ -73,7 +73,7 @@ class Altered(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableCommit:
+class DeltaCommit:
     """All of one commit: which rows, into which table, under which names.
 
     ``looked_at``: whether the staged files were read, and are those of the vote.
@@ -139,7 +139,7 @@ class TableCommit:
         return RestorePoint(**point) if point else None
 
 
-def publish(this: TableCommit, env: Environment) -> FoundCommit:
+def publish(this: DeltaCommit, env: Environment) -> FoundCommit:
     """Make the staged rows visible, once. A repeat finds the first commit and writes nothing.
 
     Raises:
@@ -184,7 +184,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
     ) from last
 
 
-def _snapshot(this: TableCommit, known: LogPosition | None) -> Snapshot:
+def _snapshot(this: DeltaCommit, known: LogPosition | None) -> Snapshot:
     if known is not None and (seen := snapshot_from(known, this.app, this.location.files)):
         if this.compared(seen) in (Shown.ALREADY, Shown.EXPECTED):
             return seen
@@ -201,7 +201,7 @@ def _says_nothing(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _ready(this: TableCommit, seen: Snapshot, env: Environment) -> TableCommit:
+def _ready(this: DeltaCommit, seen: Snapshot, env: Environment) -> DeltaCommit:
     """The same, with its staged rows looked at, unless the table shows them already."""
     stands = this.compared(seen)
     if stands is Shown.ALREADY:
@@ -212,7 +212,7 @@ def _ready(this: TableCommit, seen: Snapshot, env: Environment) -> TableCommit:
     return _promised(this)
 
 
-def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
+def _round(this: DeltaCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
     """Commit unless the look shows that it has been done; None if it must be looked again."""
     files = this.location.files
     if this.compared(seen) is Shown.ALREADY:
@@ -233,7 +233,7 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
     return landed and _kept(this, landed, env)
 
 
-def _flush_others(this: TableCommit, newest: int) -> None:
+def _flush_others(this: DeltaCommit, newest: int) -> None:
     """Flush what others have written: the entry that follows makes the names of theirs durable.
 
     Before the vote, the same was done with all that the table had by then.
@@ -244,7 +244,7 @@ def _flush_others(this: TableCommit, newest: int) -> None:
         flush_since(this.location, flushed)
 
 
-def _promised(this: TableCommit) -> TableCommit:
+def _promised(this: DeltaCommit) -> DeltaCommit:
     """The same, of staged rows that are as they were at the vote.
 
     Their files are read once: nobody changes a staged file, but a VACUUM may delete it. So later rounds only list them,
@@ -257,7 +257,7 @@ def _promised(this: TableCommit) -> TableCommit:
     return replace(this, staging=staging, looked_at=True)
 
 
-def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommit | None:
+def _kept(this: DeltaCommit, found: FoundCommit, env: Environment) -> FoundCommit | None:
     """The commit, if all its files are there; None if lost ones have been replaced, so that it must be looked again.
 
     Raises:
@@ -273,7 +273,7 @@ def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommi
     return None
 
 
-def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environment) -> None:
+def _put_back(this: DeltaCommit, found: FoundCommit, loss: Loss, env: Environment) -> None:
     """Replace the files of a commit that has lost some by those staged again, unless the table has moved on."""
     this = _promised(this)
     table = open_table(this.location)
@@ -293,7 +293,7 @@ def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environmen
     env.reached("delta.put_back.after")
 
 
-def renew_if_old(this: TableCommit) -> None:
+def renew_if_old(this: DeltaCommit) -> None:
     """Make staged files young again that a VACUUM of the usual kind would take soon: it goes by their age.
 
     Of the staging table's log, too, which deltalake's VACUUM takes. Where files cannot be made young, they are
@@ -316,7 +316,7 @@ def _milliseconds(interval: str) -> float:
     return sum(float(number) * _UNITS_MS.get(unit, 0) for number, unit in parts)
 
 
-def _landed(this: TableCommit, version: int, entry: bytes, files: Files) -> FoundCommit | None:
+def _landed(this: DeltaCommit, version: int, entry: bytes, files: Files) -> FoundCommit | None:
     """The entry just written, read back; None if another one stands there.
 
     Where the log was cleaned up past ``version`` since the table was opened, the entry would lie where no reader
@@ -341,7 +341,7 @@ def require_previous(
         raise error
 
 
-def _require_same_table(this: TableCommit, shape: TableShape) -> None:
+def _require_same_table(this: DeltaCommit, shape: TableShape) -> None:
     promised = this.staging.user_metadata.get("table_id")
     if promised is not None and shape.id != promised:
         raise Corrupt(
@@ -363,7 +363,7 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
         raise Altered(difference)
 
 
-def _require_still_restorable(this: TableCommit, point: RestorePoint, env: Environment) -> None:
+def _require_still_restorable(this: DeltaCommit, point: RestorePoint, env: Environment) -> None:
     target = Target.seen(this.location, this.app, env)
     try:
         restore.require_no_others(target, point)
@@ -371,7 +371,7 @@ def _require_still_restorable(this: TableCommit, point: RestorePoint, env: Envir
         raise Altered(refused.what) from refused
 
 
-def _require_never_there(this: TableCommit) -> None:
+def _require_never_there(this: DeltaCommit) -> None:
     if this.staging.user_metadata.get("table_id") is not None:
         raise Corrupt(
             f"The table {this.location.name} is gone. It existed when its rows were staged.",
@@ -383,7 +383,7 @@ def _require_never_there(this: TableCommit) -> None:
         )
 
 
-def _entry(this: TableCommit, version: int) -> bytes:
+def _entry(this: DeltaCommit, version: int) -> bytes:
     """The log entry: rows and markers, for a new table also its protocol and metadata."""
     now = now_ms()
     new_id = str(uuid.uuid4())
@@ -401,7 +401,7 @@ def _entry(this: TableCommit, version: int) -> bytes:
     return entry_of(actions)
 
 
-def _changes(this: TableCommit, newest: int, now: int) -> list[JsonDict]:
+def _changes(this: DeltaCommit, newest: int, now: int) -> list[JsonDict]:
     """What the commit does to files that the table had or has. ``newest``: the version before it."""
     if this.restore is not None:
         try:
@@ -414,7 +414,7 @@ def _changes(this: TableCommit, newest: int, now: int) -> list[JsonDict]:
     return table_log.removes(this.location, this.state, newest, now, lost)
 
 
-def _added_columns(this: TableCommit) -> list[JsonDict]:
+def _added_columns(this: DeltaCommit) -> list[JsonDict]:
     """The table's metadata with the columns that the staged changes of a state add to it; nothing if they add none."""
     table = open_table(this.location) if this.state else None
     if table is None:
@@ -428,7 +428,7 @@ def _added_columns(this: TableCommit) -> list[JsonDict]:
     return [metadata]
 
 
-def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None, **facts: int | None) -> JsonDict:
+def _commit_info(this: DeltaCommit, version: int, now: int, table_id: str | None, **facts: int | None) -> JsonDict:
     files = this.staging.files
     metrics = {
         "numFiles": len(files),
@@ -450,7 +450,7 @@ def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None
     return {"commitInfo": info | ({"readVersion": version - 1} if version else {})}
 
 
-def _shape_of_new_table(this: TableCommit) -> TableShape:
+def _shape_of_new_table(this: DeltaCommit) -> TableShape:
     """The staging table's shape without what only staging needs."""
     staged = this.staging.shape
     return staged.without(() if RANDOM_PREFIXES in this.properties else (RANDOM_PREFIXES,))

@@ -28,7 +28,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.parquet_fit import misfit
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 from airflow_epochs.staged import parquet_batches
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import Files
@@ -88,7 +88,7 @@ class Rewritten:
 
 
 @contextmanager
-def rewritten(group: list[Small], shape: TableShape, files: Files, layout: Layout) -> Iterator[Rewritten]:
+def rewritten(group: list[Small], shape: TableShape, files: Files, layout: FileLayout) -> Iterator[Rewritten]:
     """Write the rows of those files of ``group`` that fit the table's columns. The other files are left alone."""
     from deltalake import DeltaTable, Schema, write_deltalake
 
@@ -117,7 +117,7 @@ def _arrow_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _writer_properties(schema: pa.Schema, layout: Layout) -> WriterProperties:
+def _writer_properties(schema: pa.Schema, layout: FileLayout) -> WriterProperties:
     """Without statistics of floating-point numbers.
 
     deltalake cannot name a part of a nested column. So if one such part is floating-point, no nested column gets any.

@@ -25,7 +25,7 @@ from airflow_epochs.spark.driver.delta.layout import (
     FILE_BYTES_MAX,
     FILE_BYTES_MIN,
     MB,
-    Layout,
+    FileLayout,
     file_bytes,
 )
 
@@ -124,7 +124,7 @@ class DeltaSink:
             _require_count("checkpoint_every", checkpoint_every)
             _require_one_of("on_foreign_change", on_foreign_change, ("warn", "stop"))
             _require_one_of("compression", compression, CODECS)
-            self.layout = Layout(file_bytes=_required_file_bytes(target_file_size), codec=compression)
+            self.layout = FileLayout(file_bytes=_required_file_bytes(target_file_size), codec=compression)
             self.how = Mode.of(
                 mode=mode,
                 keys=keys,

@@ -19,13 +19,14 @@ from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId, attempt_fields
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.delta.jobs import compact_json
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 from airflow_epochs.spark.driver.delta.plans import (
     Change,
     ChangePlan,
     CommitPlan,
     Committed,
     Described,
+    DescribedTable,
     DescribePlan,
     FencePlan,
     ForgetPlan,
@@ -34,8 +35,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     MarkerPlan,
     Optimized,
     OptimizePlan,
-    Seen,
-    Table,
+    SeenTable,
     ThinnedNotes,
     ThinNotesPlan,
 )
@@ -70,7 +70,7 @@ class Insertion:
     previous: TransactionId | None
     staging: Staging
     properties: dict[str, str]
-    layout: Layout
+    layout: FileLayout
     ends: Ends = field(default_factory=dict)
     event_time: JsonDict = field(default_factory=dict)
     change: Change | None = None
@@ -109,7 +109,7 @@ def _asked(env: Environment, plan: JobPlan, report: type[R], description: str) -
     return reports.understood(report, told, plan.JOB)
 
 
-def insert(this: Insertion, env: Environment) -> Seen:
+def insert(this: Insertion, env: Environment) -> SeenTable:
     """Bring the staged rows into the table through Spark, once; what is seen of the commit.
 
     Raises:
@@ -298,11 +298,11 @@ def forget(this: ForgetPlan, txn: TransactionId, sink: str, env: Environment) ->
 
 def fence(
     target: str, app: App, over: Collection[TransactionId | None], by: TransactionId, note: str, env: Environment
-) -> Seen:
+) -> SeenTable:
     """Let ``app`` sign a commit without rows as ``by`` if its marker is one of ``over``; what is seen afterwards."""
     shown = tuple(str(each) if each else None for each in over)
     plan = FencePlan(target=target, app=app.epoch, epoch=by.epoch, over=shown, user_metadata=note)
-    return _asked(env, plan, Seen, f"fence {by} in {target}")
+    return _asked(env, plan, SeenTable, f"fence {by} in {target}")
 
 
 def describe(target: str, env: Environment) -> Described:
@@ -310,12 +310,12 @@ def describe(target: str, env: Environment) -> Described:
     return _asked(env, DescribePlan(target=target), Described, f"describe {target}")
 
 
-def look(target: str, app: App, env: Environment) -> Seen:
+def look(target: str, app: App, env: Environment) -> SeenTable:
     """What Spark sees: the table, and the marker of ``app`` in it."""
-    return _asked(env, MarkerPlan(target=target, app=app.epoch), Seen, f"marker of {app.epoch} in {target}")
+    return _asked(env, MarkerPlan(target=target, app=app.epoch), SeenTable, f"marker of {app.epoch} in {target}")
 
 
-def marker_in(seen: Seen) -> Marker | None:
+def marker_in(seen: SeenTable) -> Marker | None:
     """The marker that Spark has seen."""
     found = seen.marker
     if found.epoch is None:
@@ -323,12 +323,12 @@ def marker_in(seen: Seen) -> Marker | None:
     return Marker(found.epoch, TransactionId.parse(found.txn).token if found.txn else None)
 
 
-def commit_in(seen: Seen, txn: TransactionId) -> FoundCommit | None:
+def commit_in(seen: SeenTable, txn: TransactionId) -> FoundCommit | None:
     """The commit of ``txn``; None if the marker is another."""
     return found_in(seen) if seen.marker.txn == str(txn) else None
 
 
-def found_in(seen: Seen) -> FoundCommit:
+def found_in(seen: SeenTable) -> FoundCommit:
     """The commit of the marker that Spark has seen.
 
     That Spark was asked does not mean that Spark committed: who did stands in the commit's user metadata.
@@ -345,7 +345,7 @@ def found_in(seen: Seen) -> FoundCommit:
     return FoundCommit(found.version, found.timestamp_ms or 0, note)
 
 
-def optimize(target: str, layout: Layout, env: Environment) -> Optimized:
+def optimize(target: str, layout: FileLayout, env: Environment) -> Optimized:
     """Compact small files with Spark's OPTIMIZE."""
     return _asked(env, OptimizePlan(target=target, layout=layout), Optimized, f"optimize {target}")
 
@@ -355,7 +355,7 @@ def thin_notes(places: list[str], env: Environment) -> ThinnedNotes:
     return _asked(env, ThinNotesPlan(places=tuple(places)), ThinnedNotes, "thin out notes")
 
 
-def require_table(about: Described, target: str) -> Table:
+def require_table(about: Described, target: str) -> DescribedTable:
     """The table that Spark has described."""
     if about.table is None:
         kind = f"it is a table of format {about.format}" if about.format else "there is no such table"

@@ -26,7 +26,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import checks, spark_commit
 from airflow_epochs.spark.driver.delta import schema as delta_schema
-from airflow_epochs.spark.driver.delta.plans import Seen
+from airflow_epochs.spark.driver.delta.plans import SeenTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -149,6 +149,6 @@ class Target:
         return TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
 
     @cached_property
-    def _told(self) -> Seen:
+    def _told(self) -> SeenTable:
         """What Spark says of the table and its marker, in one job."""
         return spark_commit.look(self.location.name, self.app, self.env)

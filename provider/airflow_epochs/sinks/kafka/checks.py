@@ -16,7 +16,7 @@ from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.compression import compresses
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import RECORD_BYTES_MAX
-from airflow_epochs.sinks.kafka.rows import Record, size_of
+from airflow_epochs.sinks.kafka.rows import KafkaRecord, size_of
 
 NAMED_MAX = 3
 """At most this many unfit records are named."""
@@ -88,7 +88,7 @@ def require_rights(facts: TopicFacts, *operations: str) -> None:
         )
 
 
-def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
+def require_records(records: Iterable[KafkaRecord], facts: TopicFacts) -> None:
     """Check that the topic takes every record. Makes and measures all of them."""
     bytes_max = min(facts.record_bytes_max, RECORD_BYTES_MAX)
     problems = (
@@ -103,7 +103,7 @@ def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
         )
 
 
-def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
+def _problem(record: KafkaRecord, bytes_max: int, facts: TopicFacts) -> str | None:
     key, _, partition, _ = record
     if (size := size_of(record)) > bytes_max:
         limit = _limit(facts) if bytes_max < RECORD_BYTES_MAX else f"the sink sends at most {bytes_max}"

@@ -38,7 +38,7 @@ from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment
-from airflow_epochs.sinks.kafka.rows import Record, RowShape
+from airflow_epochs.sinks.kafka.rows import KafkaRecord, RowShape
 from airflow_epochs.sinks.kafka.value_formats import ValueSchema
 from airflow_epochs.sinks.kafka.value_options import AVRO, PROTOBUF
 from airflow_epochs.sinks.kafka.voted import Voted
@@ -349,13 +349,13 @@ class KafkaParticipant:
     def _options(self, assignment: Assignment) -> dict[str, Any]:
         return producer.producer_options(assignment.transactional_id, self.sink.transaction_timeout, self.sink.options)
 
-    def _told_records(self, txn: TransactionId, staging: Staging) -> Iterator[Record]:
+    def _told_records(self, txn: TransactionId, staging: Staging) -> Iterator[KafkaRecord]:
         """The records of a dry run or preview: nothing is registered, and their partitions do not matter."""
         return self._records(txn, staging, self._value_schema(staging, schema_registry.known_id_of), 1)
 
     def _records(
         self, txn: TransactionId, staging: Staging, schema: ValueSchema | None, partitions: int
-    ) -> Iterator[Record]:
+    ) -> Iterator[KafkaRecord]:
         shape = replace(RowShape.of(staging.shape.schema, self._target, self.sink.value_format), schema=schema)
         return shape.records(
             self.staged.batches(staging),

@@ -25,7 +25,7 @@ from airflow_epochs.sinks.kafka.compression import compresses
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import SLICE_S, fenced, transactional, within
-from airflow_epochs.sinks.kafka.rows import Headers, Record
+from airflow_epochs.sinks.kafka.rows import Headers, KafkaRecord
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer
 
@@ -63,7 +63,7 @@ class TopicTransaction:
     previous: TransactionId | None
     staged: Staged
     ends: Ends
-    records: Callable[[int], Iterator[Record]]
+    records: Callable[[int], Iterator[KafkaRecord]]
 
     @property
     def sink(self) -> str:

@@ -49,11 +49,11 @@ _EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=timezone.utc), "timestamp_nt
 _OF_KAFKA = ("key", "value", "headers", "partition")
 
 
-Record = tuple[bytes | None, bytes | None, int | None, Headers]
+KafkaRecord = tuple[bytes | None, bytes | None, int | None, Headers]
 """Key, value, partition (None: chosen by the key's hash), headers. A plain tuple, because there are millions."""
 
 
-def size_of(record: Record) -> int:
+def size_of(record: KafkaRecord) -> int:
     """An upper bound of the bytes that the record takes in a batch of its own."""
     key, value, _, headers = record
     beside = sum(len(name.encode()) + len(content or b"") + OVERHEAD_OF_HEADER for name, content in headers)
@@ -100,7 +100,7 @@ class RowShape:
 
     def records(
         self, batches: Iterator[pa.RecordBatch], source: str, numbers: Callable[[int], int]
-    ) -> Iterator[Record]:
+    ) -> Iterator[KafkaRecord]:
         """The records of the rows, in order.
 
         Args:
@@ -117,7 +117,7 @@ class RowShape:
                 yield key, value, partition, [*headers, own] if headers else [own]
                 number += 1
 
-    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Record]:
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
         import pyarrow as pa
 
         # The column `partition` is the record's destination here, so only a struct can tell a row's origin.
@@ -131,7 +131,7 @@ class RowShape:
                 remedy="Correct the transform, for example by a cast of the column to string. Clear the stage task.",
             ) from error
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[Record]:
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
         partitions = _column(batch, self.partition).to_pylist() if self.partition else repeat(None)
         headers = map(_headers, _column(batch, self.headers).to_pylist()) if self.headers else repeat(_NONE)
         values = _bytes(batch, self.value) if self.value else self._values(batch)

@@ -14,7 +14,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Receipt
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
-from airflow_epochs.sinks.kafka.rows import HEADER, Record
+from airflow_epochs.sinks.kafka.rows import HEADER, KafkaRecord
 
 
 def of_epoch(cluster: Cluster, topic: str, receipt: Receipt, source: str) -> Iterator[Row]:
@@ -39,7 +39,7 @@ def of_epoch(cluster: Cluster, topic: str, receipt: Receipt, source: str) -> Ite
         raise _untold(topic, "the topic is compacted, and newer records have taken the place of some of them")
 
 
-def of_records(records: Iterator[Record]) -> Iterator[Row]:
+def of_records(records: Iterator[KafkaRecord]) -> Iterator[Row]:
     """``Telling.rows_staged``."""
     return (_row(key, value, headers) for key, value, _, headers in records)
 

@@ -225,7 +225,7 @@ def _compiled(text: str, columns: Mapping[str, Any]) -> bytes:
     return files
 
 
-def _first_of(messages: protobuf_schemas.Files) -> Descriptor:
+def _first_of(messages: protobuf_schemas.SchemaFiles) -> Descriptor:
     return next(iter(messages.main.message_types_by_name.values()))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_epochs.sinks.sql.database import Batches
 
-Read = Callable[[], "Batches"]
+ReadBatches = Callable[[], "Batches"]
 """Reads the staged rows. Each call begins with the first one."""
 
 
@@ -44,7 +44,7 @@ class Load:
     by: By | None = None
     rehearses: bool = False
 
-    def run(self, read: Read, rows: int) -> None:
+    def run(self, read: ReadBatches, rows: int) -> None:
         """Write all rows.
 
         Raises:
@@ -63,7 +63,7 @@ class Load:
         self._require_all(sent.rows, rows)
         self.require_taken(taken, rows)
 
-    def look(self, read: Read, rows: int) -> None:
+    def look(self, read: ReadBatches, rows: int) -> None:
         """Check all rows as ``run`` does, and write none. Raises Refused."""
         seen = _Counted(self._sound(read()))
         for _ in seen:

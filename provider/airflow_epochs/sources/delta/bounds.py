@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Size:
+class FilesSize:
     """Of files that Spark reads. ``bytes``: as they are stored, so compressed."""
 
     files: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Size) -> Size:
-        return Size(self.files + other.files, self.bytes + other.bytes)
+    def __add__(self, other: FilesSize) -> FilesSize:
+        return FilesSize(self.files + other.files, self.bytes + other.bytes)
 
     def __str__(self) -> str:
         return f"{self.files} files with {self.bytes} bytes"
@@ -27,14 +27,14 @@ class Bounds:
     max_files: int | None = None
     max_bytes: int | None = None
 
-    def exceeded_by(self, size: Size) -> bool:
+    def exceeded_by(self, size: FilesSize) -> bool:
         """Whether it is too much for an epoch."""
         limits = ((self.max_files, size.files), (self.max_bytes, size.bytes))
         return any(limit is not None and found > limit for limit, found in limits)
 
-    def fitting(self, sizes: Iterable[Size]) -> int:
+    def fitting(self, sizes: Iterable[FilesSize]) -> int:
         """How many versions of these sizes are an epoch, from the first on: at least one, however large it is."""
-        total, count = Size(), 0
+        total, count = FilesSize(), 0
         for count, size in enumerate(sizes, 1):
             total += size
             if self.exceeded_by(total):

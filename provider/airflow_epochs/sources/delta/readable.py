@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.sources.delta import unreadable
-from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, Size
+from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, FilesSize
 from airflow_epochs.sources.delta.columns import Columns, changed_column, difference
 from airflow_epochs.sources.delta.table_now import TableNow
 from airflow_epochs.sources.delta.unreadable import Unreadable
@@ -27,7 +27,7 @@ def readable(
         bounds: The first version with which these are exceeded is the last one of interest: no later one is looked at.
     """
     found: list[Version] = []
-    flaw, size = None, Size()
+    flaw, size = None, FilesSize()
     shape = now.known_shape_at(numbers[0]) if numbers and (feed or now.shape.may_have_mapped) else None
     feed_is_on = shape is None or records_changes(shape.properties)
     other_names = tuple(shape.renamed) if shape and maps_columns(shape.properties) else ()

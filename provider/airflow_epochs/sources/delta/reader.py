@@ -24,7 +24,7 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Backlog, JsonDict, Ranges
 from airflow_epochs.names import resolved
 from airflow_epochs.sources.delta import moves
-from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, Size
+from airflow_epochs.sources.delta.bounds import NO_BOUNDS, Bounds, FilesSize
 from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, parse_starting
 from airflow_epochs.sources.delta.moves import DIGEST, of_versions, versions_in
 from airflow_epochs.sources.delta.readable import readable
@@ -199,7 +199,7 @@ class DeltaReader:
             end = max((number for number in kept if number < end), default=end - 1) + 1
         return end
 
-    def _sizes_of_beginning(self, now: TableNow, end: int) -> Iterator[Size]:
+    def _sizes_of_beginning(self, now: TableNow, end: int) -> Iterator[FilesSize]:
         for number in range(end):
             version = read_version(now.location.files, number)
             if version is None:
@@ -211,7 +211,7 @@ class DeltaReader:
                 )
             yield version.size(feed=False)
 
-    def _fitting(self, start: int, sizes: Iterable[Size]) -> int:
+    def _fitting(self, start: int, sizes: Iterable[FilesSize]) -> int:
         """How many versions the epoch reads. One that is larger than an epoch may be is an epoch of its own."""
         told = iter(sizes)  # not a list: what is behind the bounds need not be read
         first = next(told)

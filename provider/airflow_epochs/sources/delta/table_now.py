@@ -12,7 +12,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table, open_version
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sources.delta.bounds import Size
+from airflow_epochs.sources.delta.bounds import FilesSize
 from airflow_epochs.sources.delta.versions import keeps_shape
 from airflow_epochs.spark.driver.delta.schema import maps_columns
 
@@ -105,7 +105,7 @@ class Whole:
 
     files: tuple[str, ...]
     records: int
-    size: Size
+    size: FilesSize
 
 
 def whole(table: DeltaTable) -> Whole:
@@ -118,5 +118,5 @@ def whole(table: DeltaTable) -> Whole:
     return Whole(
         files=tuple(path for path in paths if ":/" not in path),
         records=sum(int(each.get("num_records") or 0) for each in found),
-        size=Size(len(found), sum(int(each["size_bytes"]) for each in found)),
+        size=FilesSize(len(found), sum(int(each["size_bytes"]) for each in found)),
     )

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from airflow_epochs.delta.log import actions_of, entries, log_entry, operation_of
 from airflow_epochs.delta.shape import renamed
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sources.delta.bounds import Size
+from airflow_epochs.sources.delta.bounds import FilesSize
 from airflow_epochs.sources.delta.columns import Columns
 from airflow_epochs.sources.delta.taken_back import Back, led_back
 from airflow_epochs.spark.driver.delta.schema import maps_columns
@@ -41,10 +41,10 @@ class Version:
     timestamp_ms: int
     back: Back | None
 
-    def size(self, *, feed: bool) -> Size:
+    def size(self, *, feed: bool) -> FilesSize:
         """Of the files that are read for this version."""
         read = self._read(feed=feed)
-        return Size(len(read), sum(int(each.get("size") or 0) for each in read))
+        return FilesSize(len(read), sum(int(each.get("size") or 0) for each in read))
 
     def files_read(self, *, feed: bool) -> list[str]:
         """The files that are read for this version, relative to the table, as far as they lie in it."""

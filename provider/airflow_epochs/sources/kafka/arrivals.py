@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 from airflow_epochs.sources.kafka.logs import Offsets, Partition
 
-Ends = Mapping[Partition, int]
+PartitionEnds = Mapping[Partition, int]
 """Per partition, the first offset that cannot be read yet."""
 
 
-def unread(begins: Offsets, ends: Ends) -> dict[Partition, int]:
+def unread(begins: Offsets, ends: PartitionEnds) -> dict[Partition, int]:
     """The first unread offset of each partition that has unread ones. A partition without a position begins at 0."""
     starts = {(topic, p): begins[topic].get(p, 0) for topic, p in ends if topic in begins}
     return {at: start for at, start in starts.items() if ends[at] > start}
 
 
-def count(begins: Offsets, ends: Ends) -> int:
+def count(begins: Offsets, ends: PartitionEnds) -> int:
     """At most so many records are unread."""
     return sum(ends[at] - start for at, start in unread(begins, ends).items())
 
 
-def amiss(begins: Offsets, ends: Ends) -> bool:
+def amiss(begins: Offsets, ends: PartitionEnds) -> bool:
     """Whether a topic or partition is gone, or a log has become shorter: a task has to say what that means."""
     topics = {topic for topic, _ in ends}
     positions = ((topic, p, start) for topic, of in begins.items() for p, start in of.items())

@@ -176,7 +176,7 @@ def was_read(interval: Interval, past: Iterable[CompleteRecord]) -> bool:
     return False
 
 
-class Row(NamedTuple):
+class ConsecutiveEpochs(NamedTuple):
     """Epochs each of which begins where the one before has ended. ``is_newest``: the next epoch goes on after them."""
 
     first: CompleteRecord
@@ -184,13 +184,13 @@ class Row(NamedTuple):
     is_newest: bool
 
 
-def rows(past: Iterable[CompleteRecord]) -> Iterator[Row]:
+def rows(past: Iterable[CompleteRecord]) -> Iterator[ConsecutiveEpochs]:
     """The rows of epochs among the newest ones, newest first, that have read the topics of today."""
     last, is_newest = None, True
     for record in islice(past, LOOKED_AT_MAX):
         last = last or record
         if _is_first_in_row(record):
-            yield Row(record, last, is_newest)
+            yield ConsecutiveEpochs(record, last, is_newest)
             last, is_newest = None, False
         if any(each.left for each in record.commands):
             return

@@ -84,7 +84,7 @@ def _is_within_a_row(brokers: Brokers, config: KafkaConfig, at: Interval, past: 
     def behind(found: int | None, partition: Partition) -> int:
         return log_ends[partition] if found is None else found
 
-    def is_read(row: interval.Row, partition: Partition) -> bool:
+    def is_read(row: interval.ConsecutiveEpochs, partition: Partition) -> bool:
         begin, first = starts_of(row.first.ranges).get(partition, 0), behind(since[partition], partition)
         from_there = begin == 0 or (starts[partition] < first and begin <= first)
         end = ends_of(row.last.ranges).get(partition, 0)

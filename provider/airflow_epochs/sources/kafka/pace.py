@@ -63,14 +63,14 @@ class Earlier:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class EpochSize:
     """How many offsets an epoch may have, and why: a text without its full stop."""
 
     offsets: int
     why: str
 
 
-def next_size(past: Iterable[CompleteRecord], target_s: float, max_records: int | None, min_records: int) -> Size:
+def next_size(past: Iterable[CompleteRecord], target_s: float, max_records: int | None, min_records: int) -> EpochSize:
     """The size with which the next epoch takes about ``target_s`` seconds, bounded by the size before.
 
     Args:
@@ -84,13 +84,15 @@ def next_size(past: Iterable[CompleteRecord], target_s: float, max_records: int 
     before = next((each.size for each in seen if each.size), None)
     if not telling:
         size = max(before or max_records or SIZE_FIRST, min_records)
-        return Size(offsets=size, why=f"at most {size:,} offsets: no epoch of late was large enough to tell the speed")
+        return EpochSize(
+            offsets=size, why=f"at most {size:,} offsets: no epoch of late was large enough to tell the speed"
+        )
     per_second = median(each.per_second for each in telling)
     base = before or int(median(each.offsets for each in telling))
     wanted = int(per_second * target_s)
     floor = max(SIZE_MIN, min_records)
     size = max(min(max(wanted, base // SHRINKING_MAX), base * GROWTH_MAX), floor)
-    return Size(offsets=size, why=_why(size, wanted, base, floor, telling, per_second, target_s))
+    return EpochSize(offsets=size, why=_why(size, wanted, base, floor, telling, per_second, target_s))
 
 
 def _looked_at(past: Iterable[CompleteRecord], target_s: float) -> list[Earlier]:

@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Seen:
+class PollOutcome:
     """What a poll saw: the last stable offset of each partition. Or why it saw nothing."""
 
     ends: Mapping[Partition, int]
@@ -46,10 +46,10 @@ class Watch:
 
     def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
         self.topics = frozenset(topics)
-        self._newest, self._news = Seen({}), asyncio.Event()
+        self._newest, self._news = PollOutcome({}), asyncio.Event()
         self._join(access)
 
-    async def next(self) -> Seen:
+    async def next(self) -> PollOutcome:
         """What a poll sees that has not been returned yet; of the watched topics, those that there are."""
         await self._news.wait()
         self._news.clear()
@@ -75,7 +75,7 @@ class Watch:
         if not self._poller.watches:
             self._poller.end()
 
-    def tell(self, seen: Seen) -> None:
+    def tell(self, seen: PollOutcome) -> None:
         """What a poll saw of its topics."""
         self._newest = seen
         self._news.set()
@@ -113,16 +113,16 @@ class _Poller:
             pause = min(2 * pause, PAUSE_S_MAX) if seen and seen.error else POLL_S
             await asyncio.sleep(pause)
 
-    async def _look(self, topics: frozenset[str]) -> Seen | None:
+    async def _look(self, topics: frozenset[str]) -> PollOutcome | None:
         """What there is to see; None while somebody deletes one of the topics: only the next poll sees which."""
         try:
             ends = await asyncio.wrap_future(self.client.submit(lambda b: self._partitions.ends(b, topics)))
         except Exception as error:
             self._partitions = _Partitions()
-            return Seen({}, error)
-        return None if ends is None else Seen(ends)
+            return PollOutcome({}, error)
+        return None if ends is None else PollOutcome(ends)
 
-    def _tell(self, topics: frozenset[str], seen: Seen) -> None:
+    def _tell(self, topics: frozenset[str], seen: PollOutcome) -> None:
         of_topic = _by_topic(seen.ends)  # once for all watches: thousands may share this loop
         for each in tuple(self.watches):
             if each.topics <= topics:  # else it came during this poll, which knows nothing of its topics

@@ -79,25 +79,25 @@ def _next_bytes(bytes_max: int, answers: Mapping[Partition, Fetched]) -> int:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _FoundRecord:
     """The record that was found, and the offset at which to read on if none was."""
 
     found: int | None
     further: int
 
 
-def _look(answer: Fetched, ms: int, offset: int, is_exact: bool) -> _Look:
+def _look(answer: Fetched, ms: int, offset: int, is_exact: bool) -> _FoundRecord:
     further = offset
     for batch, is_seen in _batches(answer):
         end = int(getattr(batch, "next_offset", batch.base_offset + 1))
         if end <= offset:
             continue
         if is_seen and is_exact and batch.base_offset <= offset:
-            return _Look(offset, offset)
+            return _FoundRecord(offset, offset)
         if is_seen and (found := _first(batch, ms, offset)) is not None:
-            return _Look(found, offset)
+            return _FoundRecord(found, offset)
         further = end
-    return _Look(None, further)
+    return _FoundRecord(None, further)
 
 
 def _batches(answer: Fetched) -> Iterator[tuple[Any, bool]]:

@@ -32,7 +32,7 @@ def instant(micros: int) -> datetime:
 
 
 @dataclass
-class Seen:
+class SeenEventTimes:
     """Event times: topic -> partition -> the newest allowed one; and how many rows were further ahead."""
 
     newest: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -68,10 +68,10 @@ class Clock:
         return len(self._watched)
 
     @contextmanager
-    def cached(self) -> Iterator[Seen]:
+    def cached(self) -> Iterator[SeenEventTimes]:
         """Cache the rows until the block ends. Yields what their event times are."""
         with ExitStack() as until_the_end:
-            seen = Seen()
+            seen = SeenEventTimes()
             for rows, column in self._watched:
                 rows.persist()
                 until_the_end.callback(rows.unpersist)

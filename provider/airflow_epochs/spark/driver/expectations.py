@@ -13,7 +13,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.expectations import ExpectedRows
 from airflow_epochs.spark.driver import observed
 from airflow_epochs.spark.driver.delta import keys
-from airflow_epochs.spark.driver.plans import Claim, Rules
+from airflow_epochs.spark.driver.plans import Rules, SinkOutcome
 from airflow_epochs.transforms.conditions import quoted
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Audit:
         counts: Condition -> how many rows break it.
     """
 
-    claim: Claim
+    claim: SinkOutcome
     warnings: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def audited(frame: DataFrame, rules: Rules | None, stage: Callable[[DataFrame], Claim]) -> Audit:
+def audited(frame: DataFrame, rules: Rules | None, stage: Callable[[DataFrame], SinkOutcome]) -> Audit:
     """Stage the rows of a sink, and look what its expectations make of them.
 
     The rows are counted as they flow to the staging table. Where Spark has lost the counts on the way, they are counted

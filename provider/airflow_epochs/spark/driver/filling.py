@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver import expectations
 from airflow_epochs.spark.driver.delta import session as delta_session
-from airflow_epochs.spark.driver.delta.layout import DEFAULT, Layout
+from airflow_epochs.spark.driver.delta.layout import DEFAULT, FileLayout
 from airflow_epochs.spark.driver.expectations import Audit
-from airflow_epochs.spark.driver.plans import Claim, StagePlan
+from airflow_epochs.spark.driver.plans import SinkOutcome, StagePlan
 from airflow_epochs.spark.driver.wire import from_json
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def filled(
     spark: SparkSession,
     plan: StagePlan,
     frames: Mapping[str, DataFrame],
-    fills: Mapping[str, Callable[[DataFrame], Claim]],
+    fills: Mapping[str, Callable[[DataFrame], SinkOutcome]],
     *,
     in_turn: bool,
 ) -> dict[str, Audit]:
@@ -69,7 +69,7 @@ def _run_all(
 def _by_file_size(plan: StagePlan, sinks: Iterable[str]) -> dict[int, list[str]]:
     """The sinks by the size of their files. Those whose files nobody keeps run with the first."""
     layouts = {sink: plan.sinks[sink]["layout"] for sink in sinks}
-    sizes = {sink: from_json(Layout, told).shuffled_mib for sink, told in layouts.items() if told}
+    sizes = {sink: from_json(FileLayout, told).shuffled_mib for sink, told in layouts.items() if told}
     any_size = next(iter(sizes.values()), DEFAULT.shuffled_mib)
     found: dict[int, list[str]] = {}
     for sink in layouts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import flaws, observed
-from airflow_epochs.spark.driver.plans import Claim, Fit, LettersPlan, StagePlan
+from airflow_epochs.spark.driver.plans import Fit, LettersPlan, SinkOutcome, StagePlan
 from airflow_epochs.spark.driver.transform import RECORD
 from airflow_epochs.transforms import exact_json
 from airflow_epochs.transforms.conditions import outside, quoted
@@ -80,7 +80,7 @@ class Judged:
     conditions: Sequence[str]
     observation: Observation
 
-    def counts(self, staged: Claim) -> Counts:
+    def counts(self, staged: SinkOutcome) -> Counts:
         """What there is, once ``rows`` were staged.
 
         Spark's count must not be too low, or rows would be nowhere: so it must fit what was staged.
@@ -170,7 +170,7 @@ def posted(
     judged: Mapping[str, Judged],
     batch: DataFrame,
     every: Mapping[str, DataFrame],
-    staged: Mapping[str, Claim],
+    staged: Mapping[str, SinkOutcome],
 ) -> Posted:
     """The dead letters of the epoch, once the other rows are staged. ``staged``: what was staged of them.
 

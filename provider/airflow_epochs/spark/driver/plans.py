@@ -254,7 +254,7 @@ class RowDigest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class SinkOutcome:
     """What was staged for one sink. With a ``problem``, the rows or their schema do not fit, and nothing need be.
 
     ``unmet``: which expectations the rows do not meet, in sentences; None if they meet all that may abort the epoch.
@@ -291,7 +291,7 @@ class StageOutcome:
         letters: Sink -> how many of its rows became dead letters.
     """
 
-    sinks: dict[str, Claim]
+    sinks: dict[str, SinkOutcome]
     metrics: InputMetrics = InputMetrics()
     warnings: tuple[str, ...] = ()
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class CheckPlan(JobPlan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flaw:
+class ReportedError:
     """An error as ``failures.error_as_json`` tells it."""
 
     type: str
@@ -68,7 +68,7 @@ class CheckOutcome:
     pyspark: str
     python: str
     workers: str | None
-    flaws: dict[str, Flaw] = field(default_factory=dict)
+    flaws: dict[str, ReportedError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def check(spark: SparkSession, plan: CheckPlan) -> CheckOutcome:
 
     import pyspark
 
-    flaws: dict[str, Flaw] = {}
+    flaws: dict[str, ReportedError] = {}
     for name in plan.formats:
         _looked(flaws, name, partial(_require_format, spark, name))
     if where := plan.transform:
@@ -110,12 +110,12 @@ def check(spark: SparkSession, plan: CheckPlan) -> CheckOutcome:
     )
 
 
-def _looked(flaws: dict[str, Flaw], at: str, look: Callable[[], str | None]) -> str | None:
+def _looked(flaws: dict[str, ReportedError], at: str, look: Callable[[], str | None]) -> str | None:
     try:
         return look()
     except Exception as error:
         told = failures.of_spark(error, f"The look at {at!r}")
-        flaws[at] = Flaw(**failures.error_as_json(told))
+        flaws[at] = ReportedError(**failures.error_as_json(told))
         return None
 
 

@@ -29,7 +29,7 @@ from airflow_epochs.spark.driver import (
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.expectations import Audit
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, Rules, StageOutcome, StagePlan, StateRead
+from airflow_epochs.spark.driver.plans import InputMetrics, Rules, SinkOutcome, StageOutcome, StagePlan, StateRead
 from airflow_epochs.transforms.changes import LATE
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _filler(
     return partial(filling.filled, spark, plan, fills=fills, in_turn=in_turn)
 
 
-def _claims(audits: Mapping[str, Audit]) -> dict[str, Claim]:
+def _claims(audits: Mapping[str, Audit]) -> dict[str, SinkOutcome]:
     return {sink: audit.claim for sink, audit in audits.items()}
 
 
@@ -239,15 +239,15 @@ def _uses(plans: dict[str, str], clock: event_times.Clock | None) -> tuple[int, 
 
 
 @contextmanager
-def _event_times(clock: event_times.Clock | None) -> Iterator[event_times.Seen]:
+def _event_times(clock: event_times.Clock | None) -> Iterator[event_times.SeenEventTimes]:
     if clock is None:
-        yield event_times.Seen()
+        yield event_times.SeenEventTimes()
         return
     with clock.cached() as seen:
         yield seen
 
 
-def _of_event_times(clock: event_times.Clock | None, seen: event_times.Seen) -> Iterator[str]:
+def _of_event_times(clock: event_times.Clock | None, seen: event_times.SeenEventTimes) -> Iterator[str]:
     if clock and not clock.count:
         yield (
             "The transform did not call `epoch.event_time(rows, column)`, so the watermark does not move, and no "
@@ -309,7 +309,7 @@ def _metrics(found: dict[str, Any], rows_late: int | None) -> InputMetrics:
     )
 
 
-def _rows_late(claims: dict[str, Claim], plans: dict[str, str]) -> int | None:
+def _rows_late(claims: dict[str, SinkOutcome], plans: dict[str, str]) -> int | None:
     """How many rows the sinks got that operators call late; None if no sink gets such rows."""
     taken = [claims[sink].content for sink, plan in plans.items() if f"SubqueryAlias {LATE}\n" in plan]
     return sum(content.rows for content in taken if content) if taken else None

@@ -14,7 +14,7 @@ from airflow_epochs.spark.driver.delta import newest as delta_newest
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, NewestStaging, StateStaging
-from airflow_epochs.spark.driver.plans import Claim, StateRead
+from airflow_epochs.spark.driver.plans import SinkOutcome, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
 
 if TYPE_CHECKING:
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P", bound=DeltaStaging)
-StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], Claim]
+StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], SinkOutcome]
 Stager = Callable[[JsonDict, "StateRead | None"], StageSink]
 """Understands the plan of one sink, and the state that the epoch reads of it; returns what stages it."""
 
 
-def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.StageJob, DataFrame], Claim]) -> Stager:
+def _stages(
+    kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.StageJob, DataFrame], SinkOutcome]
+) -> Stager:
     def understood(told: JsonDict, read: StateRead | None) -> StageSink:
         plan = from_json(kind, told)
 
-        def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
+        def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> SinkOutcome:
             as_0_1 = replace(plan, optimize_write=False, layout=None)
             return stage_sink(spark, as_0_1 if job.files_of_0_1 else plan, job, frame)
 
@@ -44,7 +46,7 @@ def _stages_state(told: JsonDict, read: StateRead | None) -> StageSink:
     plan = from_json(StateStaging, told)
     assert read is not None
 
-    def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
+    def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> SinkOutcome:
         return delta_state.stage_sink(spark, plan, read, job, frame)
 
     return staged

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.jobs import NO_NEW_COLUMNS, append_to, compact_json, seen, signed
-from airflow_epochs.spark.driver.delta.plans import FencePlan, FoundMarker, Seen
+from airflow_epochs.spark.driver.delta.plans import FencePlan, FoundMarker, SeenTable
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.spark.driver.wire import JsonDict
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _COUNTED = "Providing values for GENERATED ALWAYS AS IDENTITY column"
 
 
-def delta_fence(spark: SparkSession, plan: FencePlan) -> Seen:
+def delta_fence(spark: SparkSession, plan: FencePlan) -> SeenTable:
     """Commit nothing under the plan's name if the marker is one of ``over``; what is seen afterwards."""
     before = seen(spark, plan.target, plan.app)
     if before.about.table is None or not _is_one_of(before.marker, plan.over):

@@ -19,23 +19,23 @@ from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import dates, partitions, session, staged, table_rules, types
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.files import entries, exists, is_missing
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 from airflow_epochs.spark.driver.delta.plans import (
     CommitPlan,
     Committed,
     DeltaStaging,
     Described,
+    DescribedTable,
     DescribePlan,
     FoundMarker,
     MarkerPlan,
     Optimized,
     OptimizePlan,
-    Seen,
-    Table,
+    SeenTable,
 )
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
 from airflow_epochs.spark.driver.delta.table_rules import TableRules
-from airflow_epochs.spark.driver.plans import Claim
+from airflow_epochs.spark.driver.plans import SinkOutcome
 from airflow_epochs.spark.driver.wire import JsonDict
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ _NO_PARTITION = "[DELTA_PARTITION_COLUMN_NOT_FOUND] Partition column"
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
 
 
-def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
+def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> SinkOutcome:
     """Write ``df`` into the private table of this try, in one commit that carries the transaction id.
 
     If the rows or their schema do not fit the target, the claim has a ``problem``, and nothing was staged.
@@ -79,15 +79,15 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
         df = table_rules.kept(partitions.stored(df, plan.partition_by), plan.target, rules)
     partition_by = plan.partition_by if tells_computed else ()
     if plan.schema is not None and (found := delta_schema.problems(plan.schema, rows, partition_by=partition_by)):
-        return Claim(place=plan.place, problem=f"The rows do not fit {plan.target}: {'; '.join(found)}.")
+        return SinkOutcome(place=plan.place, problem=f"The rows do not fit {plan.target}: {'; '.join(found)}.")
     return write_staged(plan, job, df)
 
 
-def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
+def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> SinkOutcome:
     """The append to the staging table; its claim."""
     if unknown := list(delta_schema.not_stored(json.loads(df.schema.json()))):
         columns = ", ".join(f"{name!r} ({kind})" for name, kind in unknown)
-        return Claim(place=plan.place, problem=f"{plan.target} cannot get these rows. {_NOT_STORED} {columns}.")
+        return SinkOutcome(place=plan.place, problem=f"{plan.target} cannot get these rows. {_NOT_STORED} {columns}.")
     try:
         df, observation = row_digest.observing(types.plain(df), typed=not job.variants_by_json)
         # Behind the observation, below which Spark moves no check: it would judge rows that a join drops.
@@ -95,9 +95,9 @@ def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Cl
         _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
         if problem := problem_in(error):
-            return Claim(place=plan.place, problem=problem)
+            return SinkOutcome(place=plan.place, problem=problem)
         raise
-    return Claim(place=plan.place, content=row_digest.told(df, observation, typed=not job.variants_by_json))
+    return SinkOutcome(place=plan.place, content=row_digest.told(df, observation, typed=not job.variants_by_json))
 
 
 def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> DataFrameWriter:
@@ -191,7 +191,7 @@ def _described(spark: SparkSession, name: str) -> Described:
         raise
     if detail["format"] != "delta" or not detail["id"]:
         return Described(format=detail["format"])
-    table = Table(
+    table = DescribedTable(
         location=detail["location"],
         id=detail["id"],
         schema=json.loads(spark.sql(f"SELECT * FROM {target} LIMIT 0").schema.json()),
@@ -216,19 +216,19 @@ def _a_view(name: str) -> Refused:
     )
 
 
-def delta_marker(spark: SparkSession, plan: MarkerPlan) -> Seen:
+def delta_marker(spark: SparkSession, plan: MarkerPlan) -> SeenTable:
     """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it."""
     return seen(spark, plan.target, plan.app)
 
 
-def seen(spark: SparkSession, target: str, app: str) -> Seen:
+def seen(spark: SparkSession, target: str, app: str) -> SeenTable:
     """What ``delta_marker`` says of a table and of a marker in it."""
     about = _described(spark, target)
     marker = _found(spark, target, app, about.table.location) if about.table else FoundMarker()
-    return Seen(about=about, marker=marker)
+    return SeenTable(about=about, marker=marker)
 
 
-def committed(spark: SparkSession, plan: CommitPlan, before: Seen) -> Committed:
+def committed(spark: SparkSession, plan: CommitPlan, before: SeenTable) -> Committed:
     """What is to be seen after a commit, ``before`` being what was seen right before.
 
     The marker is read anew. The table is the one that was committed to, so it is described again only if it was none.
@@ -329,7 +329,7 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
 
 
 def write_staged_for(
-    table: Table | None, spark: SparkSession, plan: CommitPlan, write: Callable[[DataFrame], None]
+    table: DescribedTable | None, spark: SparkSession, plan: CommitPlan, write: Callable[[DataFrame], None]
 ) -> None:
     """Write the staged rows, with the types that the table has now, and NULL for the partition columns that they lack.
 
@@ -350,14 +350,14 @@ def write_staged_for(
             rows = table_rules.with_nulls(rows, [lacking])
 
 
-def _partition_without_rows(table: Table, rows: DataFrame, error: str) -> JsonDict | None:
+def _partition_without_rows(table: DescribedTable, rows: DataFrame, error: str) -> JsonDict | None:
     """The column of the table that an error of Delta's misses in the rows, as it partitions the table by it."""
     given = {name.lower() for name in rows.columns}
     columns = [field for field in table.schema["fields"] if field["name"].lower() not in given]
     return next((field for field in columns if f"{_NO_PARTITION} `{field['name']}` " in error), None)
 
 
-def layout_for(before: Seen, plan: CommitPlan) -> Layout:
+def layout_for(before: SeenTable, plan: CommitPlan) -> FileLayout:
     """How files of the table are to be, which looks as ``before``."""
     return plan.layout.of(before.about.table.properties if before.about.table else plan.properties)
 
@@ -392,7 +392,7 @@ def append_to(target: str, writer: DataFrameWriter) -> None:
         writer.saveAsTable(identifier(target))
 
 
-def refusal(before: Seen, plan: CommitPlan) -> str | None:
+def refusal(before: SeenTable, plan: CommitPlan) -> str | None:
     """Why nothing may be committed to a table that looks as ``before``; None if it may."""
     table, marker = before.about.table, before.marker
     if plan.table_id and table is None:

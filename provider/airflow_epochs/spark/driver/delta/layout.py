@@ -32,7 +32,7 @@ _UNITS = {"": 1, "k": 2**10, "m": MB, "g": 2**30}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class FileLayout:
     """The files of a table.
 
     Attributes:
@@ -48,16 +48,16 @@ class Layout:
         """How much of a shuffle Delta's optimized writes put into one file. They cannot tell how small it becomes."""
         return max(1, round(self.file_bytes * SHUFFLED.get(self.codec, SHUFFLED_BY_OTHERS) / MB))
 
-    def of(self, properties: Mapping[str, str]) -> Layout:
+    def of(self, properties: Mapping[str, str]) -> FileLayout:
         """What the properties of a table say; where they say nothing that can be used, this layout."""
         size, codec = properties.get(FILE_SIZE), properties.get(CODEC)
-        return Layout(
+        return FileLayout(
             file_bytes=self.file_bytes if size is None else _usable(FILE_SIZE, size, file_bytes(size), self.file_bytes),
             codec=self.codec if codec is None else _usable(CODEC, codec, known_codec(codec), self.codec),
         )
 
 
-DEFAULT = Layout()
+DEFAULT = FileLayout()
 
 
 def file_bytes(size: object) -> int | None:

@@ -43,15 +43,15 @@ from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
     Committed,
     DeltaChangeStaging,
+    DescribedTable,
     DescribePlan,
     ForgetPlan,
     Forgotten,
     How,
-    Seen,
-    Table,
+    SeenTable,
 )
 from airflow_epochs.spark.driver.delta.spelling import for_spark, identifier, is_path
-from airflow_epochs.spark.driver.plans import Claim
+from airflow_epochs.spark.driver.plans import SinkOutcome
 from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms.conditions import quoted
 
@@ -81,7 +81,7 @@ _TAKES_ALL = re.compile(r"\bwhen\s+not\s+matched\s+by\s+source\b", re.IGNORECASE
 # -- stage -------------------------------------------------------------------------------------------------------
 
 
-def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.StageJob, df: DataFrame) -> Claim:
+def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.StageJob, df: DataFrame) -> SinkOutcome:
     """Stage rows that will change the target, and check what their commit will rely on.
 
     The ``problem`` may be that the rows do not fit the target, or that their keys break a rule of keys.
@@ -92,7 +92,7 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     tells_computed = plan.schema is not None  # the log's, as Spark does not tell which columns the table computes
     plan, rules = planned_by_spark(spark, plan, df.columns)
     if problem := _misfit(plan, df, plan.partition_by if tells_computed else ()):
-        return Claim(place=plan.place, problem=problem)
+        return SinkOutcome(place=plan.place, problem=problem)
     df = partitions.stored(df, plan.partition_by)
     if how.mode != "merge":  # the rows of a merge need not look like the table's
         replaces = how.mode != "upsert"  # of a key that is there, what the rows lack keeps its value
@@ -185,7 +185,7 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
     return committed(spark, plan, before)
 
 
-def _replaced(before: Seen, plan: ChangePlan) -> str | None:
+def _replaced(before: SeenTable, plan: ChangePlan) -> str | None:
     """Why an overwrite would take rows away that nobody has promised to replace; None if it would not.
 
     An append may go to a table that somebody has created meanwhile, or has partitioned by other columns.
@@ -198,16 +198,16 @@ def _replaced(before: Seen, plan: ChangePlan) -> str | None:
     return partitions.difference(table.partition_by, plan.partition_by)
 
 
-def _append(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
+def _append(spark: SparkSession, plan: ChangePlan, table: DescribedTable | None) -> None:
     options = _options(plan)
     write_staged_for(table, spark, plan, lambda rows: append(plan, rows, new=table is None, options=options))
 
 
-def _overwrite(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
+def _overwrite(spark: SparkSession, plan: ChangePlan, table: DescribedTable | None) -> None:
     write_staged_for(table, spark, plan, lambda rows: _overwrite_with(rows, plan, table))
 
 
-def _overwrite_with(rows: DataFrame, plan: ChangePlan, table: Table | None) -> None:
+def _overwrite_with(rows: DataFrame, plan: ChangePlan, table: DescribedTable | None) -> None:
     how = plan.change.how
     partitions = how.mode == "overwrite_partitions"
     nothing = plan.change.rows == 0 and (partitions or how.empty == "keep")
@@ -236,7 +236,7 @@ def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
         writer.overwrite(F.lit(True))
 
 
-def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
+def _upsert(spark: SparkSession, plan: ChangePlan, table: DescribedTable | None) -> None:
     how, found = plan.change.how, staged.table(spark, plan.place)
     rows = delta_keys.newest(found, how)
     if how.sequence_by:  # deletions by other sinks count too
@@ -253,13 +253,13 @@ def _upsert(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
     _merge_into_table(spark, plan, table, rows, found)
 
 
-def _merge(spark: SparkSession, plan: ChangePlan, table: Table | None) -> None:
+def _merge(spark: SparkSession, plan: ChangePlan, table: DescribedTable | None) -> None:
     rows = staged.table(spark, plan.place)
     _merge_into_table(spark, plan, table, rows, rows)
 
 
 def _merge_into_table(
-    spark: SparkSession, plan: ChangePlan, table: Table | None, rows: DataFrame, found: DataFrame
+    spark: SparkSession, plan: ChangePlan, table: DescribedTable | None, rows: DataFrame, found: DataFrame
 ) -> None:
     """Merge ``rows``, which were ``found`` staged; into a new table if there was no ``table``.
 
@@ -273,7 +273,7 @@ def _merge_into_table(
     _merge_into(spark, plan, rows, schema, table)
 
 
-_CHANGES: dict[str, Callable[[SparkSession, ChangePlan, Table | None], None]] = {
+_CHANGES: dict[str, Callable[[SparkSession, ChangePlan, DescribedTable | None], None]] = {
     "append": _append,
     "overwrite": _overwrite,
     "overwrite_partitions": _overwrite,
@@ -314,7 +314,9 @@ def _options(plan: ChangePlan) -> dict[str, str]:
     return signature(plan) | evolution
 
 
-def _merge_into(spark: SparkSession, plan: ChangePlan, rows: DataFrame, schema: JsonDict, table: Table | None) -> None:
+def _merge_into(
+    spark: SparkSession, plan: ChangePlan, rows: DataFrame, schema: JsonDict, table: DescribedTable | None
+) -> None:
     how, no_rows = plan.change.how, plan.change.rows == 0
     with conditions.view(rows) as view:
         merge = _Merge.of(how, plan.target, schema, view, no_rows=no_rows)
@@ -373,7 +375,7 @@ class _Merge:
             return None
         return partitions.moved(spark, self.target, instants, join)
 
-    def run(self, spark: SparkSession, table: Table | None) -> list[Row]:
+    def run(self, spark: SparkSession, table: DescribedTable | None) -> list[Row]:
         """Merge, and return what Spark tells of it: nothing if the table has seen the transaction.
 
         ``table`` is the target as it was before; None if the MERGE cannot move a row of it.

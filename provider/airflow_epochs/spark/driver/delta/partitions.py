@@ -10,7 +10,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import staged, table_rules
 from airflow_epochs.spark.driver.delta.dates import UNKNOWN
-from airflow_epochs.spark.driver.delta.plans import CommitPlan, DeltaStaging, Table
+from airflow_epochs.spark.driver.delta.plans import CommitPlan, DeltaStaging, DescribedTable
 from airflow_epochs.spark.driver.delta.spelling import identifier
 from airflow_epochs.spark.driver.wire import JsonDict
 from airflow_epochs.transforms.conditions import column_named, is_text, outside, quoted
@@ -76,7 +76,7 @@ def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
     return df
 
 
-def require_unambiguous(spark: SparkSession, plan: CommitPlan, table: Table | None) -> None:
+def require_unambiguous(spark: SparkSession, plan: CommitPlan, table: DescribedTable | None) -> None:
     """Check the staged rows once more before their commit, which may have another time zone than their staging had.
 
     The table may also be partitioned by other columns since.
@@ -115,7 +115,7 @@ def moved(spark: SparkSession, target: str, names: Collection[str], join: str) -
     return None
 
 
-def that_stay(table: Table) -> str | None:
+def that_stay(table: DescribedTable) -> str | None:
     """The condition of partitions that stay what they are if Spark writes their rows anew; None if all do."""
     return " AND ".join(f"({_comes_back(quoted(name))})" for name in instants(table.schema, table.partition_by)) or None
 

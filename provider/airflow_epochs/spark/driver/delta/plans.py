@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import JsonDict
 
@@ -58,7 +58,7 @@ class DeltaStaging:
     partition_by: tuple[str, ...]
     properties: dict[str, str]
     optimize_write: bool | None
-    layout: Layout | None
+    layout: FileLayout | None
     user_metadata: str
 
     @property
@@ -145,7 +145,7 @@ class CommitPlan(JobPlan):
     table_id: str | None
     partition_by: tuple[str, ...]
     properties: dict[str, str]
-    layout: Layout
+    layout: FileLayout
     user_metadata: str
 
 
@@ -198,7 +198,7 @@ class ForgetPlan(JobPlan):
     place: str
     how: How
     notes: tuple[str, ...]
-    layout: Layout
+    layout: FileLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +256,7 @@ class OptimizePlan(JobPlan):
     JOB = "delta_optimize"
 
     target: str
-    layout: Layout
+    layout: FileLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +272,7 @@ class ThinNotesPlan(JobPlan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class DescribedTable:
     """A Delta table as Spark describes it. ``schema`` is in Spark's JSON."""
 
     location: str
@@ -289,7 +289,7 @@ class Table:
 class Described:
     """``table`` is None where there is no table, or none of Delta's: then ``format`` says of which it is."""
 
-    table: Table | None = None
+    table: DescribedTable | None = None
     format: str | None = None
 
 
@@ -321,7 +321,7 @@ class FoundMarker:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SeenTable:
     """A table, and the marker of a sink in it."""
 
     about: Described
@@ -329,7 +329,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Committed(Seen):
+class Committed(SeenTable):
     """What was seen after a commit; or before it if it was ``refused``, which says why. Nothing was written then."""
 
     refused: str | None = None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver.delta.layout import Layout
+from airflow_epochs.spark.driver.delta.layout import FileLayout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ def size_files(spark: SparkSession, shuffled_mib: int) -> None:
     spark.conf.set(FILE_SIZE, str(shuffled_mib))
 
 
-def prepare_commit(spark: SparkSession, layout: Layout) -> None:
+def prepare_commit(spark: SparkSession, layout: FileLayout) -> None:
     """Let this session write rows for every reader in such files, and create tables that keep the epochs' markers.
 
     A table that is to compact itself does not: right behind the commit, Delta would sign its compaction with the epoch.
@@ -163,7 +163,7 @@ def prepare_commit(spark: SparkSession, layout: Layout) -> None:
             spark.conf.unset(DEFAULTS + name)
 
 
-def prepare_compaction(spark: SparkSession, layout: Layout) -> None:
+def prepare_compaction(spark: SparkSession, layout: FileLayout) -> None:
     """Let OPTIMIZE in this session write such files, and leave those alone that are as large."""
     _write_so(spark, layout)
     for which in ("minFileSize", "maxFileSize"):
@@ -180,7 +180,7 @@ def compacting(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(AUTO_COMPACT, "false")
 
 
-def _write_so(spark: SparkSession, layout: Layout) -> None:
+def _write_so(spark: SparkSession, layout: FileLayout) -> None:
     write_for_every_reader(spark)
     spark.conf.set("spark.sql.parquet.compression.codec", layout.codec)
     size_files(spark, layout.shuffled_mib)

@@ -28,7 +28,7 @@ from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.schema import retyped
 from airflow_epochs.spark.driver.delta.spelling import for_spark
 from airflow_epochs.spark.driver.event_times import instant
-from airflow_epochs.spark.driver.plans import Claim, StateRead
+from airflow_epochs.spark.driver.plans import SinkOutcome, StateRead
 from airflow_epochs.transforms import closing
 from airflow_epochs.transforms.changes import DELETED, expiring
 from airflow_epochs.transforms.conditions import anywhere, not_utf8, quoted
@@ -146,7 +146,9 @@ def newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     return found.select(*(F.col(_NEWEST)[n].alias(n) if n not in keys else F.col(quoted(n)) for n in rows.columns))
 
 
-def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: session.StageJob, df: DataFrame) -> Claim:
+def stage_sink(
+    spark: SparkSession, plan: StateStaging, read: StateRead, job: session.StageJob, df: DataFrame
+) -> SinkOutcome:
     """Stage the epoch's changes of the state, or the whole state. ``read``: the state that the changes rest on.
 
     The claim has a problem if the changes do not have the state's columns, if a key is NULL, or if ``expires`` of a key
@@ -154,7 +156,7 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
     """
     plan, declared = _noted(plan, read.closed_now or read.closed), _schema(spark, read)
     if problem := _misfit(declared, df, plan):
-        return Claim(place=plan.place, problem=problem)
+        return SinkOutcome(place=plan.place, problem=problem)
     changed = _changed(df, declared, plan, read.keys)
     before = changes(spark, read, declared)
     if read.files is None and read.initial is not None:
