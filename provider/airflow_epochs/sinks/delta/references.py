@@ -32,7 +32,7 @@ def referenced(
     Args:
         location: The table.
         app: The name under which the sink signs.
-        epoch: The one that the place was made for.
+        epoch: The epoch that the place was made for.
         place: The place, relative to the table.
         anchor: The table's newest entry before anything was written there, if that is known.
 

@@ -1,4 +1,4 @@
-"""Tells the rows that one commit has added to a Delta table, and those of a staging place, in one form.
+"""Lists the rows that one commit has added to a Delta table, and the rows at a staging place, in one form.
 
 Both are the Parquet files that a log entry adds. A file's rows stay what they are, so an old version need not be read:
 only its own entry, and its own files, as long as no clean-up has taken them.
