@@ -121,8 +121,8 @@ def _require_room(connection: Connection, sizes: Mapping[str, int]) -> None:
         f"versions of the pipeline's subjects, and a record of the ledger has at most {VALUE_BYTES_MAX}. The largest: "
         f"{shown}.",
         code=codes.LEDGER_RECORD_TOO_LARGE,
-        remedy="Remove versions from the registry for good (`?permanent=true`), but only versions of which the topics "
-        "have no record any more: others would be corrupt. Or name fewer `subjects`, or fewer topics, in this "
+        remedy="Remove versions from the registry for good (`?permanent=true`), but only versions that no record in "
+        "the topics uses any more: such records would be corrupt. Or name fewer `subjects`, or fewer topics, in this "
         "KafkaSource. Then clear the failed task.",
     )
 

@@ -48,7 +48,9 @@ def _discard(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, pla
     anchor = LogPosition.from_json(staging.user_metadata.get("anchor")) if staging else None
     kept = references.referenced(location, at.app(attempt.txn.pipeline), attempt.txn.epoch, relative, anchor)
     if kept & location.files.sizes(relative).keys():
-        log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, location.name)
+        log.warning(
+            "%s is not deleted: table %s uses its files, although the ledger says otherwise", place, location.name
+        )
     else:
         location.files.delete(relative)
 

@@ -307,7 +307,11 @@ def renew_if_old(this: TableCommit) -> None:
         try:
             this.location.files.renew([*rows, *this.staging.log_files])
         except (NotApplied, OutcomeUnknown) as error:
-            log.warning("%s: its staged files could not be made young: %s", this.txn, error.what)
+            log.warning(
+                "%s: the modification times of its staged files could not be renewed, so a VACUUM may delete them: %s",
+                this.txn,
+                error.what,
+            )
 
 
 def _milliseconds(interval: str) -> float:

@@ -79,6 +79,6 @@ def _in_newest_version(location: TableLocation, place: str) -> set[str]:
 
 def _unknown(location: TableLocation, place: str, why: str) -> NotApplied:
     return NotApplied(
-        f"The provider cannot tell whether {location.name} refers to the files at {place}: {why}. It deleted none.",
+        f"The provider cannot tell whether {location.name} refers to the files at {place}: {why}. It deleted no file.",
         code=codes.DELTA_REFERENCES_UNKNOWN,
     )

@@ -156,7 +156,7 @@ def _rows(
             with opened, parquet_batches.reader(opened) as parquet:
                 columns = str(parquet.schema)
                 if problem := _problem(parquet, None if columns == fitting else schema, partition_by):
-                    log.info("%s is left alone: %s", small.path, problem)
+                    log.info("%s is not compacted: %s", small.path, problem)
                     continue
                 fitting = columns
                 taken.append(small)

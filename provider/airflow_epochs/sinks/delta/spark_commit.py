@@ -240,7 +240,7 @@ def _forgotten(this: Insertion) -> Corrupt:
     """The error for a table that shows the epoch, but no longer tells which transaction's rows."""
     return Corrupt(
         f"{this.target} has epoch {this.txn.epoch}, but a clean-up of its log has removed the commit, so the table no "
-        f"longer tells whether the epoch is that of {this.txn}. Nothing was written now.",
+        f"longer tells whether transaction {this.txn} committed it. Nothing was written now.",
         code=codes.DELTA_COMMIT_FORGOTTEN,
         remedy=f"Find out whether the table has the rows that are staged at {this.place}. If it has them, an earlier "
         f"try of the commit landed: run `{waive_command(this.txn, this.app.sink)}`, and clear the failed task. The "

@@ -98,7 +98,7 @@ def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
     return Corrupt(
         f"Another program may have removed rows of complete epochs: {'; '.join(new)}. No epoch was opened.",
         code=codes.DELTA_FOREIGN_CHANGE,
-        remedy=f"Compare the rows with those of version {before}. {accept} until the next epoch is complete. Then "
+        remedy=f"Compare the rows with the rows of version {before}. {accept} until the next epoch is complete. Then "
         "clear the open task.",
         sink=at.sink.name,
     )

@@ -182,8 +182,8 @@ def _ahead(
     known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
     if other := other_table(sink, marker, found):
         whose = (
-            f"Look whose rows table {other!r} in schema {marker.schema} has: those of epoch {found.txn.epoch} went "
-            f"there, and this sink has table {sink.table}. If they are not this pipeline's, the marker is another "
+            f"Look whose rows table {other!r} in schema {marker.schema} has: the rows of epoch {found.txn.epoch} "
+            f"went there, and this sink has table {sink.table}. If they are not this pipeline's, the marker is another "
             f"pipeline's: {_another_name(sink, in_doubt)}. If they are, point the sink back to that table, unless "
             "somebody renamed it. Then mend the ledger:"
         )

@@ -79,7 +79,7 @@ class Forms:
         kind, table = type_name(self.kinds[name]), self.table.name
         rewrite = (
             f"UPDATE column {quoted(name)} of {self.table.spelled} and of each table named "
-            f"{quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: docs/sql.md, 'When a "
+            f"{quoted(f'{table}_deleted_…')}, so that all values have the form of the new type: docs/sql.md, 'When a "
             "type changes in SQLite', shows how"
         )
         refused = OtherForm(

@@ -134,7 +134,11 @@ def _add_columns(voters: Sequence[Voter]) -> None:
                 voter.of.marker(session, voter.attempt.txn.pipeline).add_columns()
                 session.commit()
         except NotApplied as refused:  # a right that is missing, or a table in use
-            log.info("sink %s: its table of markers gets no further columns now: %s", voter.name, refused.what)
+            log.info(
+                "sink %s: the columns that its table of markers lacks were not added, and no epoch needs them: %s",
+                voter.name,
+                refused.what,
+            )
 
 
 # -- commit -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _RESETS = {
 _OF_SERVER = "ALTER SYSTEM SET {setting} = off; SELECT pg_reload_conf()"
 _THEN = "Then clear the failed task."
 MAY_ONLY_READ = (
-    "Let the connection lead to the primary server, if its server is a standby. If it is none, take back the setting "
+    "Let the connection lead to the primary server, if its server is a standby. Otherwise, take back the setting "
     f"`{_SETTING}` of the role, of the database, or in `options` in the connection's extra. {_THEN}"
 )
 """The remedy where nobody has asked why."""
