@@ -238,7 +238,7 @@ def test_files_that_cannot_be_made_young_are_committed_as_they_are(
     s3_world.connections["s3"] = connection(s3, write_once.endpoint)
     with caplog.at_level(logging.WARNING, "airflow_epochs"):
         assert s3_sink.commit(attempt, staged, s3_world).place == staged.place
-    assert "could not be made young" in caplog.text
+    assert "could not be renewed" in caplog.text
     assert "denies access" in caplog.text
     vacuum(s3_sink, s3, proxy)
     assert ids_in(s3_sink, s3) == [1, 2, 3]

@@ -180,7 +180,7 @@ def test_a_replacement_that_keeps_every_row_is_not_told_as_a_loss_and_its_rows_s
     assert strict.rows("orders") == rows
     error = strict.run(3)
     assert isinstance(error, Corrupt) and "may have lost rows" in error.what and "has removed" not in error.what
-    assert error.remedy.startswith("Compare the rows with those of version 1. If rows are missing, put them back")
+    assert error.remedy.startswith("Compare the rows with the rows of version 1. If rows are missing, put them back")
     assert world.run(4) is None
     assert strict.rows("orders") == strict.source.all_rows()
 

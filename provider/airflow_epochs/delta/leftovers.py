@@ -1,4 +1,4 @@
-"""What a commit of Spark leaves in a folder if it dies before the table's first log entry: data files of no table."""
+"""Finds data files without a table: a commit by Spark leaves them if it dies before the table's first log entry."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DATA = re.compile(rf"\.?part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}\.[\w.]*parquet(\.crc)?")
 """A data file as Spark's Delta writer names it, or the checksum that Hadoop writes beside it."""
 _FOLDER = re.compile(r".+=.+|\w\w")
-"""Of a partition; or of ``delta.randomizeFilePrefixes``."""
+"""The name of a partition's folder, or of a folder that ``delta.randomizeFilePrefixes`` makes."""
 
 
 def look_so(files: Files, names: Iterable[str]) -> bool:
-    """Whether these names in a folder are all of such files, and the folder has no log.
+    """Whether all these names in a folder are names of such files, and the folder has no log.
 
     Hadoop gives a log entry its name when it is whole: until then, the name begins with a dot.
     """

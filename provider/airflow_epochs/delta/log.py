@@ -107,7 +107,7 @@ def operation_of(actions: list[JsonDict]) -> tuple[str, JsonDict]:
 
 
 def number_in(text: object) -> int | None:
-    """A whole number among an operation's parameters, which writers spell in different ways; None if it is none."""
+    """The whole number in an operation's parameter, which writers spell in different ways; None if it is no number."""
     try:
         return int(str(text))
     except ValueError:
@@ -115,7 +115,7 @@ def number_in(text: object) -> int | None:
 
 
 def user_metadata_of(action: JsonDict) -> JsonDict | None:
-    """Our part of the ``userMetadata`` of a ``commitInfo`` action; None in any other action, or if it has none."""
+    """Our part of the ``userMetadata`` of a ``commitInfo`` action; None for other actions, or without our part."""
     try:
         ours = json.loads(action["commitInfo"]["userMetadata"])[USER_METADATA_KEY]
     except (KeyError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""What a table's log tells: the files of a version, with every field of their ``add`` actions, and the newest schema.
+"""Reads from a table's log the files of a version, with every field of their ``add`` actions, and the newest schema.
 
 deltalake tells of a version's files only what it understands. Whoever writes ``add`` actions again must not lose the
 rest. See Delta's protocol, "Action Reconciliation" and "Checkpoints".
@@ -23,7 +23,7 @@ FileKey = tuple[str, str]
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
-"""One that Spark writes for readers of every version; of several parts; or with its parts in other files (V2)."""
+"""A checkpoint: the kind that Spark writes for readers of every version, of several parts, or with sidecars (V2)."""
 _ENTRIES_SEARCHED_MAX = 2_000
 _MAPS = ("partitionValues", "tags")
 _OF_METADATA = ("schemaString", "partitionColumns", "configuration")
@@ -58,7 +58,7 @@ def key_of(action: JsonDict) -> FileKey:
 
 
 def _checkpoint(files: Files, version: int) -> tuple[int, list[str]]:
-    """The newest whole checkpoint up to a version, and its files; -1 and none if the log begins with entry 0."""
+    """The newest whole checkpoint up to a version, and its files; -1 and no files if the log begins with entry 0."""
     parts: dict[int, dict[str, int]] = {}
     for name in files.names("_delta_log"):
         if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= version:
@@ -83,7 +83,7 @@ def _adds_in(files: Files, checkpoint: str) -> Iterator[JsonDict]:
 
 
 def _without_nulls(add: dict[str, Any]) -> JsonDict:
-    """As the action stands in a log entry: what Parquet parsed of the statistics is left out, maps are objects."""
+    """A checkpoint's ``add`` action as a log entry has it: without parsed statistics, with maps as objects."""
     kept = {name: value for name, value in add.items() if value is not None and not name.endswith("_parsed")}
     return kept | {name: dict(kept[name]) for name in _MAPS if name in kept}
 
@@ -99,13 +99,13 @@ def _changes(files: Files, version: int) -> Iterator[tuple[str, JsonDict]]:
 
 
 def newest_schema(files: Files) -> JsonDict | None:
-    """The schema as the log has it, for a table that deltalake cannot open; None if nothing that is searched has it."""
+    """The newest schema in the log, for a table that deltalake cannot open; None if it was not found."""
     metadata = newest_metadata(files)
     return json.loads(metadata["schemaString"]) if metadata else None
 
 
 def newest_metadata(files: Files) -> JsonDict | None:
-    """``schemaString``, ``partitionColumns`` and ``configuration``; None if nothing that is searched has them.
+    """The newest ``schemaString``, ``partitionColumns`` and ``configuration`` in the log; None if they were not found.
 
     The newest checkpoint has them if no entry after it does; older ones, if a part of that checkpoint is missing.
     """
@@ -113,7 +113,7 @@ def newest_metadata(files: Files) -> JsonDict | None:
 
 
 def _metadata(files: Files, names: Iterable[str]) -> Iterator[JsonDict | None]:
-    """What entries and checkpoints tell of the metadata, the newest first."""
+    """The metadata in each entry and checkpoint, the newest first."""
     numbers = (entry_version(name) for name in names)
     known = sorted((number for number in numbers if number is not None), reverse=True)
     left, skipped = known[:_ENTRIES_SEARCHED_MAX], known[_ENTRIES_SEARCHED_MAX:]

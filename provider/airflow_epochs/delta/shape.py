@@ -74,7 +74,7 @@ class TableShape:
 
     @classmethod
     def of_actions(cls, protocol: JsonDict, metadata: JsonDict) -> TableShape:
-        """From the log's ``protocol`` and ``metaData`` actions."""
+        """The shape in the log's ``protocol`` and ``metaData`` actions."""
         return cls(
             id=metadata["id"],
             schema=json.loads(metadata["schemaString"]),
@@ -88,7 +88,7 @@ class TableShape:
 
     @classmethod
     def of_table(cls, table: DeltaTable) -> TableShape:
-        """From deltalake's handle."""
+        """The shape of the table that deltalake has opened."""
         protocol, metadata = table.protocol(), table.metadata()
         return cls(
             id=str(metadata.id),
@@ -103,7 +103,7 @@ class TableShape:
 
     @classmethod
     def of_description(cls, table: DescribedTable) -> TableShape:
-        """From Spark's description (the ``delta_describe`` job)."""
+        """The shape in Spark's description (the ``delta_describe`` job)."""
         return cls(
             id=table.id,
             schema=table.schema,
@@ -161,7 +161,7 @@ class TableShape:
 
     @property
     def may_have_mapped(self) -> bool:
-        """Whether the table may have mapped columns in a version of which the log still tells.
+        """Whether the table may have mapped columns in a version that the log still describes.
 
         To turn column mapping off leaves the feature on. To drop the feature cleans the log up, or protects it.
         """
@@ -222,7 +222,7 @@ class TableShape:
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
 
     def difference_for_state(self, staged: TableShape) -> str | None:
-        """The same for a state, whose files have every column: comments and defaults of columns change no row.
+        """As ``difference_for``, for a state: its files have every column, so comments and defaults change no row.
 
         The table is ``widened_for`` the files, and this may not give it two columns of one name.
         """
@@ -313,7 +313,7 @@ def _without_notes(part: Any) -> Any:
 
 
 def _same_names(fields: list[JsonDict]) -> str | None:
-    """That two columns have one name to Delta, for which case does not count; None if none have."""
+    """A clause about two columns whose names differ only by case, the same to Delta; None without such a pair."""
     known: dict[str, str] = {}
     for name in (field["name"] for field in fields):
         if known.setdefault(name.lower(), name) != name:

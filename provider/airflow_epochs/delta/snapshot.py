@@ -39,11 +39,11 @@ class LogPosition:
     marker: Marker | None
 
     def is_at(self, version: int, entry: bytes) -> bool:
-        """Whether it is this log entry, and no other table's."""
+        """Whether the position is this log entry, and not an entry of another table."""
         return version == self.version and _digest(entry) == self.digest
 
     def as_json(self) -> JsonDict:
-        """As the staging table's user metadata keeps it."""
+        """The position as JSON, for the staging table's user metadata."""
         marker = [self.marker.epoch, self.marker.token] if self.marker else None
         return {"version": self.version, "digest": self.digest, "marker": marker}
 

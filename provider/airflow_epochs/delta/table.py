@@ -34,11 +34,11 @@ RESTORED = "restored"
 """A key of the user metadata, in an entry that brings an earlier version back: that version."""
 _VANISHED = re.compile(r"not found|no such file", re.IGNORECASE)
 _STORE_FAILED = re.compile(r"Generic (?!DeltaTable )\w+ error: |The operation lacked ")
-"""Of a store's error, inside an error of deltalake's: that of a store by its name, or of missing rights."""
+"""A store's error inside an error of deltalake: it names the store, or a right that is missing."""
 _LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000
 _ASKED_FOR = 16
-"""Log entries at once. Spark makes a checkpoint after every ten."""
+"""How many log entries are read at once. Spark makes a checkpoint after every ten."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def unreachable(table: str, error: BaseException, conn_id: str | None = None) ->
 
 
 def _opened(location: TableLocation) -> DeltaTable:
-    """A clean-up of the log may delete a file after it was listed. The log is then listed again."""
+    """Open the table. If a clean-up of the log deletes a file after it was listed, list the log again."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -208,7 +208,7 @@ def _require_nothing(location: TableLocation) -> None:
 
 
 def read_marker(table: DeltaTable, app: App, location: TableLocation) -> Marker | None:
-    """The marker as of the handle's version; None if the sink has none.
+    """The marker as of the handle's version; None if the sink has no marker there.
 
     Raises:
         NotApplied: The store does not answer: deltalake reads the log once more.
@@ -236,7 +236,7 @@ class FoundCommit:
 
     @classmethod
     def unknown(cls) -> FoundCommit:
-        """For an epoch that was committed by an entry that is gone."""
+        """The commit of an epoch whose log entry is gone."""
         return cls(None, 0, None)
 
     @property

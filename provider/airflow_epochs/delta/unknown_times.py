@@ -46,13 +46,13 @@ def _let_append_only(table: str, value: str) -> str:
 
 
 def remedy(files: Files, table: str, problem: str) -> str | None:
-    """The same, for a task that has failed for it."""
+    """``how_to_remove`` as a remedy for a task that has failed because of such a time."""
     how = how_to_remove(files, table, problem)
     return how and f"{how} Then clear the failed task."
 
 
 def _conditions(metadata: JsonDict) -> list[str]:
-    """For each partition column of times: that it is outside of the years which all readers know."""
+    """A SQL condition for each partition column of times: its value is outside the years that all readers know."""
     kinds = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
     found = (outside(quoted(name), kinds[name]) for name in metadata["partitionColumns"] if name in kinds)
     return [condition for condition in found if condition]

@@ -29,8 +29,8 @@ def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) 
     """Make a network client of kafka-python that records in ``failures``, by address, why a connection failed last.
 
     A connection that waits for its first answer has an entry too, and one that succeeds removes it: brokers may
-    advertise an address where nobody answers, and kafka-python names none. After a refused login, every further attempt
-    to connect raises it.
+    advertise an address where nobody answers, and kafka-python names no address. After a refused login, every further
+    attempt to connect raises it.
     """
     from kafka.net.compat import KafkaNetClient
     from kafka.net.manager import KafkaConnectionManager

@@ -1,4 +1,4 @@
-"""Which open transactions hold back the readers of committed records, by what the brokers tell (KIP-664)."""
+"""Finds the open transactions that hold back readers of committed records, from what the brokers tell (KIP-664)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class OpenTransaction:
 
     Attributes:
         transactional_id, since_ms: (milliseconds since 1970) None if the brokers do not tell them.
-        known: Whether a coordinator tells that the transaction is under way in the partition. One that has no leader,
-            or hides the transaction from this user, does not tell.
+        known: Whether a coordinator tells that the transaction is under way in the partition. A coordinator without a
+            leader, or one that hides the transaction from this user, does not tell.
         hangs: Whether no coordinator will end it, as far as is sure: see ``open_in``.
         begin: Its first offset in the partition.
-        coordinator_epoch: That of the newest end of a transaction of the producer in the partition; -1 if there is
-            none. The brokers refuse an end with a smaller one.
+        coordinator_epoch: The coordinator's epoch at the newest end of a transaction of the producer in the partition;
+            -1 without one. The brokers refuse an end with a smaller epoch.
     """
 
     producer_id: int
@@ -87,7 +87,7 @@ def blocking_in(client: KafkaClient, partitions: Sequence[Partition]) -> dict[Pa
 def open_in(
     client: KafkaClient, partitions: Sequence[Partition], owner: str | None = None
 ) -> dict[Partition, list[OpenTransaction]]:
-    """As ``open_transactions``. Empty if brokers are older than Kafka 3.0 or do not tell.
+    """Per partition, its open transactions. Empty if brokers are older than Kafka 3.0 or do not tell.
 
     ``owner``: the transactional id whose transactions belong into the partitions. A list of transactions can leave out
     one that is under way. So one hangs only if the owner's coordinator answers, does not tell of it either, and the
@@ -157,7 +157,7 @@ def _described(admin: KafkaAdminClient, transactional_ids: set[str]) -> dict[int
 def open_transactions(
     producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, Coordinated], *, owner_answers: bool = False
 ) -> dict[Partition, list[OpenTransaction]]:
-    """Per partition with open transactions, these. The one that began first holds the last stable offset back."""
+    """Per partition, its open transactions. The one that began first holds the last stable offset back."""
     return {at: [_told(at, each, known, owner_answers) for each in sorted(of)] for at, of in producers.items() if of}
 
 

@@ -32,7 +32,7 @@ _BUILT_IN = (
     *(f"google.type.{name}_pb2" for name in _OF_GOOGLE.split()),
     *(f"confluent_kafka.schema_registry.confluent.{name}_pb2" for name in _OF_CONFLUENT),
 )
-"""Modules that were generated from them."""
+"""The Python modules generated from the files that Confluent's registry has built in."""
 _LOGGED = re.compile(r"WARNING: All log messages before|[IWEF]\d{4} ")
 
 
@@ -67,7 +67,7 @@ def compiled(schema: str, references: Mapping[str, str]) -> bytes:
 
 
 def _written(schemas: Mapping[str, str], sources: Path) -> FileDescriptorSet:
-    """Write the texts below ``sources``; return the files that are no texts."""
+    """Write the texts below ``sources``; return the other files: the built-in ones, and schemas in base64."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     binary = FileDescriptorSet(file=[each for each in _built_in() if each.name not in schemas])
@@ -83,7 +83,7 @@ def _written(schemas: Mapping[str, str], sources: Path) -> FileDescriptorSet:
 
 
 def _in_base64(schema: str) -> FileDescriptorProto | None:
-    """A file that is no text; None if it is one, of which some character is no base64."""
+    """The file that base64 encodes; None if ``schema`` is text: text has characters that base64 lacks."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 

@@ -1,7 +1,7 @@
 """Asks a Confluent-compatible schema registry, through Confluent's own client.
 
 The connection is one of type ``schema_registry``: the host is the registry's URL, or several with commas between them;
-login and password are those of basic authentication; the extra has more settings of the client.
+login and password serve for basic authentication; the extra has more settings of the client.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ TYPE = "schema_registry"
 TIMEOUT_S = 10.0
 SHOWN_MAX = 10
 SAID_MAX = 300
-"""How much of an answer that is none stands in an error: it may be a page of a proxy."""
+"""How many characters an error quotes of an answer that is no registry's: it may be a page of a proxy."""
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _CONTEXT = re.compile(r":\.[^:]*:")
-"""How a subject begins that names its context."""
+"""The context at the beginning of a subject's name."""
 _NO_ENTRY, _MISSING, _CONFLICT, _INVALID = (401, 403), 404, 409, 422
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
 """OpenSSL's codes, X509_V_ERR_…: a self-signed certificate, or no known issuer. An expired one may be renewed soon."""
@@ -93,7 +93,7 @@ def _versions_of(connection: Connection, client: SchemaRegistryClient, subject: 
 
 
 def _whole(told: RegisteredSchema) -> RegisteredSchema:
-    """What the client has made of an answer. Raises TypeError if that had no id or no schema: it was no registry's."""
+    """The answer, if it has an id and a schema. Raises TypeError otherwise: then no registry has answered."""
     if told.schema_id is None or told.schema.schema_str is None:
         raise TypeError("a version without an id and a schema")
     return told
@@ -121,8 +121,8 @@ def _require_room(connection: Connection, sizes: Mapping[str, int]) -> None:
         f"versions of the pipeline's subjects, and a record of the ledger has at most {VALUE_BYTES_MAX}. The largest: "
         f"{shown}.",
         code=codes.LEDGER_RECORD_TOO_LARGE,
-        remedy="Remove versions from the registry for good (`?permanent=true`), but only versions of which the topics "
-        "have no record any more: others would be corrupt. Or name fewer `subjects`, or fewer topics, in this "
+        remedy="Remove versions from the registry for good (`?permanent=true`), but only versions that no record in "
+        "the topics uses any more: such records would be corrupt. Or name fewer `subjects`, or fewer topics, in this "
         "KafkaSource. Then clear the failed task.",
     )
 
@@ -212,7 +212,7 @@ def _settings(connection: Connection) -> dict[str, Any]:
 
 
 def _url(told: str, port: int | None) -> str:
-    """What the client asks. A port in the URL goes before that of the connection."""
+    """The URL that the client asks. A port in the URL goes before the connection's port."""
     url = urlsplit(told if "://" in told else f"http://{told}")
     if port and url.port is None:
         url = url._replace(netloc=f"{url.netloc}:{port}")
@@ -220,7 +220,7 @@ def _url(told: str, port: int | None) -> str:
 
 
 class _NoSubject(Exception):
-    """It never leaves this module."""
+    """The registry lacks the subject. This error never leaves the module."""
 
 
 def _no_subject(what: str) -> Refused:
@@ -266,7 +266,7 @@ def asking(connection: Connection, what: str, missing: Callable[[str], Exception
             code=codes.REGISTRY_UNREACHABLE,
             remedy=_NO_TOKEN,
         ) from error
-    except (msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:  # of JSON with another meaning
+    except (msgspec.ValidationError, TypeError, AttributeError, LookupError) as error:  # JSON, but no registry's
         raise _no_registry(connection, what, error) from error
     except (httpx2.HTTPError, OSError, ValueError) as error:  # ValueError: what answers is no JSON
         if _is_distrust(error):
@@ -299,12 +299,12 @@ def _no_registry(connection: Connection, what: str, said: Exception) -> Refused:
 
 
 def _typed(error: AnyError, connection: Connection) -> AnyError:
-    """The error; where the connection may be that of another service, it says so."""
+    """``error``, which then says so if the connection may belong to another service."""
     return typed(error, connection.conn_id, connection.conn_type, TYPE)
 
 
 def _addresses(connection: Connection) -> str:
-    """What the client asks, without the users and passwords that a URL may have."""
+    """The URLs that the client asks, without the users and passwords that they may have."""
     urls = [urlsplit(url) for url in _settings(connection)["url"].split(",")]
     return ", ".join(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" for url in urls)
 
@@ -350,12 +350,12 @@ def _complete(connection: Connection, client: SchemaRegistryClient, subject: str
 
 @lru_cache(maxsize=256)
 def _compiled(text: str, others: tuple[tuple[str, str], ...]) -> str:
-    """A task that opens many epochs asks for the same schemas each time, and protoc takes some 0.1 s."""
+    """Compile a schema, and keep the result: a task may ask for it for many epochs, and protoc takes some 0.1 s."""
     return b64encode(compiled(text, dict(others))).decode()
 
 
 def _referred(connection: Connection, client: SchemaRegistryClient, subject: str, schema: Schema) -> dict[str, str]:
-    """The texts of all schemas that a schema refers to, by the names by which it does: also those of the others."""
+    """Each schema that a schema refers to, directly or through another: name in the reference -> text."""
     found: dict[str, str] = {}
     waiting = _references(subject, schema)
     while waiting:
@@ -377,6 +377,6 @@ def _references(subject: str, schema: Schema) -> list[tuple[str, SchemaReference
 
 
 def _in_context_of(parent: str, subject: str) -> str:
-    """The subject of a reference, as the registry means it: without a context, it is in that of its parent."""
+    """The subject of a reference. Without a context of its own, it is in its parent's context."""
     context = _CONTEXT.match(parent)
     return f"{context[0]}{subject}" if context and not _CONTEXT.match(subject) else subject

@@ -29,7 +29,7 @@ _KNOWN_TIME = re.compile(r"(?!0000)\d{4}-\d\d-\d\d(?!\d)", re.ASCII)
 
 
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
-    """What lies at ``place`` is a finished staging of this very transaction and sink."""
+    """Require that ``place`` holds a finished staging of this transaction and sink; return it."""
     if staging is None:
         raise Refused(
             f"Spark reports staged rows, but this worker sees no finished staging table at {place}.",
@@ -48,7 +48,7 @@ def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: 
 
 
 def require_rows(staging: Staging) -> None:
-    """The files have as many rows as their writer counted, where it did: files may be missing from a damaged log."""
+    """Require that the files have as many rows as their writer counted, if it did: a damaged log may lack files."""
     found = str(sum(map(rows_of, staging.files)))
     if staging.counted not in (None, found):
         raise Refused(
@@ -59,7 +59,7 @@ def require_rows(staging: Staging) -> None:
 
 
 def require_files(files: Files, staging: Staging) -> Staging:
-    """Every staged file exists, has its size, and ends as a Parquet file does. Returns it with all statistics."""
+    """Require that every staged file is whole, by its size and its end. Returns ``staging`` with all statistics."""
     require_sizes(files, staging)
     return footers.completed(files, staging)
 
@@ -81,7 +81,7 @@ def require_sizes(files: Files, staging: Staging) -> None:
 
 
 def require_sound_actions(staging: Staging) -> None:
-    """Statistics and partition values that no reader will trip over."""
+    """Require statistics and partition values that every reader can parse."""
     columns = _partition_names(staging.shape)
     for file in staging.files:
         checked_stats(file)
@@ -94,7 +94,7 @@ def require_sound_actions(staging: Staging) -> None:
 
 
 def require_known_times(staging: Staging) -> None:
-    """Every time in a partition column is one that other readers than Spark know, too. Spark was asked the same."""
+    """Require that readers other than Spark know every time in a partition column. Spark was asked the same."""
     times = _times_among(staging.shape)
     for file in staging.files if times else ():
         _require_known_times_of(file, times)
@@ -116,13 +116,13 @@ def _partition_names(shape: TableShape) -> set[str]:
 
 
 def _times_among(shape: TableShape) -> dict[str, str]:
-    """What the log calls each partition column of dates or instants -> the column."""
+    """Each partition column of dates or instants: its name in the log -> its own name."""
     kinds = {field["name"].lower(): field["type"] for field in shape.schema["fields"]}
     physical = physical_names(shape)
     return {physical[name.lower()]: name for name in shape.partition_by if kinds[name.lower()] in _TIMES}
 
 
 def physical_names(shape: TableShape) -> dict[str, str]:
-    """What statistics and partition values call each column."""
+    """Each column's name in lower case -> its name in statistics and partition values."""
     metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
     return {name.lower(): known.get(PHYSICAL_NAME, name) for name, known in metadata.items()}

@@ -1,13 +1,13 @@
-"""Two digests of what was staged: are the files still those of the vote, and are these the same rows?
+"""Two digests of staged rows: are the files still the ones of the vote, and are the rows the same?
 
 ``digest_of`` covers what the log and the files' footers say: of every file, in any order, its partition values, bytes,
 and statistics (rows, and per column minimum, maximum and nulls); the columns' names and types; and the table that the
 rows were staged for. It leaves out what differs between tries: file names, times, and physical column names. It reads
-no rows, and tells whether the staged files are those of the vote.
+no rows, and tells whether the staged files are the files of the vote.
 
 ``content_of`` covers the rows: every value (``spark.driver.row_digest``), in any order and any files. Rows that are
-staged again are the promised ones if their digest is equal. Spark reports the hashes of the rows that it wrote. The
-digest also includes what the log says about them, and both must agree on the number of rows.
+staged again are the rows that the sink voted for if their digest is equal. Spark reports the hashes of the rows that it
+wrote. The digest also includes what the log says about them, and both must agree on the number of rows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from airflow_epochs.staged.staging import Staging
 log = secrecy.logger(__name__)
 
 CONTENT_OF_TYPED = "rows-4:"
-"""Of rows with variants, which count with their types."""
+"""The prefix for rows with variants: a variant's digest includes its type."""
 CONTENT_SCHEME = "rows-3:"
 CONTENT_OF_STATISTICS = "rows-2:"
-"""Has the NULLs of each column, as Spark counted them for the log. In the files' footers some counts are missing."""
+"""The prefix of digests with the NULLs of each column that Spark counted for the log. Footers lack some counts."""
 SCHEME = "content-2:"
 SCHEME_OF_LOG = "content-1:"
-"""Of files all of whose statistics are in the log. Digests with another prefix cannot be compared with these."""
+"""The prefix if the log has the statistics of all files. Digests with different prefixes cannot be compared."""
 _STATISTICS = ("numRecords", "minValues", "maxValues", "nullCount")
 
 
@@ -81,12 +81,12 @@ def _scheme(staging: Staging, told: RowDigest) -> str:
 
 
 def needs_statistics(promised: Staged) -> bool:
-    """Whether rows staged again can be compared with these only if Spark collects statistics as it writes them."""
+    """Whether Spark must collect statistics as it stages rows again, to make them comparable with ``promised``."""
     return not (promised.content or "").startswith((CONTENT_SCHEME, CONTENT_OF_TYPED))
 
 
 def needs_variants_by_json(promised: Staged) -> bool:
-    """Whether variants of rows staged again must count by their JSON alone: they did in this digest."""
+    """Whether rows staged again must be hashed with variants as JSON, without their types, as ``promised`` was."""
     return not (promised.content or CONTENT_OF_TYPED).startswith(CONTENT_OF_TYPED)
 
 
@@ -138,7 +138,7 @@ def _facts(file: StagedFile, fields: list[JsonDict]) -> list[Any]:
 
 
 def _logical(values: Any, fields: list[JsonDict]) -> Any:
-    """``values`` by the columns' own names. Every staging table gets new physical names."""
+    """``values`` keyed by the columns' own names: the physical names differ in every staging table."""
     if not isinstance(values, dict):
         return values
     by_physical = {physical_name(field): field for field in fields}

@@ -102,7 +102,7 @@ def _leaves(fields: Iterable[JsonDict], name: Path = (), path: Path = ()) -> Ite
 
 
 def _names(listed: str) -> set[Path]:
-    """The columns that a property lists; empty if it lists none, or cannot be understood."""
+    """The columns that a property lists; empty if it lists no column, or cannot be parsed."""
     found: set[Path] = set()
     name: Path = ()
     at = 0
@@ -138,7 +138,7 @@ def _columns_of(metadata: Any) -> dict[str, int]:
 
 
 def _statistics(metadata: Any, number: int) -> list[Any] | None:
-    """Those of a column in every row group; None if one has none."""
+    """The statistics of a column in every row group; None if a row group lacks them."""
     chunks = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
     return None if any(chunk is None for chunk in chunks) else chunks  # `in` would crash: pyarrow compares with None
 
@@ -149,7 +149,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def _bounds(chunks: Sequence[Any], field: JsonDict) -> tuple[Any, Any]:
-    """The least and the greatest value. None where there is no value, or it is not known."""
+    """The least and the greatest value; None for a bound that is unknown, or if there is no value."""
     filled = [chunk for chunk in chunks if chunk.has_min_max or chunk.num_values]
     bound = _bound_of(field, filled[0]) if all(chunk.has_min_max for chunk in filled) and filled else None
     if bound is None:
@@ -160,7 +160,7 @@ def _bounds(chunks: Sequence[Any], field: JsonDict) -> tuple[Any, Any]:
 
 
 def _bound_of(field: JsonDict, chunk: Any) -> Bound | None:
-    """None if Delta keeps no bounds of the field, or the file has it in a way that Spark is not told to write."""
+    """What writes the field's bounds; None if Delta keeps no bounds, or the file's form is not the usual one."""
     kind = field["type"]
     if not isinstance(kind, str) or _COLLATIONS in field.get("metadata", {}):
         return None
@@ -182,8 +182,8 @@ def _whole(value: int, greatest: bool) -> int:
 
 
 def _real(value: float, greatest: bool) -> float | None:
-    """No maximum: Spark takes NaN for the greatest number, and writers of Parquet may leave it out."""
-    return value + 0.0 if math.isfinite(value) and not greatest else None  # Parquet makes a lowest zero negative
+    """Only a minimum: Spark takes NaN for the greatest number, but Parquet's writers may ignore NaN."""
+    return value + 0.0 if math.isfinite(value) and not greatest else None  # Parquet writes a minimum of zero as -0.0
 
 
 def _day(days: int, greatest: bool) -> str | None:
@@ -194,7 +194,7 @@ def _day(days: int, greatest: bool) -> str | None:
 
 
 def _instant(micros: int, greatest: bool) -> str | None:
-    """In milliseconds, as Delta has it."""
+    """An instant as Delta's statistics have it: cut to milliseconds, outwards."""
     millis = -(-micros // 1000) if greatest else micros // 1000
     try:
         return (_INSTANT_0 + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds")
@@ -230,7 +230,7 @@ _BOUNDS: dict[str, tuple[tuple[str, ...], Bound]] = {
     "timestamp_ntz": (("INT64",), _instant),
     "string": (("BYTE_ARRAY",), _text),
 }
-"""By the type of Delta's schema: the types that a file may have it in, and how a bound is written."""
+"""Type in Delta's schema -> the types that a file may use for it, and the function that writes a bound."""
 
 
 def _put(values: JsonDict, path: Path, value: Any) -> None:
@@ -241,7 +241,7 @@ def _put(values: JsonDict, path: Path, value: Any) -> None:
 
 
 def _json(value: Any) -> str:
-    """Decimals with all of their digits, which ``json`` does not write."""
+    """The value as JSON, with all digits of decimals, which ``json`` does not write."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(key)}:{_json(each)}" for key, each in value.items()) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Completes what a staging log says of its files by the files' footers."""
+"""Adds the statistics in the files' footers to what a staging log says of its files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _END = 8
 READ_BYTES = 64 * 1024
 """How much is read of a file's end: most footers are shorter."""
 FILES_AT_ONCE = 256
-"""So many ends of files are in memory at most."""
+"""The most file ends that are in memory at once."""
 
 
 def completed(files: Files, staging: Staging) -> Staging:
-    """The same, with statistics of every file: those of the log where it has some, else those of the file's footer.
+    """``staging`` with the statistics of every file: from the log if it has some, else from the file's footer.
 
     Every file must be there.
 
@@ -55,7 +55,7 @@ def _footers(files: Files, sizes: Mapping[str, int]) -> Iterator[tuple[str, Any]
 
 
 def _all_of_it(files: Files, path: str, size: int, tail: bytes) -> bytes:
-    """The file's end from where its footer begins, ``tail`` being the last of it."""
+    """The file's bytes from the start of its footer to its end. ``tail``: the last of them, which were read already."""
     _require_end(path, tail)
     length = int.from_bytes(tail[-_END : -len(MAGIC)], "little") + _END
     return tail if length <= len(tail) else dict(files.tails({path: size}, length))[path]

@@ -1,4 +1,4 @@
-"""Columns of staged files under their own names: a table that maps its columns has them under others in its files."""
+"""Gives columns of staged files their own names: with column mapping, a table's files use other names."""
 
 from __future__ import annotations
 

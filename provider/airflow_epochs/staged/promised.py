@@ -1,4 +1,4 @@
-"""What a decision promises of staged rows, looked for again when they are committed."""
+"""Checks at the commit that the staged rows are still the rows that the sink voted for."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ log = secrecy.logger(__name__)
 
 
 def staging_left(location: TableLocation, staged: Staged) -> Staging | None:
-    """The staging table; None if there is no usable one left, as after clean-up."""
+    """The staging table; None if it is gone, as after clean-up, or unusable."""
     try:
         return read_staging(location.files, location.relative(staged.place))
     except Refused as refused:
-        log.warning("%s", refused.what)
+        log.warning("the staging table at %s cannot be used: %s", staged.place, refused.what)
         return None
 
 
 def require_promised(
     location: TableLocation, staging: Staging | None, staged: Staged, txn: TransactionId, sink: str
 ) -> Staging:
-    """The staged rows are as they were at the vote. Returns them with the statistics of all files.
+    """Require that the staged rows are as they were at the vote. Returns them with the statistics of all files.
 
     Raises:
-        RowsGone: They are gone, or their files are damaged.
-        Corrupt: Their digest cannot be compared, or is another. GLOBAL_COMMIT was decided, so a human must look.
+        RowsGone: The rows are gone, or their files are damaged.
+        Corrupt: Their digest differs, or cannot be compared. GLOBAL_COMMIT was decided, so a human must look.
     """
     if not staged.digest.startswith((SCHEME, SCHEME_OF_LOG)):
         raise Corrupt(
@@ -64,7 +64,7 @@ def require_promised(
 def require_still_there(
     location: TableLocation, staging: Staging, staged: Staged, txn: TransactionId, sink: str
 ) -> None:
-    """Every file of rows that ``require_promised`` has returned is there, with its size: one listing, nothing is read.
+    """Require each file that ``require_promised`` has returned, with its size: one listing, nothing is read.
 
     Raises:
         RowsGone: A file is gone, or cut off.

@@ -1,4 +1,4 @@
-"""A look at staged rows: their columns, and the first of them."""
+"""A sample of staged rows: their columns, and the first rows."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from airflow_epochs.storage.files import Files
 
 _NOTED = {"app", "txn", "committer", "table_id"}
 _ROWS_WRITTEN = {"numOutputRows", "num_added_rows"}
-"""As Spark names it in ``operationMetrics``, and as deltalake does."""
+"""The number of rows written, as Spark and as deltalake name it in ``operationMetrics``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Staging:
     counted: str | None
     """Rows that the writer counted, as the commit's ``operationMetrics`` say; unparsed, as they may be damaged."""
     from_footers: bool = False
-    """Whether statistics of files are out of the files' footers, since their writer collected none."""
+    """Whether statistics were read from the files' footers, because their writer collected no statistics."""
 
     @property
     def log_files(self) -> list[str]:

@@ -47,7 +47,7 @@ def _written(path: str) -> tuple[int, int, str]:
 
 
 def staging_root(path: str, sink: str) -> str:
-    """``path`` in its one spelling.
+    """``path`` in its normal spelling.
 
     Raises:
         Refused: It is neither an absolute path nor a URL.
@@ -77,7 +77,7 @@ class StagedTable:
     Attributes:
         root: As ``staging_root`` returns it; may be shared by all sinks of all pipelines.
         sink: The sink's name.
-        target: How messages and plans call what the rows are for.
+        target: The name of the rows' target in messages and plans.
         options: ``object_store`` options of the root's store.
     """
 
@@ -89,7 +89,7 @@ class StagedTable:
 
     @classmethod
     def of(cls, sink: Copying, target: str, env: Environment) -> StagedTable:
-        """As the sink is configured. Raises Refused as ``staging_root`` does, or if there is no such connection."""
+        """The staging places of ``sink``. Raises Refused as ``staging_root`` does, or without such a connection."""
         conn_id = sink.storage_conn_id
         return cls(
             root=staging_root(sink.staging, sink.name),
@@ -108,7 +108,7 @@ class StagedTable:
         self._where.files.probe("")
 
     def plan(self, attempt: SinkAttempt, try_id: str, newest: How | None = None) -> JsonDict:
-        """What Spark needs to fill the place of this try. Says whose the folder is.
+        """What Spark needs to fill the place of this try. Signs the sink's folder.
 
         ``newest``: the upsert that wants only the newest row of each key; None: all rows are wanted.
         """
@@ -136,10 +136,10 @@ class StagedTable:
         return as_json(NewestStaging.of(plan, newest) if newest else plan)
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
-        """What lies at the claimed place, durable and whole, and what a vote promises of it.
+        """The staging table at the claimed place, found durable and whole, and what a vote promises of it.
 
         Raises:
-            Refused: It is not a finished staging of this transaction, or damaged.
+            Refused: The place holds no finished staging of this transaction, or a damaged one.
             NotApplied: The store does not answer.
         """
         self._require_own_place(attempt, claim.place)
@@ -154,18 +154,20 @@ class StagedTable:
         return staging, staged_of(claim, staging)
 
     def rows(self, attempt: SinkAttempt, staged: Staged) -> Iterator[pa.RecordBatch]:
-        """The promised rows, always in the same order: by number of Spark's task, then as the task wrote them.
+        """The rows that the sink voted for, always in the same order: by Spark's task, then as the task wrote them.
 
-        In batches of bounded size, however many and however large the rows are.
+        The batches have a bounded size, however many and however large the rows are.
 
         Raises:
-            RowsGone: They are gone or damaged; before the first row if a file is missing or has another size.
-            Corrupt: Others lie there.
+            RowsGone: The rows are gone or damaged; before the first row if a file is missing or has another size.
+            Corrupt: Other rows are there.
         """
         yield from self.batches(self.promised(attempt, staged))
 
     def batches(self, staging: Staging) -> Iterator[pa.RecordBatch]:
-        """What ``rows`` yields, of a staging table that ``promised`` or ``checked`` has returned: its log is not read.
+        """The rows of a staging table that ``promised`` or ``checked`` has returned, as ``rows`` yields them.
+
+        Does not read the log again.
 
         Raises:
             RowsGone: A file has vanished since, or is damaged.
@@ -196,7 +198,7 @@ class StagedTable:
         )
 
     def _require_dates_of_today(self, staging: Staging) -> None:
-        """No staged date or instant is one that would be read as another."""
+        """Require that pyarrow reads every staged date and instant as Spark wrote it."""
         if not _OF_TIME.search(json.dumps(staging.shape.schema)):
             return
         for file in staging.files:
@@ -227,7 +229,7 @@ class StagedTable:
         """Delete a try's place. Idempotent.
 
         Raises:
-            Refused: The place, or the folder that it is in, is somebody else's.
+            Refused: The place, or the folder that it is in, belongs to another owner.
         """
         if self.has_leftovers(attempt, place):
             owner.require_owner(self._where.files, self._folder(attempt), attempt, self.sink)

@@ -1,4 +1,4 @@
-"""The vote's checks: everything that commit will need, looked at before the promise. Each raises Refused.
+"""The vote's checks: they look before the vote at everything that the commit will need. Each raises Refused.
 
 A check that cannot be made because a store does not answer raises NotApplied: then there is no vote yet.
 """
@@ -34,7 +34,7 @@ TXN_RETENTION = "delta.setTransactionRetentionDuration"
 
 
 def require_keys(mode: Mode, staging: Staging) -> None:
-    """No staged row has a NULL key. Spark has looked at the rows; this looks at what their files say of them."""
+    """Require that no staged row has a NULL key. Spark has checked the rows; this checks their statistics."""
     physical = physical_names(staging.shape)
     for name in (*mode.keys, *([mode.sequence_by] if mode.sequence_by else [])):
         if any(_has_null(file, physical.get(name.lower(), name)) for file in staging.files):
@@ -49,11 +49,11 @@ def _has_null(file: StagedFile, column: str) -> bool:
     if column in file.partition_values:
         return file.partition_values[column] is None
     nulls = checked_stats(file).get("nullCount", {}).get(column, 0)
-    return isinstance(nulls, int) and nulls > 0  # of a struct it tells field by field
+    return isinstance(nulls, int) and nulls > 0  # Delta counts the NULLs of a struct field by field
 
 
 def require_same_table(table_id: str | None, staging: Staging, name: str) -> None:
-    """It is the table that the rows were staged for. One that was missing then may have been created since."""
+    """Require that the table is the one that the rows were staged for. A missing table may have been created."""
     promised = staging.user_metadata["table_id"]
     if promised is not None and table_id != promised:
         raise Refused(
@@ -64,7 +64,7 @@ def require_same_table(table_id: str | None, staging: Staging, name: str) -> Non
 
 
 def require_addable(shape: TableShape | None, staging: Staging, name: str, sink: DeltaSink) -> None:
-    """The staged files can be added to the table as they are."""
+    """Require that the staged files can be added to the table as they are."""
     require_committable(shape or staging.shape, name, sink, exists=shape is not None)
     if shape is not None and (difference := difference_to(shape, staging.shape, sink)):
         raise Refused(
@@ -79,7 +79,7 @@ def difference_to(shape: TableShape, promised: TableShape, sink: DeltaSink) -> s
 
 
 def require_known(shape: TableShape | None, staging: Staging, name: str) -> None:
-    """The rows were staged in the knowledge of the table."""
+    """Require that the table existed already when the rows were staged, if it exists now."""
     if shape is not None and staging.user_metadata["table_id"] is None:
         raise Refused(f"{name} was created after its rows were staged.", code=codes.DELTA_TABLE_ALTERED)
 
@@ -87,7 +87,7 @@ def require_known(shape: TableShape | None, staging: Staging, name: str) -> None
 def require_insertable(
     shape: TableShape | None, staging: Staging, name: str, mode: Mode, *, tells_computed: bool = True
 ) -> None:
-    """Spark can bring the staged rows into the table, and casts none of them.
+    """Require that Spark can bring the staged rows into the table without casting any value.
 
     Only a shape that ``tells_computed`` columns says which partition columns the rows must have.
     """
@@ -103,7 +103,7 @@ def require_insertable(
 
 
 def require_partitioning(sink: DeltaSink, shape: TableShape, name: str) -> None:
-    """The table has the partitions that the sink asks for, if it asks for any."""
+    """Require that the table has the partitions that the sink asks for, if it asks for any."""
     wanted = list(sink.partition_by)
     if wanted and list(shape.partition_by) != wanted:
         raise Refused(
@@ -116,7 +116,7 @@ def require_partitioning(sink: DeltaSink, shape: TableShape, name: str) -> None:
 
 
 def require_open_to_changes(mode: Mode, shape: TableShape, name: str) -> None:
-    """The table's rows may be changed, if the mode does that."""
+    """Require that the table's rows may be changed, if the mode changes rows."""
     if mode.mode != APPEND and is_append_only(shape.properties):
         raise Refused(
             f"{name} takes new rows only, because it has the property {APPEND_ONLY}. Mode {mode.mode!r} changes and "
@@ -126,7 +126,7 @@ def require_open_to_changes(mode: Mode, shape: TableShape, name: str) -> None:
 
 
 def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: str) -> None:
-    """The table takes changes of this kind. ``shape`` is that of the staged rows where there is no table yet."""
+    """Require that the table takes changes of this kind. Without a table, ``shape`` is the staged rows'."""
     require_open_to_changes(mode, shape, name)
     if mode.mode != OVERWRITE_PARTITIONS:
         return
@@ -147,7 +147,7 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
 
 
 def require_committable(shape: TableShape, name: str, sink: DeltaSink, *, exists: bool = True) -> None:
-    """A commit without Spark can be made to a table of this shape. Nothing else may commit to a state table.
+    """Require that deltalake can commit to a table of this shape. Nothing else may commit to a state table.
 
     A table that does not exist would get the shape from the sink's ``properties``.
     """
@@ -186,7 +186,7 @@ def _turned_off(properties: list[str], name: str) -> str:
 
 
 def require_readable(shape: TableShape, name: str) -> None:
-    """Every reader can open a table that gets these columns."""
+    """Require that every reader can open a table that gets these columns."""
     if strange := shape.unreadable:
         raise Refused(
             f"Only Spark could read {name} if it had the types of these rows: {_listed(strange)}.",
@@ -195,7 +195,7 @@ def require_readable(shape: TableShape, name: str) -> None:
 
 
 def require_features(shape: TableShape, staging: Staging, name: str, mode: Mode) -> None:
-    """A table that gets the columns of the rows has the features for their types: no writer adds one to it."""
+    """Require that the table has the features for the types of the rows' columns: no writer adds a feature to it."""
     if mode.mode == MERGE and not delta_schema.copies(mode.merge or ""):
         return
     if not (missing := staging.shape.features_of_types - shape.features):
@@ -211,7 +211,7 @@ def require_features(shape: TableShape, staging: Staging, name: str, mode: Mode)
 
 
 def require_not_spoilt(location: TableLocation) -> None:
-    """The table has no column of a type that keeps every reader but Spark from opening it."""
+    """Require that the table has no column of a type that keeps every reader but Spark from opening it."""
     schema = newest_schema(location.files)
     strange = unreadable(schema) if schema else []
     if not schema or not any(kind == delta_schema.PLAIN_TEXT for _, kind in strange):
@@ -231,7 +231,7 @@ def _listed(columns: list[tuple[str, str]]) -> str:
 
 
 def require_lasting_marker(shape: TableShape, name: str) -> None:
-    """The table keeps our markers. One that expires makes an idle pipeline's table look as if it had never been fed."""
+    """Require that the table keeps our markers. Without its marker, an idle pipeline's table looks as if never fed."""
     if retention := shape.properties.get(TXN_RETENTION):
         raise Refused(
             f"{name} forgets transactions after {retention}, because it has the property {TXN_RETENTION}. The epoch "
@@ -241,7 +241,7 @@ def require_lasting_marker(shape: TableShape, name: str) -> None:
 
 
 def require_marker(found: Marker | None, previous: TransactionId | None, name: str) -> None:
-    """The table shows the sink's previous epoch, no other."""
+    """Require that the table shows the sink's previous epoch, and no other."""
     if not agree(found, previous):
         raise Refused(
             f"{name} shows {described(found)}, but the ledger's last epoch is {described_transaction(previous)}. "
@@ -252,7 +252,7 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
 
 
 def require_notes(location: TableLocation, place: str) -> None:
-    """The notes about deleted keys, at ``place`` in the table's folder, are still there."""
+    """Require that the notes about deleted keys, at ``place`` in the table's folder, are still there."""
     if not location.files.names(f"{place}/_delta_log"):
         raise Refused(
             f"The notes about keys that the sink deleted from {location.name} are gone: {location.url}/{place}. "
@@ -262,7 +262,7 @@ def require_notes(location: TableLocation, place: str) -> None:
 
 
 def require_store(files: Files, folder: str) -> None:
-    """The store lets us create and delete, and refuses to overwrite when asked not to."""
+    """Require that the store lets us create and delete files, and refuses to overwrite a file when asked not to."""
     with probe_below(folder, files.delete) as probe:
         files.write_new(probe, b"first")
         if files.write_new(probe, b"second"):

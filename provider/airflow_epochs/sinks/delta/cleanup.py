@@ -1,4 +1,4 @@
-"""Clearing a staging place of a Delta table away. Its files may be the table's: those are never deleted."""
+"""Deletes a staging place of a Delta table, but never the files there that the table itself uses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = secrecy.logger(__name__)
 
 
 def has_leftovers(at: Whereabouts, attempt: SinkAttempt, place: str, *, published: bool) -> bool:
-    """Whether there is a file, of a published place a log, at the place."""
+    """Whether the place still has files. Of a published place, only the log counts: the table uses the rest."""
     location = at.location_of(place, attempt)
     left = location.files.names(location.relative(place))
     return "_delta_log" in left if published else bool(left)
 
 
 def discard(at: Whereabouts, attempt: SinkAttempt, place: str, *, published: bool) -> None:
-    """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes.
+    """Delete a try's place. If it was published by metadata only, delete only its log: the table uses the rest.
 
     Files to which the table refers are never deleted, whatever the ledger says of the place.
 
@@ -48,16 +48,18 @@ def _discard(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, pla
     anchor = LogPosition.from_json(staging.user_metadata.get("anchor")) if staging else None
     kept = references.referenced(location, at.app(attempt.txn.pipeline), attempt.txn.epoch, relative, anchor)
     if kept & location.files.sizes(relative).keys():
-        log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, location.name)
+        log.warning(
+            "%s is not deleted: table %s uses its files, although the ledger says otherwise", place, location.name
+        )
     else:
         location.files.delete(relative)
 
 
 def _made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> Staging | None:
-    """What was staged there: by this transaction, and for the table that is there. None if nothing readable was."""
+    """The staging table there, checked to be of this transaction and for the table; None if it cannot be read."""
     try:
         staging = read_staging(location.files, relative)
-    except Refused:  # damaged, so that it says nothing; what the table refers to is kept all the same
+    except Refused:  # it is damaged and says nothing; the files to which the table refers are kept all the same
         return None
     if staging is None:
         return None
@@ -68,7 +70,7 @@ def _made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt,
 
 
 def _copied(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> bool:
-    """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
+    """Whether the target is known not to use the files at this place: the place is empty, or Spark copied the rows."""
     staging = read_staging(location.files, relative)
     if staging is None:
         return False

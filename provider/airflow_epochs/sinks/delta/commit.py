@@ -28,7 +28,7 @@ log = secrecy.logger(__name__)
 
 @dataclass(frozen=True)
 class Commit:
-    """What was promised, and what is left of it where it was staged: after a commit, nothing need be."""
+    """One sink's commit: what the vote promised, and what is still staged of it. After a commit, nothing need be."""
 
     at: Whereabouts
     attempt: SinkAttempt
@@ -46,7 +46,7 @@ class Commit:
         return self._receipt(self._by_metadata() or self._through_spark())
 
     def _by_metadata(self) -> FoundCommit | None:
-        """Add the staged files where they lie; None if that is not for deltalake, or not any more."""
+        """Add the staged files where they lie; None if deltalake must not commit to the table, or not any more."""
         if self.staging is None or self.staging.user_metadata["committer"] == SPARK:
             return None
         this = publish.DeltaCommit(
@@ -99,7 +99,7 @@ class Commit:
         target = self._look()
         found = target.commit_of(self.attempt.txn)
         noted: dict[str, int] = {}
-        if found is None:  # else its task may have died before it could look again
+        if found is None:  # otherwise the task of that commit may have died before it looked for new notes
             noted = self._noted_by_others()
             found = self._inserted(target)
         lost_files.require_there(self.location, found, target.app, self.attempt.txn)
@@ -152,7 +152,7 @@ class Commit:
         return found or spark_commit.found_in(report)
 
     def _damage(self, unknown: OutcomeUnknown) -> damaged_files.Damage | None:
-        """The damaged file behind Spark's error; None if there is none, or if nobody can look."""
+        """The damaged file behind Spark's error; None if no file is damaged, or if the table cannot be looked at."""
         try:
             return damaged_files.damage_told(self.location, unknown.what)
         except NotApplied as error:

@@ -35,12 +35,13 @@ _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 
 @dataclass(frozen=True)
 class Damage:
-    """A file of the table that is not what was written.
+    """A file of the table whose bytes are no longer what was written.
 
     Attributes:
         path: Below the table's folder.
         is_now: What is wrong with it.
-        compacted_in: The version that made the file of others, if rows and table are as before it; else None.
+        compacted_in: The version that compacted older files into this one, if it left rows and table unchanged; else
+            None.
     """
 
     path: str
@@ -49,14 +50,14 @@ class Damage:
 
 
 def damage_told(location: TableLocation, what: str) -> Damage | None:
-    """The damaged file that Spark's error names; None if it names none of the table's, or one that looks whole."""
+    """The damaged file that Spark's error names; None if it names no file of the table, or a file that looks whole."""
     named = _NAMED.search(what)
     path = _below(location, named[1]) if named else None
     if path is None:
         return None
     size, compacted_in = _added(location.files, path)
     if size is None and path.startswith(f"{STAGING_FOLDER}/"):
-        return None  # staged rows, which are no file of the table
+        return None  # Spark's error names a staged file, which is no file of the table
     is_now = _fault(location.files, path, size)
     return Damage(path, is_now, compacted_in) if is_now else None
 
@@ -72,7 +73,7 @@ def _added(files: Files, path: str) -> tuple[int | None, int | None]:
 
 
 def _changes(action: JsonDict) -> bool:
-    """Whether rows or the table itself are others than before the action."""
+    """Whether the action changes rows, or the table's metadata or protocol."""
     if "metaData" in action or "protocol" in action:
         return True
     return any(action[kind].get("dataChange", True) for kind in ("add", "remove", "cdc") if kind in action)

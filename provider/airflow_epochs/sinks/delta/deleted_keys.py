@@ -1,4 +1,4 @@
-"""Are the notes about keys that a sink has deleted still about its keys? Columns are renamed, and keys chosen anew."""
+"""Checks that a sink's notes of deletions name its keys of today: users rename columns, and choose other keys."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAPPED = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
 
 
 def require_notes_of_keys(at: Whereabouts, target: Target, attempt: SinkAttempt, rows: JsonDict) -> None:
-    """Some of the sink's notes are about its keys, if its last commit says that it has notes.
+    """Require notes about the sink's keys of today, if its last commit says that it has notes.
 
-    Otherwise the commit would read none of them, and an older row would bring a deleted key back.
+    The commit does not read notes about other keys. So without this check, an older row would bring a deleted key back.
     """
     last, how = at.last_notes(target, attempt), at.sink.how
     if last is None:
@@ -45,12 +45,12 @@ def _types(how: Mode, rows: JsonDict) -> JsonDict:
 
 
 def _name_of(types: JsonDict) -> str:
-    """As Spark names notes, unless there are nested types."""
+    """The name that Spark gives the notes, unless there are nested types."""
     return deletions.named([(column.lower(), told_type(kind)) for column, kind in types.items()])
 
 
 def _columns_of(at: Whereabouts, target: Target, place: str) -> list[str]:
-    """The columns of notes; empty if their log does not tell."""
+    """The columns of the notes; empty if their log does not tell."""
     schema = newest_schema(at.other(f"{target.location.url}/{place}").files)
     return [field["name"] for field in schema["fields"]] if schema else []
 
@@ -60,7 +60,7 @@ def _is_about(columns: list[str], how: Mode) -> bool:
 
 
 def _pairs(old: list[str], new: list[str]) -> list[tuple[str, str]]:
-    """Which column of the notes has become which: those of other names, in their order."""
+    """Pairs of an old and a new column name: the names that only one of the lists has, paired in their order."""
     same = {name.lower(): name for name in old}
     given = {name.lower() for name in new}
     left = iter([name for name in old if name.lower() not in given])

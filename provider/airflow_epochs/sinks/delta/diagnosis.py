@@ -156,6 +156,6 @@ class Suspect:
         return self.seen.found.token if self.seen.found else None
 
     def _and_backfill(self, expected: TransactionId) -> str:
-        """With the epoch in doubt, whose rows are not in the table yet."""
+        """The backfill of the epoch in doubt, whose rows are not in the table yet; empty without such an epoch."""
         waits = self.seen.in_doubt
         return f", with {backfill_from(waits.epoch)}" if waits and waits.epoch > expected.epoch else ""

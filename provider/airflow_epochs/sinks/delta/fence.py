@@ -1,4 +1,4 @@
-"""A commit without rows that moves a sink's marker: a waived commit that hangs then finds another one than it expects.
+"""A commit without rows that moves a sink's marker. A waived commit that still hangs then finds another marker.
 
 Who commits to the table also fences it. The log entry of deltalake's way is put at exactly the version after the one
 that was looked at. Spark refuses to commit an epoch if one as new was signed meanwhile.
@@ -24,7 +24,10 @@ from airflow_epochs.spark.driver.delta.jobs import compact_json
 
 
 def fence(at: Whereabouts, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
-    """As ``contracts.Fencing``. False if there is no table: a commit that hangs may still create it."""
+    """Move the sink's marker to ``by``, as ``contracts.Fencing`` says.
+
+    False if there is no table: a commit that hangs may still create it.
+    """
     if at.sink.in_catalog or at.sink.commit_by == SPARK:
         return _through_spark(at, pipeline, over, by)
     target = at.look(at.location(), pipeline)

@@ -33,10 +33,10 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _AS_B85 = str.maketrans(_Z85, _B85)
 _UUID_LENGTH = 20
-"""Of a UUID in Z85."""
+"""The length of a UUID in Z85."""
 _V2 = re.compile(r"/\d{20}\.checkpoint\.[0-9a-f]{8}-[0-9a-f-]{27}\.(json|parquet)$")
 _RECENT = 100
-"""So many entries are flushed whatever is known of them: without a checkpoint, a reader needs all, maybe very many."""
+"""At least so many entries are flushed. Without a checkpoint, a reader needs all entries, which may be very many."""
 
 
 def flush_after(location: TableLocation, app: App, epoch: int | None, newest: int | None = None) -> None:
@@ -56,7 +56,7 @@ def flush_after(location: TableLocation, app: App, epoch: int | None, newest: in
 
 
 def flush_since(location: TableLocation, flushed: int | None) -> None:
-    """As ``flush_log``, of a table wherever it is: before an entry that makes the names of others' files durable."""
+    """``flush_log`` for a table wherever it is. Call it before an entry makes the names of others' files durable."""
     if is_local(location.url):
         flush_log(location.files, flushed)
 
@@ -66,7 +66,8 @@ def flush_log(files: Files, flushed: int | None, app: App | None = None) -> None
 
     None: it is not known what is flushed. Then the newest entries count: nobody has waited for the older ones. Files
     that are gone by now need nothing. An entry that lands meanwhile is left to the next flush. ``app``: the sink whose
-    own files must be flushed. Those of others may belong to a user whose files this one may not open: a warning.
+    own files must be flushed. Files of other writers may belong to a user whose files this one may not open: then it
+    only warns.
     """
     checkpoint = newest_checkpoint(files)
     names = {name: int(found[1]) for name in files.names(_LOG) if (found := _VERSIONED.fullmatch(name))}
@@ -82,7 +83,7 @@ def flush_log(files: Files, flushed: int | None, app: App | None = None) -> None
 
 
 def update(table: DeltaTable, files: Files) -> None:
-    """Bring a table up to date, and flush what has come: a checkpoint or an entry that follows makes it durable."""
+    """Bring a table up to date, and flush the new entries: a checkpoint or entry that follows relies on them."""
     seen = table.version()
     table.update_incremental()
     if table.version() > seen and is_local(table.table_uri):
@@ -90,7 +91,7 @@ def update(table: DeltaTable, files: Files) -> None:
 
 
 def flush_files_of(files: Files, entry: bytes, *, is_own: bool = False) -> None:
-    """Flush the files that a log entry adds. Those of others may not be there for this user to open: a warning."""
+    """Flush the files that a log entry adds. If this user may not open files of other writers, only warn."""
     try:
         files.sync(files_of(entry))
     except Refused as refused:
@@ -109,7 +110,7 @@ def files_of(entry: bytes) -> list[str]:
 
 
 def paths_of(*named: JsonDict) -> list[str]:
-    """The files below the table's folder that actions name: their own, and those of their deletion vectors."""
+    """The files below the table's folder that actions name: data files, and the files of their deletion vectors."""
     vectors = [_file_of(file["deletionVector"]) for file in named if file.get("deletionVector")]
     paths = [*(unquote(file["path"]) for file in named), *vectors]
     return [path for path in paths if path and not path.startswith("/") and ":/" not in path]
@@ -129,7 +130,7 @@ def _sidecars(files: Files, of_log: list[str]) -> list[str]:
 
 
 def _named_in(files: Files, checkpoint: str) -> list[str]:
-    """The sidecars that one checkpoint names. A name with a folder is none of this table's.
+    """The sidecars that one checkpoint names. A name with a folder is not a sidecar of this table.
 
     Readers pass over a checkpoint that nobody can read, and take the log instead.
     """

@@ -34,7 +34,7 @@ def _are_values(sink: DeltaSink, target: Target) -> bool:
 def require_fit(sink: DeltaSink, target: Target, staging: Staging) -> None:
     """Raise Refused if a disk does not take the folder that Spark would make for a staged value."""
     if target.exists and (sink.how.mode == MERGE or sink.how.delete_when):
-        return  # some rows may make no folder: which they are, only Spark can tell
+        return  # some rows may make no folder, but only Spark can tell which rows
     if not _are_values(sink, target):
         return
     for file in staging.files:

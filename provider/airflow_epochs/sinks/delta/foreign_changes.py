@@ -49,7 +49,7 @@ class ForeignChange:
 def foreign_changes(files: Files, app: App, since: int, ledger_id: str | None = None) -> list[ForeignChange]:
     """The changes after version ``since``, a commit of the sink, without those that a later RESTORE undid.
 
-    ``ledger_id``: that of the commit. None if unknown: then the name of a pipeline alone tells whose a commit is.
+    ``ledger_id``: the ledger of the commit. None if unknown: then only the pipeline's name tells whose a commit is.
     """
     found: list[ForeignChange] = []
     own = since
@@ -97,7 +97,7 @@ def _target_of(how: JsonDict) -> str:
 
 
 def _time(milliseconds: int | None) -> str | None:
-    """As text; None if it is no time."""
+    """The time as text; None if ``milliseconds`` is no time."""
     if milliseconds is None:
         return None
     try:

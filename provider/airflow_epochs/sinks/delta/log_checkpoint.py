@@ -1,4 +1,4 @@
-"""A short log: deltalake writes no checkpoint on its own here, and opening the table gets slower with every epoch."""
+"""Keeps the log short: deltalake writes no checkpoint on its own here, so each epoch would slow the opening down."""
 
 from __future__ import annotations
 

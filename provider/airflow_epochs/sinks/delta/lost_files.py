@@ -50,7 +50,7 @@ class Loss:
 
 
 def loss_of(found: FoundCommit, files: Files) -> Loss | None:
-    """What is lost of a commit; None: nothing, as far as the log can tell."""
+    """The files that a commit has lost; None if it has lost nothing, as far as the log tells."""
     entry = files.read(log_entry(found.version)) if found.version is not None else None
     if entry is None or found.version is None:
         return None
@@ -87,7 +87,7 @@ def _keys(adds: list[JsonDict]) -> set[FileKey]:
 
 
 def require_there(location: TableLocation, found: FoundCommit, app: App, txn: TransactionId) -> FoundCommit:
-    """No file of the commit is lost.
+    """Require that no file of the commit is lost; return the commit.
 
     Raises:
         RowsLost: Some are, and others can take their place.
@@ -128,7 +128,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
 
 
 def _undo(location: TableLocation, found: FoundCommit) -> str:
-    """How to take a commit back, with those of its rows that are left.
+    """The remedy that takes a commit back, with its rows that are left.
 
     The version before it is whole: a VACUUM spares what the version that it read has. (``repair`` would leave in the
     table what is left of the epoch, and of older rows that a MERGE had moved.)
@@ -151,9 +151,9 @@ def going_back(location: TableLocation, version: int) -> str:
 def replacement(loss: Loss, adds: list[JsonDict], info: JsonDict, table: DeltaTable) -> list[JsonDict]:
     """The log entry that puts ``adds`` in place of all files of the commit. The rows are the same: no change of data.
 
-    The table has each of these files, with the commit's own deletion vector or none: otherwise ``lost`` raises Corrupt.
-    A reader of the log would not take a ``remove`` of another vector for one of the file.
-    The table's metadata is said once more, so that a writer that began before this entry notices it.
+    The table has each of these files, with the commit's own deletion vector or without one: otherwise ``lost`` raises
+    Corrupt. A reader of the log would not take a ``remove`` of another vector for one of the file. The table's metadata
+    is said once more, so that a writer that began before this entry notices it.
     """
     removes = [{"remove": remove_of(add, info["commitInfo"]["timestamp"])} for add in loss.adds]
     quiet = [{"add": action["add"] | {"dataChange": False}} for action in adds]

@@ -111,7 +111,7 @@ class Mode:
 
     def replaces_by(self) -> tuple[str, ...] | None:
         """``Replacing.replaces_by``."""
-        if self.mode == UPSERT:  # of two rows that are equally new, that of the later epoch wins
+        if self.mode == UPSERT:  # of two rows that are equally new, the row of the later epoch wins
             return (*self.keys, self.sequence_by) if self.sequence_by else self.keys
         return () if self.mode == APPEND else None
 
@@ -122,11 +122,11 @@ class Mode:
 
     @property
     def reads_notes(self) -> bool:
-        """Whether the sink takes no row that is older than a deletion, whichever sink has noted that one."""
+        """Whether the sink reads notes of deletions, also from other sinks, and drops rows that are older."""
         return self.sequence_by is not None
 
     def spares_others(self, rows: int) -> bool:
-        """Whether an epoch with ``rows`` rows replaces rows, but must not replace those of other pipelines."""
+        """Whether an epoch with ``rows`` rows replaces rows, but must not replace rows of other pipelines."""
         if self.mode not in (OVERWRITE, OVERWRITE_PARTITIONS) or self.replaces_others:
             return False
         return rows > 0 or (self.mode, self.empty) == (OVERWRITE, TRUNCATE)

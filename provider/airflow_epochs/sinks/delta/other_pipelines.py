@@ -48,7 +48,7 @@ class Foreign:
 
     @property
     def who(self) -> str:
-        """The pipeline's name, and that its ledger is another one if the name is ours."""
+        """The pipeline's name; if it has our own name, also a note that its ledger is another one."""
         return f"{self.pipeline!r}{OF_ANOTHER_LEDGER if self.other_ledger else ''}"
 
 
@@ -114,7 +114,7 @@ def _signatures(actions: list[JsonDict]) -> Iterator[tuple[str, int]]:
 
 
 def writer_of(version: int, actions: list[JsonDict], app: App, ledger_id: str | None) -> Foreign | None:
-    """The other pipeline whose commit this log entry is; None if it is none. ``ledger_id``: None if unknown."""
+    """The other pipeline that made this log entry; None if no other pipeline did. ``ledger_id``: None if unknown."""
     for name, epoch in _signatures(actions):
         found = _SIGNATURE.fullmatch(name)
         if not found or name == app.epoch:
@@ -126,7 +126,7 @@ def writer_of(version: int, actions: list[JsonDict], app: App, ledger_id: str | 
 
 
 def of_another_ledger(actions: list[JsonDict], ledger_id: str | None) -> bool:
-    """Whether a log entry is a commit of another ledger than this; False if either is unknown. A dry run has none."""
+    """Whether a log entry is a commit of another ledger; False if either ledger is unknown. A dry run has no ledger."""
     ledger = ledger_in(actions)
     return None not in (ledger, ledger_id) and ledger != ledger_id and not str(ledger_id).startswith(DRY_RUN)
 
@@ -148,7 +148,7 @@ class _Later:
     """What the log entries that were read, the newest first, have done to files of the entries before them.
 
     Attributes:
-        gone: Files of which no row is left.
+        gone: Files without any row left.
         added: Files that these entries added. A RESTORE adds files again that were removed earlier.
     """
 
@@ -167,7 +167,7 @@ class _Later:
 
 
 def replaces_all(actions: list[JsonDict]) -> bool:
-    """Whether the files that this entry adds have no row of those that it removes. In doubt they have."""
+    """Whether no row of the removed files can be in the files that this entry adds. False in doubt."""
     operation, how = operation_of(actions)
     in_part = how.get("predicate") not in (None, "", "[]")  # it also copies the rows that it keeps of a file
     compacts = any(action["add"].get("dataChange") is False for action in actions if "add" in action)

@@ -40,7 +40,7 @@ class DeltaParticipant(Whereabouts):
     """The operations of ``contracts.Sink`` for one Delta sink, in one task's environment."""
 
     def require_ready(self, pipeline: str) -> None:
-        """Look at the table, if it is there, for what no rows would fit."""
+        """Raise Refused if no rows would fit the table, whatever they are."""
         with located(pipeline, sink=self.sink.name):
             ready.require_ready(self, pipeline)
 
@@ -70,7 +70,7 @@ class DeltaParticipant(Whereabouts):
 
         So would dates and partitions of years that others do not know.
 
-        The rows of a MERGE need not look like the table's. Those that delete a key bring no values.
+        The rows of a MERGE need not look like the table's. Rows that delete a key bring no values.
         """
         seen = self._seen(pipeline)
         how, shape, folders = self.sink.how, seen.shape, folder_names.will_be_values(self.sink, seen)
@@ -139,7 +139,7 @@ class DeltaParticipant(Whereabouts):
         )
 
     def is_taken_back(self, pipeline: str) -> bool:
-        """Whether the table is empty, or the last that befell all its rows is a RESTORE to before the newest commit.
+        """Whether the table is empty, or the last change of all its rows is a RESTORE to before the newest commit.
 
         False for a table of a catalog. An overwrite may have kept the rows.
         """
@@ -160,9 +160,10 @@ class DeltaParticipant(Whereabouts):
         return Suspect(target=self._seen(seen.pipeline), seen=seen, recorded=recorded).diagnosis()
 
     def how_to_vacate(self, first: TransactionId) -> str | None:
-        """None for a table of a catalog too, which knows its tables itself, and for one that only Spark opens.
+        """The remedy that moves the table's log away; None if that would not help.
 
-        Likewise for a commit of Spark's, whose files would be left where a new table begins.
+        It would not help for a table of a catalog, which knows its tables itself, for a table that only Spark opens,
+        and after a commit by Spark, whose files would be left where a new table begins.
         """
         if self.sink.in_catalog:
             return None
@@ -176,7 +177,7 @@ class DeltaParticipant(Whereabouts):
         )
 
     def _seen(self, pipeline: str) -> Target:
-        """The table as it is; one that the catalog does not have any more is none."""
+        """The table as it is now. A table that the catalog no longer has counts as missing."""
         try:
             location = self.location()
         except Refused:

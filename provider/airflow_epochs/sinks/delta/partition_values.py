@@ -11,10 +11,10 @@ _TIMES = ("timestamp", "timestamp_ntz")
 
 
 def value_of(text: str | None, kind: Any) -> object:
-    """What Delta takes the text for, so that equal values are equal; the text itself if it is of no other form.
+    """The value that Delta reads from the text, so that equal values compare equal; the text itself in any other form.
 
     Args:
-        text: As the log has it. An empty one is NULL.
+        text: The value as the log has it. An empty text is NULL.
         kind: The column's type.
     """
     if not text:

@@ -76,7 +76,7 @@ class Altered(Exception):
 class DeltaCommit:
     """All of one commit: which rows, into which table, under which names.
 
-    ``looked_at``: whether the staged files were read, and are those of the vote.
+    ``looked_at``: whether the staged files were read, and are the files that the sink voted for.
     """
 
     location: TableLocation
@@ -91,7 +91,7 @@ class DeltaCommit:
     looked_at: bool = False
 
     def compared(self, seen: Snapshot) -> Shown:
-        """Where the table stands."""
+        """Whether the table shows this epoch, the one before, or another."""
         return compare(seen.marker, self.previous, self.txn)
 
     def user_metadata(self, table_id: str | None, **facts: object) -> str:
@@ -147,7 +147,7 @@ def publish(this: DeltaCommit, env: Environment) -> FoundCommit:
         RowsGone: The table shows the previous epoch, and staged rows are gone.
         RowsLost: The table shows this epoch, and files of it are gone.
         Corrupt: The marker is neither the previous nor this transaction, or the table is another one.
-        Refused: What lies there is no Delta table.
+        Refused: Something other than a Delta table is at the location.
         OutcomeUnknown: No round came to an end.
     """
     faults: list[BaseException] = []
@@ -194,7 +194,7 @@ def _snapshot(this: DeltaCommit, known: LogPosition | None) -> Snapshot:
 def _says_nothing(error: BaseException) -> bool:
     """Whether an error leaves open what happened, so that the table must be looked at.
 
-    deltalake's panics are no ``Exception``; what stops the task (SIGTERM, a timeout) is none either.
+    deltalake's panics are no ``Exception``; nor is an error that stops the task (SIGTERM, a timeout).
     """
     if isinstance(error, (Altered, Corrupt, Refused, CannotOpen)):
         return False
@@ -202,7 +202,7 @@ def _says_nothing(error: BaseException) -> bool:
 
 
 def _ready(this: DeltaCommit, seen: Snapshot, env: Environment) -> DeltaCommit:
-    """The same, with its staged rows looked at, unless the table shows them already."""
+    """The commit with its staged rows checked, unless the table shows them already."""
     stands = this.compared(seen)
     if stands is Shown.ALREADY:
         return this
@@ -213,7 +213,7 @@ def _ready(this: DeltaCommit, seen: Snapshot, env: Environment) -> DeltaCommit:
 
 
 def _round(this: DeltaCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
-    """Commit unless the look shows that it has been done; None if it must be looked again."""
+    """Commit unless ``seen`` shows that it has been done; None if the caller must look again."""
     files = this.location.files
     if this.compared(seen) is Shown.ALREADY:
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
@@ -234,7 +234,7 @@ def _round(this: DeltaCommit, seen: Snapshot, env: Environment) -> FoundCommit |
 
 
 def _flush_others(this: DeltaCommit, newest: int) -> None:
-    """Flush what others have written: the entry that follows makes the names of theirs durable.
+    """Flush what others have written: the entry that follows makes the names of their files durable.
 
     Before the vote, the same was done with all that the table had by then.
     """
@@ -245,7 +245,7 @@ def _flush_others(this: DeltaCommit, newest: int) -> None:
 
 
 def _promised(this: DeltaCommit) -> DeltaCommit:
-    """The same, of staged rows that are as they were at the vote.
+    """The commit with its staged rows checked: they are as they were at the vote.
 
     Their files are read once: nobody changes a staged file, but a VACUUM may delete it. So later rounds only list them,
     or else faster writers could win every round while the files of a large epoch are read.
@@ -258,10 +258,10 @@ def _promised(this: DeltaCommit) -> DeltaCommit:
 
 
 def _kept(this: DeltaCommit, found: FoundCommit, env: Environment) -> FoundCommit | None:
-    """The commit, if all its files are there; None if lost ones have been replaced, so that it must be looked again.
+    """The commit, if all its files are there; None if lost files have been replaced, so the caller must look again.
 
     Raises:
-        RowsLost: Files are lost, and what is staged here is not what can replace them.
+        RowsLost: Files are lost, and the files staged here cannot replace them.
     """
     loss = lost_files.loss_of(found, this.location.files)
     if loss is None:
@@ -274,7 +274,7 @@ def _kept(this: DeltaCommit, found: FoundCommit, env: Environment) -> FoundCommi
 
 
 def _put_back(this: DeltaCommit, found: FoundCommit, loss: Loss, env: Environment) -> None:
-    """Replace the files of a commit that has lost some by those staged again, unless the table has moved on."""
+    """Replace the files of a commit that has lost some by files staged again, unless the table has changed since."""
     this = _promised(this)
     table = open_table(this.location)
     if table is None or table.version() != loss.version:
@@ -294,11 +294,11 @@ def _put_back(this: DeltaCommit, found: FoundCommit, loss: Loss, env: Environmen
 
 
 def renew_if_old(this: DeltaCommit) -> None:
-    """Make staged files young again that a VACUUM of the usual kind would take soon: it goes by their age.
+    """Renew the modification times of old staged files: a usual VACUUM deletes unused files by their age.
 
-    Of the staging table's log, too, which deltalake's VACUUM takes. Where files cannot be made young, they are
-    committed as they are: that is better than to wait and let them grow older. And a VACUUM that has them on its list
-    already takes them all the same: that is looked for after the commit.
+    The staging table's log is renewed as well: deltalake's VACUUM would delete it. If the times cannot be renewed, the
+    files are committed as they are: waiting would only make them older. A VACUUM that has listed the files already
+    deletes them all the same; the commit task looks for that afterwards.
     """
     age_ms = now_ms() - min((file.modified_ms for file in this.staging.files), default=now_ms())
     retention = this.staging.shape.properties.get(_RETENTION, _RETENTION_DEFAULT)
@@ -307,17 +307,21 @@ def renew_if_old(this: DeltaCommit) -> None:
         try:
             this.location.files.renew([*rows, *this.staging.log_files])
         except (NotApplied, OutcomeUnknown) as error:
-            log.warning("%s: its staged files could not be made young: %s", this.txn, error.what)
+            log.warning(
+                "%s: the modification times of its staged files could not be renewed, so a VACUUM may delete them: %s",
+                this.txn,
+                error.what,
+            )
 
 
 def _milliseconds(interval: str) -> float:
-    """Of an interval as table properties have it; 0 if it is not understood."""
+    """The length of an interval, written as in table properties, in ms; 0 if it cannot be parsed."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s+([a-z]+?)s?\b", interval.lower())
     return sum(float(number) * _UNITS_MS.get(unit, 0) for number, unit in parts)
 
 
 def _landed(this: DeltaCommit, version: int, entry: bytes, files: Files) -> FoundCommit | None:
-    """The entry just written, read back; None if another one stands there.
+    """The entry just written, read back; None if another entry has this version.
 
     Where the log was cleaned up past ``version`` since the table was opened, the entry would lie where no reader
     looks: then only a fresh look at the table tells.
@@ -330,9 +334,9 @@ def _landed(this: DeltaCommit, version: int, entry: bytes, files: Files) -> Foun
 def require_previous(
     target: Target, marker: Marker | None, previous: TransactionId | None, txn: TransactionId, **recorded: Any
 ) -> None:
-    """The table shows the epoch before ``txn``, which waits for it. Raises Corrupt, saying what happened, if not.
+    """Require that the table shows the epoch before ``txn``. Raises Corrupt, with what happened, if it does not.
 
-    ``recorded``: what is on record of the table; its ``table_id``.
+    ``recorded``: what the ledger records of the table, such as its ``table_id``.
     """
     if not agree(marker, previous):
         seen = Disagreement(pipeline=txn.pipeline, found=marker, expected=previous, in_doubt=txn)
@@ -415,7 +419,7 @@ def _changes(this: DeltaCommit, newest: int, now: int) -> list[JsonDict]:
 
 
 def _added_columns(this: DeltaCommit) -> list[JsonDict]:
-    """The table's metadata with the columns that the staged changes of a state add to it; nothing if they add none."""
+    """The table's metadata with the columns that the staged changes of a state add; empty if they add no column."""
     table = open_table(this.location) if this.state else None
     if table is None:
         return []
@@ -457,7 +461,7 @@ def _shape_of_new_table(this: DeltaCommit) -> TableShape:
 
 
 def made_durable(found: FoundCommit, files: Files) -> FoundCommit:
-    """For a commit that is found: who made it may have died before it was durable."""
+    """Make a commit that was found durable: the task that made it may have died before it did so."""
     if found.version is not None:
         files.sync([log_entry(found.version)])
     return found

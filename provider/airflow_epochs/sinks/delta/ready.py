@@ -1,4 +1,4 @@
-"""What a Delta sink looks at before Spark runs: what the table at a path is like, whatever the rows are."""
+"""A Delta sink's checks before Spark runs: whether the table at a path can take any rows at all."""
 
 from __future__ import annotations
 

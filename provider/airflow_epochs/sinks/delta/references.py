@@ -32,7 +32,7 @@ def referenced(
     Args:
         location: The table.
         app: The name under which the sink signs.
-        epoch: The one that the place was made for.
+        epoch: The epoch that the place was made for.
         place: The place, relative to the table.
         anchor: The table's newest entry before anything was written there, if that is known.
 
@@ -79,6 +79,6 @@ def _in_newest_version(location: TableLocation, place: str) -> set[str]:
 
 def _unknown(location: TableLocation, place: str, why: str) -> NotApplied:
     return NotApplied(
-        f"The provider cannot tell whether {location.name} refers to the files at {place}: {why}. It deleted none.",
+        f"The provider cannot tell whether {location.name} refers to the files at {place}: {why}. It deleted no file.",
         code=codes.DELTA_REFERENCES_UNKNOWN,
     )

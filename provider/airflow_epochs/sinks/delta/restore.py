@@ -24,7 +24,7 @@ from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 
 
 def require_restorable(at: Whereabouts, target: Target, point: RestorePoint) -> None:
-    """Raise Refused unless the table can go back to the version, and nobody else's rows go with it."""
+    """Raise Refused unless the table can go back to the version without losing rows of other pipelines."""
     location, shape = target.location, target.opened_shape
     if at.sink.in_catalog:
         raise _refused(location, point, "it is in a catalog, and only Spark commits to it")
@@ -70,7 +70,7 @@ def require_no_others(target: Target, point: RestorePoint) -> None:
 
 
 def _entry_of(target: Target, version: int) -> list[JsonDict]:
-    """The actions of a log entry; none if it is gone."""
+    """The actions of a log entry; empty if the entry is gone."""
     return list(actions_of(target.location.files.read(log_entry(version)) or b""))
 
 

@@ -56,12 +56,12 @@ class Small:
 
     @property
     def path(self) -> str:
-        """Relative to the table, percent-decoded."""
+        """The file's path relative to the table, percent-decoded."""
         return unquote(self.add["path"])
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The file's size in bytes."""
         return int(self.add["size"])
 
 
@@ -118,7 +118,7 @@ def _arrow_schema(table: DeltaTable) -> pa.Schema:
 
 
 def _writer_properties(schema: pa.Schema, layout: FileLayout) -> WriterProperties:
-    """Without statistics of floating-point numbers.
+    """Writer properties without statistics of floating-point numbers.
 
     deltalake cannot name a part of a nested column. So if one such part is floating-point, no nested column gets any.
     """
@@ -156,7 +156,7 @@ def _rows(
             with opened, parquet_batches.reader(opened) as parquet:
                 columns = str(parquet.schema)
                 if problem := _problem(parquet, None if columns == fitting else schema, partition_by):
-                    log.info("%s is left alone: %s", small.path, problem)
+                    log.info("%s is not compacted: %s", small.path, problem)
                     continue
                 fitting = columns
                 taken.append(small)

@@ -240,7 +240,7 @@ class DeltaSink:
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
     def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
-        """A visible folder inside the table: VACUUM ignores hidden folders and would leave their files behind."""
+        """The try's folder inside the table. It is visible: VACUUM ignores hidden folders."""
         return self._participant(env).place(attempt, try_id)
 
     def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
@@ -252,17 +252,17 @@ class DeltaSink:
         return self._participant(env).plan_stage_at(attempt, place)
 
     def staging(self, append: DeltaStaging, attempt: SinkAttempt) -> DeltaStaging:
-        """Spark's plan for staging, from that of a plain append."""
+        """Spark's plan for staging, made from ``append``, the plan of a plain append."""
         from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging
 
         return append if self.how.is_plain_append else DeltaChangeStaging.of(append, self.how.plan())
 
     def replaces_by(self) -> tuple[str, ...] | None:
-        """The keys of an upsert, with ``sequence_by``. Of the modes that write each epoch anew, None."""
+        """The keys of an upsert, with ``sequence_by``; None for the modes that write each epoch anew."""
         return self.how.replaces_by()
 
     def left_if_waived(self) -> str | None:
-        """The notes of deletions, which a commit makes before its MERGE."""
+        """What a waived commit may leave behind: the notes of deletions, which it makes before its MERGE."""
         if not self.how.notes_deletions:
             return None
         return (
@@ -326,7 +326,7 @@ class DeltaSink:
         return told_rows.of_place(self._participant(env), attempt, place)
 
     def require_restorable(self, point: RestorePoint, pipeline: str, env: Environment) -> None:
-        """Whether the log still tells the files of the version, all of them are there, and no other pipeline wrote."""
+        """Raise Refused unless the log still tells the version's files, all are there, and no other pipeline wrote."""
         self._participant(env).require_restorable(point, pipeline)
 
     def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
@@ -334,7 +334,7 @@ class DeltaSink:
         return self._participant(env).sample(attempt, place, most)
 
     def dataset(self, receipt: Receipt, env: Environment) -> Dataset:
-        """The table's location. That of a table in a catalog is known from the place of the staged rows."""
+        """The table's location. For a catalog table, it follows from the place of the staged rows."""
         from airflow_epochs.contracts import Dataset
 
         if not self.in_catalog:
@@ -344,7 +344,7 @@ class DeltaSink:
         return Dataset.at(self.asset_uri(receipt.txn_id.partition("/")[0]))
 
     def may_hold(self, receipt: Receipt, env: Environment) -> bool:
-        """Always: rows and marker are in one log, so the marker alone tells."""
+        """Always True: rows and marker are in one log, so the marker alone tells."""
         return True
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
@@ -380,7 +380,7 @@ class DeltaSink:
         return self._participant(env).maintain(pipeline, epoch)
 
     def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId, env: Environment) -> bool:
-        """Sign a commit without rows as ``by``. A table that does not exist gets none."""
+        """Sign a commit without rows as ``by``. A table that does not exist gets no commit."""
         return self._participant(env).fence(pipeline, over, by)
 
     def _participant(self, env: Environment) -> DeltaParticipant:

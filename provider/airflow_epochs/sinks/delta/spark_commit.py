@@ -50,13 +50,13 @@ R = TypeVar("R", bound=Dataclass)
 _CHECK = re.compile(r"CHECK constraint (\S+) \(")
 """How Delta names a constraint that a row breaks."""
 _NOT_READ = "[FAILED_READ_FILE"
-"""How Spark says that it cannot read a file. Whether one of the table is gone or cut off, the caller finds out."""
+"""How Spark says that it cannot read a file. The caller finds out whether a file of the table is gone or cut off."""
 _NO_FOLDER = "Mkdirs failed to create"
 """How Hadoop says that a disk has not made a folder; it does not know why."""
 _CONCURRENT = "[DELTA_CONCURRENT"
 """How Delta says that another commit came first. It has then written nothing."""
 _NOT_UTF8 = "unmappable characters"
-"""How Java says that it can name no file so in its locale."""
+"""How Java says that its locale cannot encode a file's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +104,17 @@ class Insertion:
 
 
 def _asked(env: Environment, plan: JobPlan, report: type[R], description: str) -> R:
-    """Run a job of Delta's; what it reports."""
+    """Run one of Delta's jobs, and return its report."""
     told = env.spark.run(SparkJob(kind=plan.JOB, args=as_json(plan), description=description))
     return reports.understood(report, told, plan.JOB)
 
 
 def insert(this: Insertion, env: Environment) -> SeenTable:
-    """Bring the staged rows into the table through Spark, once; what is seen of the commit.
+    """Bring the staged rows into the table through Spark, once. Returns what Spark sees of the commit.
 
     Raises:
         OutcomeUnknown: Spark's answer did not arrive, or cannot be read.
-        Corrupt: The table is not the promised one, or has another transaction's rows for this epoch.
+        Corrupt: The table is not the one that the vote checked, or has another transaction's rows for this epoch.
     """
     env.reached("delta.commit.before")
     try:
@@ -159,7 +159,7 @@ def _remedy_of_refused(this: Insertion, error: Refused) -> str:
 
 
 def _remedy(target: str, error: Refused) -> str:
-    """What lets the table take the rows that are staged: whatever the transform does now, they stay as they are."""
+    """The remedy that lets the table take the staged rows. A change of the transform does not change these rows."""
     if error.code is codes.DELTA_ROWS_UNFIT:
         named = _CHECK.search(error.what)
         change = f"DROP CONSTRAINT {quoted(named[1])}" if named else "…"
@@ -175,7 +175,7 @@ def _remedy(target: str, error: Refused) -> str:
 
 
 def _remedy_of_unconfirmed(this: Insertion, error: NotApplied) -> str:
-    """What lets the next try of the commit succeed. The vote has let through what the table computes."""
+    """The remedy that lets the next try of the commit succeed. The vote cannot check computed values."""
     if _NO_FOLDER in error.what:
         return (
             "Look at the partition's folder in Spark's error. If its name is longer than 255 bytes, or has a NUL "
@@ -237,10 +237,10 @@ def _require_ours(this: Insertion, report: Committed) -> None:
 
 
 def _forgotten(this: Insertion) -> Corrupt:
-    """The error for a table that shows the epoch, and no longer tells whose."""
+    """The error for a table that shows the epoch, but no longer tells which transaction's rows."""
     return Corrupt(
         f"{this.target} has epoch {this.txn.epoch}, but a clean-up of its log has removed the commit, so the table no "
-        f"longer tells whether the epoch is that of {this.txn}. Nothing was written now.",
+        f"longer tells whether transaction {this.txn} committed it. Nothing was written now.",
         code=codes.DELTA_COMMIT_FORGOTTEN,
         remedy=f"Find out whether the table has the rows that are staged at {this.place}. If it has them, an earlier "
         f"try of the commit landed: run `{waive_command(this.txn, this.app.sink)}`, and clear the failed task. The "
@@ -299,7 +299,7 @@ def forget(this: ForgetPlan, txn: TransactionId, sink: str, env: Environment) ->
 def fence(
     target: str, app: App, over: Collection[TransactionId | None], by: TransactionId, note: str, env: Environment
 ) -> SeenTable:
-    """Let ``app`` sign a commit without rows as ``by`` if its marker is one of ``over``; what is seen afterwards."""
+    """Let ``app`` sign a commit without rows as ``by`` if its marker is one of ``over``. Returns what is seen then."""
     shown = tuple(str(each) if each else None for each in over)
     plan = FencePlan(target=target, app=app.epoch, epoch=by.epoch, over=shown, user_metadata=note)
     return _asked(env, plan, SeenTable, f"fence {by} in {target}")

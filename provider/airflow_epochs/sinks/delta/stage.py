@@ -84,7 +84,7 @@ def _user_metadata(sink: DeltaSink, target: Target, attempt: SinkAttempt, commit
 
 
 def _has_created(target: Target, attempt: SinkAttempt) -> bool:
-    """Whether this very transaction has created the table, so that its rows were staged for none."""
+    """Whether this transaction has itself created the table, so its rows were staged before a table existed."""
     if attempt.previous is not None:
         return False
     found = target.commit_of(attempt.txn)
@@ -111,7 +111,7 @@ def _committer(sink: DeltaSink, target: Target) -> str:
 
 
 def _optimize_write(properties: Mapping[str, str]) -> bool | None:
-    """What the table's owner says of shuffling before a write; None if nothing."""
+    """Whether the table's properties ask to shuffle rows before a write; None if they say nothing."""
     said = properties.get(OPTIMIZE_WRITE)
     return None if said is None else said.lower() == "true"
 

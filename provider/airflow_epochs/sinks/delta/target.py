@@ -86,7 +86,7 @@ class Target:
 
     @cached_property
     def shape(self) -> TableShape | None:
-        """None if there is no table."""
+        """The table's shape; None if there is no table."""
         if self.problem is None:
             return self.opened_shape
         described = self._described_shape
@@ -94,13 +94,16 @@ class Target:
 
     @property
     def table_id(self) -> str | None:
-        """None if there is no table. It asks less of the log than ``shape``."""
+        """The table's id; None if there is no table. Needs to read less of the log than ``shape``."""
         shape = self.opened_shape if self.problem is None else self._described_shape
         return shape.id if shape else None
 
     @cached_property
     def logged_schema(self) -> JsonDict | None:
-        """Of a table with a problem, since Spark does not tell which columns are computed; None if the log does not."""
+        """The schema in the log, of a table with a problem: Spark does not tell which columns are computed.
+
+        None for other tables, or if the log has no schema.
+        """
         schema = newest_schema(self.location.files) if self.problem is not None else None
         return schema and delta_schema.told_by_spark(schema)
 
@@ -111,7 +114,7 @@ class Target:
 
     @cached_property
     def version(self) -> int:
-        """The newest; -1 if there is no table."""
+        """The newest version; -1 if there is no table."""
         return self.table.version() if self.table is not None else newest_entry(self.location.files)
 
     @cached_property
@@ -121,7 +124,7 @@ class Target:
         return None if self.table is None else read_marker(self.table, self.app, self.location)
 
     def log_position(self) -> JsonDict | None:
-        """From where a commit can look on."""
+        """The log position from which a commit can read on."""
         if self.table is None:
             return None
         position = position_at(self.version, self.marker, self.location.files)

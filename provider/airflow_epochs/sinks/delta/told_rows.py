@@ -1,4 +1,4 @@
-"""Tells the rows that one commit has added to a Delta table, and those of a staging place, in one form.
+"""Lists the rows that one commit has added to a Delta table, and the rows at a staging place, in one form.
 
 Both are the Parquet files that a log entry adds. A file's rows stay what they are, so an old version need not be read:
 only its own entry, and its own files, as long as no clean-up has taken them.
@@ -92,7 +92,7 @@ def _made_by_the_table(at: Whereabouts, location: TableLocation, pipeline: str) 
 
 def _untold(at: Whereabouts, why: str) -> Refused:
     return Refused(
-        f"The rows of one commit to {at.sink.target} cannot be told: {why}.",
+        f"The rows that one commit added to {at.sink.target} cannot be listed separately: {why}.",
         code=codes.DRY_RUN_UNTOLD,
         sink=at.sink.name,
     )

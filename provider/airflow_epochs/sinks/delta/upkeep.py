@@ -20,7 +20,7 @@ from airflow_epochs.spark.driver.wire import as_json
 log = secrecy.logger(__name__)
 
 _LOST, _TOLD_BEFORE = " may have lost rows of complete epochs ", " has lost rows of complete epochs "
-"""What is told of a change of which the log has only the operation; and what records of earlier versions say of it."""
+"""The text about a change if the log tells only its operation; and the same in records of earlier versions."""
 
 
 def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
@@ -39,7 +39,7 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
     flush_after(target.location, target.app, epoch, target.version)
     layout = sink.layout.of(shape.properties)
     due = is_due(files, target.version, target.app, epoch, every, layout)
-    if due and not compaction.rewritable(shape):  # and Spark must not commit where deltalake does
+    if due and not compaction.rewritable(shape):  # Spark must not commit where deltalake does
         due = False
         log.info(
             "%s is not compacted, because only Spark can rewrite its files, and deltalake commits to it. Give the "
@@ -48,7 +48,7 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
         )
     try:
         done = compaction.compact(target.table, files, layout) if due else {}
-    finally:  # also if a compaction fails: a long log makes every epoch slower
+    finally:  # write a checkpoint also if the compaction fails: a long log makes every epoch slower
         # Last, so that it counts the compaction's own entry: repeating the upkeep then changes nothing.
         checkpoint = log_checkpoint.write_if_due(target.table, files, sink.checkpoint_every)
     return done | checkpoint
@@ -67,14 +67,14 @@ def _notes_left(at: Whereabouts) -> list[str]:
 
 
 def has_lost_rows(at: Whereabouts, receipt: Receipt) -> bool:
-    """Whether files of a commit are gone to which the table refers; of a table in a catalog nobody looks."""
+    """Whether files of a commit to which the table refers are gone. Always False for a table in a catalog."""
     if at.sink.in_catalog or receipt.version is None:
         return False
     return lost_files.loss_of(FoundCommit(receipt.version, 0, None), at.location().files) is not None
 
 
 def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collection[str]) -> list[str]:
-    """What others have done since a commit that takes rows of epochs away, and was not told before.
+    """Changes by others since a commit that remove rows of epochs, and that the ledger does not name yet.
 
     Raises:
         Corrupt: There is such a change, and the sink is to stop at one.
@@ -98,7 +98,7 @@ def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
     return Corrupt(
         f"Another program may have removed rows of complete epochs: {'; '.join(new)}. No epoch was opened.",
         code=codes.DELTA_FOREIGN_CHANGE,
-        remedy=f"Compare the rows with those of version {before}. {accept} until the next epoch is complete. Then "
+        remedy=f"Compare the rows with the rows of version {before}. {accept} until the next epoch is complete. Then "
         "clear the open task.",
         sink=at.sink.name,
     )

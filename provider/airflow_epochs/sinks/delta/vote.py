@@ -1,4 +1,4 @@
-"""What a Delta sink looks at before it promises an epoch: the staged rows, and what the commit needs of the target."""
+"""A Delta sink's checks before it votes: the staged rows, and what the commit needs of the target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_epochs.staged.staging import Staging, read_staging
 
 
 def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
-    """What lies at the claimed place, durable and whole; the checks of the commit on the target are made early.
+    """The staged rows at the claimed place, found durable and whole, after the checks that the commit needs.
 
     Raises:
         Refused: The sink cannot promise it.
@@ -53,13 +53,13 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
 
 
 def _with_closed(staged: Staged, staging: Staging) -> Staged:
-    """The same rows of a state, of which the operator has closed another part, are not the same promise."""
+    """``staged`` with the part of a state that the operators have closed, so that a vote covers that, too."""
     closed = staging.user_metadata.get("state", {}).get("closed")
     return replace(staged, detail={**staged.detail, CLOSED: closed}) if closed else staged
 
 
 def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
-    """The target takes these rows."""
+    """Require that the target takes these rows."""
     name, shape, how = target.location.name, target.shape, at.sink.how
     checks.require_same_table(target.table_id, staging, name)
     if shape is not None and isinstance(at.sink, StateTable):
@@ -85,15 +85,15 @@ def _require_fitting_for_spark(at: Whereabouts, target: Target, staging: Staging
 
 
 def _require_turn(at: Whereabouts, target: Target, attempt: SinkAttempt) -> None:
-    """The table shows the epoch before, with the notes that it tells of."""
+    """Require that the table shows the epoch before, with the notes of deletions that its commit names."""
     stands = compare(target.marker, attempt.previous, attempt.txn)
-    if stands is not Shown.ALREADY:  # as it stands if rows of the epoch were lost and are to be put back
+    if stands is not Shown.ALREADY:  # it shows this epoch already if lost rows of it are to be put back
         checks.require_marker(target.marker, attempt.previous, target.location.name)
     at.require_notes(target, attempt)
 
 
 def _require_own_rows(at: Whereabouts, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
-    """What an overwrite takes away is nobody else's."""
+    """Require that an overwrite replaces no rows of other pipelines."""
     shape, how = target.shape, at.sink.how
     if shape and not attempt.promised and how.spares_others(sum(map(rows_of, staging.files))):
         touches = other_pipelines.touched_by(how, shape, staging)

@@ -27,7 +27,7 @@ _TRY_ID = re.compile(r"[0-9a-zA-Z]+")
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """Of one sink, in one task's environment."""
+    """The table, staging places and notes of one sink, in one task's environment."""
 
     sink: DeltaSink
     env: Environment
@@ -42,7 +42,7 @@ class Whereabouts:
         return Target.seen(location, self.app(pipeline), self.env, deltalake_only=only)
 
     def location(self) -> TableLocation:
-        """Where the table lies. Of one in a catalog, Spark is asked."""
+        """Where the table lies. For a catalog table, this asks Spark."""
         url = self.sink.target
         if self.sink.in_catalog:
             about = spark_commit.describe(self.sink.target, self.env)
@@ -50,10 +50,10 @@ class Whereabouts:
         return self._at(url)
 
     def location_of(self, place: str, attempt: SinkAttempt) -> TableLocation:
-        """The same, from one of its staging places: nobody is asked.
+        """Where the table lies, found from one of its staging places, without asking Spark.
 
         Raises:
-            Refused: ``place`` is none of this attempt's in this sink's own folder of this table.
+            Refused: ``place`` is not a place of this attempt, or not in this sink's own folder of this table.
         """
         root = self.root_of(place, attempt)
         if root is None:
@@ -81,13 +81,14 @@ class Whereabouts:
         return TableLocation(self.sink.target, url, options, conn_id)
 
     def place(self, attempt: SinkAttempt, try_id: str) -> str:
-        """In a visible folder of the table: VACUUM ignores hidden ones, and the files in them would leak."""
+        """A place in a visible folder of the table: VACUUM ignores hidden folders, and their files would never go."""
         return f"{self.location().url}{self._stem(attempt)}{try_id}"
 
     def root_of(self, place: str, attempt: SinkAttempt) -> str | None:
         """The table's location, from one of its staging places; None if this attempt can have none there.
 
-        Where a table of a catalog lies is for the catalog to say: of the place, only what is below that is compared.
+        Only the catalog knows where its table lies, so for a catalog table only the part of the place below that is
+        compared.
         """
         root, _, try_id = place.partition(self._stem(attempt))
         is_own = _TRY_ID.fullmatch(try_id) and (self.sink.in_catalog or root == self.sink.target)
@@ -100,28 +101,28 @@ class Whereabouts:
         return f"{STAGING_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
 
     def notes_folder(self, attempt: SinkAttempt) -> str:
-        """Hidden: the files there are not the table's, and VACUUM must not take them."""
+        """The folder of the sink's notes. It is hidden: VACUUM must not delete its files, which are not the table's."""
         return f"{NOTES_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
 
     def notes_in(self, location: TableLocation, ending: str) -> list[str]:
-        """The notes in all folders that end so, whosever they are."""
+        """The notes in all folders whose name ends with ``ending``, also other sinks' notes."""
         folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(location.files.names(NOTES_FOLDER))]
         own = [folder for folder in folders if folder.endswith(ending)]
         return [f"{location.url}/{folder}/{name}" for folder in own for name in sorted(location.files.names(folder))]
 
     def notes_of_others(self, location: TableLocation, attempt: SinkAttempt) -> dict[str, int]:
-        """Where other sinks have noted what they deleted -> the version of these notes, which grows with each."""
+        """Each place of other sinks' notes of deletions -> the version of these notes, which grows with each note."""
         own = f"{location.url}/{self.notes_folder(attempt)}/"
         others = [place for place in self.notes_in(location, "") if not place.startswith(own)]
         return {place: newest_after_checkpoint(location.files, location.relative(place)) for place in others}
 
     def require_notes(self, target: Target, attempt: SinkAttempt) -> None:
-        """The notes about deleted keys are there if the sink's last commit says that there are any."""
+        """Require the notes about deleted keys, if the sink's last commit says that it has any."""
         if place := self.last_notes(target, attempt):
             checks.require_notes(target.location, place)
 
     def last_notes(self, target: Target, attempt: SinkAttempt) -> str | None:
-        """Where in the table's folder the notes are that the sink's last commit tells of; None if it tells of none."""
+        """Where in the table's folder the notes are that the sink's last commit names; None if it names no notes."""
         if attempt.previous is None or not self.sink.how.notes_deletions:
             return None
         found = target.commit_of(attempt.previous)

@@ -40,8 +40,7 @@ _CHANGES: Mapping[str, tuple[str, ...]] = {
     "date": (*_TIMES, "string"),
     **{name: _TIMES for name in _TAKES if "timestamp-" in name},
 }
-"""Avro's types -> Spark's types of which fastavro writes other values there. In a union, it prefers such a branch to a
-later one."""
+"""Avro's types -> Spark's types whose values fastavro changes there. In a union, such a branch wins over later ones."""
 _SOME_VALUES = ("enum", "fixed")
 """Avro's types that take some values of a column's type, and leave others to a later branch of the union."""
 _BASES: Mapping[str, tuple[str, ...]] = {
@@ -52,11 +51,11 @@ _BASES: Mapping[str, tuple[str, ...]] = {
 """Logical type -> types that may have it. fastavro, too, ignores it elsewhere."""
 
 Require = Callable[[Any], None]
-"""Raises ValueError if a value has what fastavro would write as another one."""
+"""Raises ValueError if a part of a value is one that fastavro would change."""
 
 
 def misfits(schema: Resolved, columns: Mapping[str, Any]) -> list[str]:
-    """Columns whose values would become others; each as a part of a sentence.
+    """Columns whose values would change, each as a part of a sentence.
 
     A column that the schema does not have, and a field without a column, are left to the writer.
     """
@@ -107,7 +106,7 @@ class _Fit:
         return not any(self._of(kind, schema, ""))
 
     def _changes(self, kind: Any, schema: Schema) -> bool:
-        """Whether fastavro takes a value of the type there, and writes another one."""
+        """Whether fastavro accepts a value of the type there, and writes a different value."""
         schema = self.schema.meant(schema)
         if isinstance(schema, list):
             return any(self._changes(kind, branch) for branch in schema)
@@ -120,7 +119,10 @@ class _Fit:
         return kind["type"] == "map" == _name(schema) and self._changes(kind["valueType"], schema["values"])
 
     def _changes_struct(self, fields: list[Any], schema: Schema) -> bool:
-        """A struct is a dict for fastavro: it prefers a map to any record, and a record to a later one."""
+        """Whether fastavro may take a struct for this map or record: to fastavro, a struct is a dict.
+
+        It prefers a map to any record, and a record to a later one.
+        """
         if _name(schema) == "map":
             return all(self._may_take(field["type"], schema["values"]) for field in fields)
         if _name(schema) != "record" or self._lacks_a_value(fields, schema):
@@ -150,7 +152,7 @@ def _takes(kind: str, schema: Schema) -> bool:
 
 
 def _takes_all(kind: Any, schema: Schema) -> bool:
-    """Whether no value of the type is left to a later branch. Of a struct, any may be."""
+    """Whether no value of the type is left to a later branch. A struct's values may always be."""
     if isinstance(kind, dict):
         return False
     told = schema["type"] if isinstance(schema, dict) else schema
@@ -165,7 +167,7 @@ def _changes(kind: str, schema: Schema) -> bool:
 
 
 def _keeps_digits(kind: str, schema: Schema) -> bool:
-    """Fastavro counts a value's digits as they are, so those before the point are safe only without a shift."""
+    """Whether the schema keeps all digits of such decimals. fastavro checks them only if the scales are equal."""
     (digits, below), scale = map(int, re.findall(r"\d+", kind)), schema.get("scale", 0)
     return bool(below == scale or (below < scale and digits - below <= schema["precision"] - scale))
 
@@ -198,9 +200,9 @@ _INT = range(-(2**31), 2**31)
 
 
 def require_kept(schema: Resolved, inside: Schema, at: str = "", within: tuple[str, ...] = ()) -> Require | None:
-    """Finds a NULL that would become false, and a number that no reader could decode as an ``int``.
+    """The check for a NULL that would become false, and for a number that no reader could decode as an ``int``.
 
-    None if there can be neither. fastavro itself checks what is in a union.
+    None if neither can occur. fastavro itself checks what is in a union.
 
     Args:
         schema: The whole schema.
@@ -233,7 +235,7 @@ def _of_record(schema: Resolved, record: Schema, at: str, within: tuple[str, ...
 
 
 def _later(make: Callable[[], Require | None]) -> Require:
-    """A record inside of itself is looked at as deep as the values go."""
+    """The check of a record inside itself. It is made only when a value is that deep."""
     made = cache(make)
 
     def require(value: Any) -> None:

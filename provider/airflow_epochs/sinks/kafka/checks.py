@@ -26,7 +26,7 @@ PATIENT_MS = 10_000
 
 
 def require_topic(cluster: Cluster, name: str) -> TopicFacts:
-    """The topic, if it exists and can have as many replicas in sync as a write needs."""
+    """The topic. Requires that it exists, and can have as many replicas in sync as a write needs."""
     facts = cluster.topic(name)
     if facts is None:
         raise Refused(
@@ -129,7 +129,7 @@ def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) ->
 
 
 def require_taken(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord, key: str) -> None:
-    """As ``require_room``, of a marker whose ``offsets`` are known, and after the vote: somebody may have changed both.
+    """As ``require_room``, for a marker with known ``offsets``, after the vote: somebody may have changed the topics.
 
     The epoch is promised. So a marker that may fit, compressed by the brokers, is sent.
 

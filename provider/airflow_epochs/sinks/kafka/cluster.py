@@ -88,7 +88,7 @@ class TopicFacts:
     @property
     def _sizes(self) -> dict[str, int]:
         """The settings that limit a batch: brokers refuse one that is larger than a file of the log may be."""
-        told = {name: self.settings.get(name, "") for name in SIZES}  # not all that speak Kafka's protocol tell numbers
+        told = {name: self.settings.get(name, "") for name in SIZES}  # some kinds of brokers do not give numbers
         return {name: int(size) for name, size in told.items() if size.isdecimal() and int(size) > 0}
 
     @property
@@ -225,7 +225,7 @@ class Cluster:
     def open_transactions(
         self, topic: str, partitions: Sequence[int], owner: str | None = None
     ) -> dict[Partition, list[OpenTransaction]]:
-        """As ``open_in``."""
+        """Per partition, its open transactions, as ``open_in`` finds them."""
         from airflow_epochs.kafka.client import KafkaClient
 
         try:
@@ -247,7 +247,7 @@ class Cluster:
     def uncommitted(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
         """Per partition, the records with an offset in ``[start, end)``, though their transactions may be open.
 
-        Leaves out what is gone, and what the brokers do not give in time. The time counts from the last record.
+        Leaves out records that are gone, or that the brokers do not give in time. The time counts from the last record.
         """
         from confluent_kafka import TopicPartition
 
@@ -396,7 +396,7 @@ class Cluster:
             raise self.failure(doing, error.args[0]) from error
 
     def failure(self, doing: str, error: KafkaError) -> EpochError:
-        """The error of this package for one of confluent-kafka, with what the callback was told."""
+        """Our error for an error of confluent-kafka, with what librdkafka told the callback."""
         from confluent_kafka import KafkaError
 
         if self._admin_client is not None:
@@ -441,7 +441,7 @@ class Cluster:
         return self.access.unreachable(f"The request to {doing} failed. {where}: {'; '.join(reasons)}.", unreached)
 
     def _unreached(self) -> list[str]:
-        """Where nobody answers, as kafka-python finds: librdkafka names no address that takes connections only."""
+        """The addresses where no broker answers, found by kafka-python: librdkafka does not name all of them."""
         from airflow_epochs.kafka.client import KafkaClient
 
         client = KafkaClient(replace(self.access, timeout_s=min(UNREACHED_S, self.access.timeout_s)))
@@ -449,7 +449,7 @@ class Cluster:
             with client:
                 client.ask("describe the cluster", lambda admin: admin.describe_cluster())
         except (NotApplied, Refused) as error:
-            log.info("%s", error)
+            log.info("the addresses where no broker answers could not all be found: %s", error)
         return client.unreached
 
 
@@ -460,7 +460,7 @@ def _new_topic(topic: str, partitions: int, replicas: int, settings: Mapping[str
 
 
 def _silence() -> frozenset[int]:
-    """What the client says if nobody answers."""
+    """The client's error codes if no broker answers."""
     from confluent_kafka import KafkaError
 
     return frozenset(

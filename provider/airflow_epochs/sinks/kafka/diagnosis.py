@@ -129,7 +129,7 @@ class Case:
 
 
 def state(markers: Markers, recorded_id: str | None) -> str:
-    """What became of the marker topic, so that there is no marker of the sink."""
+    """What became of the marker topic: why it has no marker of the sink."""
     facts = markers.cluster.topic(markers.topic)
     if facts is None:
         return "is gone"

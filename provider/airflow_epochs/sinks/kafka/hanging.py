@@ -26,12 +26,12 @@ At = tuple[Partition, OpenTransaction]
 
 
 class Own(NamedTuple):
-    """Whose transaction it is.
+    """What tells the sink's own transactions from others.
 
     Attributes:
         key: ``<pipeline>/<sink>``, with which the header of each row begins.
         owner: The transactional id.
-        epoch: That of the newest marker; 0 if there is none.
+        epoch: The epoch of the newest marker; 0 without a marker.
         committed: Per partition, the range of offsets in which that epoch has its rows.
     """
 
@@ -135,7 +135,7 @@ def elsewhere(cluster: Cluster, topic: str, hanging: OpenTransaction, owner: str
 
 
 def how_to_end(hanging: Sequence[At], servers: Sequence[str], untold: str | None = None) -> str:
-    """The remedy: a command for each partition. ``untold``: a topic of which the brokers do not tell."""
+    """The remedy: a command for each partition. ``untold``: a topic whose transactions the brokers do not tell."""
     commands = ", ".join(f"`{each.abort_command(at, servers)}`" for at, each in hanging)
     where = "" if len(hanging) == 1 else ", in each of its partitions"
     also = (

@@ -83,18 +83,18 @@ class MarkerRecord:
 
     @classmethod
     def of_fence(cls, by: TransactionId, topic: str, before: MarkerRecord | None) -> MarkerRecord:
-        """The marker for a fence. It goes on to tell position and topic of the epoch before."""
+        """The marker for a fence. It repeats the position and the topic of the epoch before."""
         at, places = datetime.now(timezone.utc).isoformat(), ("topic", "topic_id", "marker_topic_id", "ends")
         told = {name: getattr(before, name) for name in places} if before else {"topic": topic}
         return cls(txn_id=str(by), rows=0, files=0, size=0, place="", offsets={}, at=at, **told)
 
     @property
     def txn(self) -> TransactionId | None:
-        """The epoch's transaction; None if an operator recorded that there is none."""
+        """The epoch's transaction; None if an operator recorded that the topic has no epoch of the sink."""
         return TransactionId.parse(self.txn_id) if self.txn_id else None
 
     def encoded(self) -> bytes:
-        """JSON, as the record's value."""
+        """The marker as JSON, the record's value."""
         # Only people and other programs read "epoch".
         value = {"epoch": self.txn.epoch if self.txn else 0, **asdict(self)}
         return json.dumps(value, separators=(",", ":")).encode()
@@ -177,7 +177,7 @@ class Markers:
         )
 
     def require_shown(self, rows: TopicFacts, found: MarkerRecord | None) -> None:
-        """As ``hanging.require_none``. ``found``: the newest marker, read after the transactional id was taken over."""
+        """Require that no transaction of the sink hangs. ``found``: the newest marker, read once the id is taken."""
         own = self._assignment
         assert own
         is_of_rows = found is not None and found.topic == rows.name and found.topic_id in (None, rows.id)

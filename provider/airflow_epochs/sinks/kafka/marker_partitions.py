@@ -31,7 +31,7 @@ DIRECTORY = 0
 TIMEOUT_S = 10
 """Seconds after which the brokers abort an unfinished assignment."""
 ASSIGNING_S = 120
-"""How long a sink tries while other sinks are assigned partitions, each of which may overtake it."""
+"""How long a sink tries to get a partition: other sinks that get theirs may overtake it each time."""
 DOUBLED_MAX = 5
 """How often the time between two tries is doubled: then 32 sinks have room in it."""
 
@@ -63,7 +63,7 @@ class Assignment:
         return cls(partition=number, transactional_id=given.get("transactional_id") or first_id(key))
 
     def encoded(self) -> bytes:
-        """JSON, as the record's value."""
+        """The assignment as JSON, the record's value."""
         value = {"partition": self.partition, "transactional_id": self.transactional_id, "format": FORMAT}
         return json.dumps(value).encode()
 
@@ -134,7 +134,7 @@ class Assignments:
         return f"assign a partition of topic {self.topic}"
 
     def _unless_overtaken(self, key: str, in_ours: bool) -> Assignment | KafkaException:
-        """The assignment; or the error that looks as if another process makes one now, and has fenced this one."""
+        """The assignment; or an error that may mean that another process makes one now, and has fenced this one."""
         from confluent_kafka import KafkaError, KafkaException
 
         # UNKNOWN: a commit that Kafka gets while it fences the producer (its log: pending state PREPARE_EPOCH_FENCE).
@@ -149,7 +149,7 @@ class Assignments:
                 return error
 
     def _assigned(self, key: str, in_ours: bool) -> Assignment:
-        """The order matters: after the first step, no other process can commit an assignment before this one."""
+        """Make the assignment. The order matters: after the first step, no other process can commit one before."""
         producer = transactional(self.cluster, producer_options(self.topic, TIMEOUT_S, {}), self.topic)
         taken = self._all()
         if key in taken:
@@ -179,9 +179,9 @@ class Assignments:
         """Check that a topic without assignments is empty. Otherwise it serves another purpose."""
         facts = self.cluster.topic(self.topic)
         ends = self.cluster.ends(self.topic, range(facts.partitions)) if facts else {}
-        for partition in (number for number, end in ends.items() if end):  # to read each takes long, for those who wait
+        for partition in (number for number, end in ends.items() if end):  # reading them all would take long
             if next(self._log(partition).records(), None):
-                if self._all():  # made meanwhile, by a process that has fenced this one: the brokers will tell
+                if self._all():  # by a process that has fenced this one: the brokers will refuse this one's
                     return
                 raise self._foreign(partition)
 

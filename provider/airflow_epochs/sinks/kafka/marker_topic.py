@@ -9,7 +9,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
 PARTITIONS = 16
-"""At first: one for the assignments, and one for each of fifteen sinks. More are added when they are needed."""
+"""How many partitions a new topic gets: one for the assignments, and one for each of fifteen sinks."""
 SETTINGS = {
     "cleanup.policy": "compact",
     "segment.ms": "86400000",  # old markers are compacted away once their segment is closed
@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 def create(cluster: Cluster, name: str, rows: TopicFacts) -> TopicFacts:
-    """Create it with as many replicas as the rows' topic: if only the markers were lost, rows would be sent twice."""
+    """Create the topic with as many replicas as the rows' topic. If only markers were lost, rows would come twice."""
     return cluster.create(name, PARTITIONS, rows.replicas, _settings(rows))
 
 

@@ -146,7 +146,7 @@ class KafkaParticipant:
         return self.env.connection(self.sink.registry_conn_id)
 
     def _ready_marker_topic(self, topic: TopicFacts, attempt: SinkAttempt) -> TopicFacts:
-        """As the commit needs it; created for a sink's first epoch alone, or one that was lost would be hidden."""
+        """The marker topic, ready for the commit. Creates it for a sink's first epoch only: later, it was lost."""
         name = self.sink.marker_topic
         facts = self._cluster.topic(name)
         if facts is None and attempt.previous is None:
@@ -173,7 +173,7 @@ class KafkaParticipant:
     def _require_records(
         self, txn: TransactionId, staging: Staging, schema: ValueSchema | None, topic: TopicFacts
     ) -> None:
-        """Every record is one that the topic takes, and making them leaves time to send them."""
+        """Require that the topic takes every record, and that making them leaves time to send them."""
         begun = time.monotonic()
         checks.require_records(self._records(txn, staging, schema, topic.partitions), topic)
         checks.require_time(time.monotonic() - begun, self.sink.transaction_timeout)
@@ -204,7 +204,7 @@ class KafkaParticipant:
     def _facts(
         self, markers: Markers, attempt: SinkAttempt, staged: Staged
     ) -> tuple[tuple[TopicFacts | None, TopicFacts], Assignment]:
-        """Both topics as they are now, and what the vote was assigned. Nothing is created: what is missing was lost."""
+        """Both topics as they are now, and the vote's assignment. Creates nothing: a topic that is missing was lost."""
         with unknown_without_answer(self.sink.name):
             rows, marker_topic = (self._cluster.topic(name) for name in (self.sink.topic, self.sink.marker_topic))
             assignment = markers.assignment()
@@ -223,13 +223,13 @@ class KafkaParticipant:
             files=marker.files,
             bytes=marker.size,
             version=None,
-            place=marker.place or None,  # an operator who puts a marker back does not know
+            place=marker.place or None,  # an operator who puts a marker back does not know it
             committed_at=marker.at,
             detail=detail,
         )
 
     def fence(self, pipeline: str, over: Collection[TransactionId | None], by: TransactionId) -> bool:
-        """In the order of a commit: once the transactional id is taken over, nobody else changes the marker."""
+        """Set the marker to ``by``, after taking over the transactional id: then nobody else changes the marker."""
         with located(pipeline, sink=self.sink.name):
             markers = self._markers(pipeline)
             if (assignment := markers.assignment()) is None:
@@ -242,7 +242,7 @@ class KafkaParticipant:
             return found is not None and found.txn == by
 
     def fit(self) -> Fit:
-        """What the topic takes of a record, as it is now; of a topic that is not there, nothing is known."""
+        """What the topic takes of a record now; nothing is known of a topic that does not exist."""
         facts = self._cluster.topic(self.sink.topic)
         if facts is None:
             return Fit(is_topic=True, calendar=True, json=True)
@@ -269,7 +269,7 @@ class KafkaParticipant:
         return told_rows.of_records(self._told_records(attempt.txn, staging))
 
     def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
-        """The staged rows, as Spark wrote them; with the first one of which no record can be made."""
+        """Some staged rows, as Spark wrote them; and why a row cannot become a record, if there is such a row."""
         staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
         seen = sample_of(staging, rows_in(self.staged.batches(staging)), most)
         return replace(seen, problem=self._unfit(attempt.txn, staging))
@@ -277,7 +277,7 @@ class KafkaParticipant:
     def _unfit(self, txn: TransactionId, staging: Staging) -> str | None:
         """Why no records can be made of the rows, as far as that shows; None if nothing was found."""
         try:
-            deque(self._told_records(txn, staging), maxlen=0)  # it looks at each row as it goes
+            deque(self._told_records(txn, staging), maxlen=0)  # consuming the records checks each row
         except Refused as no:
             return None if no.code is codes.DRY_RUN_UNTOLD else no.reason
         return None
@@ -289,7 +289,7 @@ class KafkaParticipant:
         return Marker.of(found.txn) if found and found.txn else None
 
     def last_epoch(self, pipeline: str) -> LastEpoch | None:
-        """The marker, with all that it says."""
+        """The epoch of the newest marker, with all that the marker says."""
         with located(pipeline, sink=self.sink.name):
             found = self._markers(pipeline).newest()
         if found is None or found.txn is None:
@@ -305,7 +305,7 @@ class KafkaParticipant:
     def may_hold(self, receipt: Receipt) -> bool:
         """Whether the receipt is of the sink's topic, by the id that the brokers gave it.
 
-        That of version 0.1 lacks the id. Then the marker beside this sink's tells whether it is the same cluster.
+        A receipt of version 0.1 lacks the id. Then the marker beside this sink's tells whether it is the same cluster.
         """
         if receipt.detail.get("topic") != self.sink.topic:
             return False

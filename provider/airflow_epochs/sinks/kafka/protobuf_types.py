@@ -36,7 +36,7 @@ _CHANGED_IN_LOOSE = ("long", "binary")
 
 
 def misfits(message: Descriptor, columns: Mapping[str, Any]) -> list[str]:
-    """Columns whose values would become others; each as a part of a sentence.
+    """Columns whose values would change, each as a part of a sentence.
 
     A column that the message does not have is left to the writer.
     """
@@ -65,7 +65,7 @@ def _of(kind: Any, field: FieldDescriptor, at: str) -> Iterator[str]:
 
 
 def _of_message(kind: Any, field: FieldDescriptor, at: str) -> Iterator[str]:
-    """A struct or a map, for a message or a map: all four are objects of JSON."""
+    """The misfits of a struct or a map in a message or a map: all four are objects in JSON."""
     inner, is_struct = field.message_type, kind["type"] == "struct"
     if is_map(field):
         yield from _of("string" if is_struct else kind["keyType"], inner.fields_by_name["key"], at)

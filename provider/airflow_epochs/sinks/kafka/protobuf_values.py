@@ -1,4 +1,4 @@
-"""A row for Protobuf's JSON: it has NaN and the infinities by name, and takes a text of digits for an enum's number."""
+"""Prepares a row for Protobuf's JSON, which names NaN and infinities, and takes digits for an enum's number."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ COMMIT_S = 120
 ABORT_S = 10
 SERVE_EVERY = 1_000
 HELD_BACK_S_MIN = 1
-"""What a quota does in less time than this is no reason for a record to time out."""
+"""A quota that holds records back for less than this is no reason for a record to time out."""
 Failure = tuple[str, "KafkaError"]
-"""Of a record: for which partition, and why."""
+"""Why a record failed: its partition, and the error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
         NotApplied: The topic shows the previous epoch: no transaction that this call began can change that.
         OutcomeUnknown: The brokers cannot be asked whether this or an earlier try was committed.
         RowsGone: The topic shows the previous epoch, and staged rows are gone.
-        Refused: The brokers say no, or the marker topic takes no marker of this size any more.
-        Corrupt: The marker is neither that of the previous nor of this transaction.
+        Refused: The brokers refused, or the marker topic takes no marker of this size any more.
+        Corrupt: The marker is of neither the previous transaction nor this one.
     """
     heard = _Heard()
     producer, found = _own_producer(this, env, heard)
@@ -113,7 +113,7 @@ class _Heard:
 
 
 def _own_producer(this: TopicTransaction, env: Environment, heard: _Heard) -> tuple[Producer, MarkerRecord | None]:
-    """In this order: after the first, no other producer of this id can change the second."""
+    """The producer, and the marker read after it: no other producer of this id can change that marker."""
     options = within(this.options, *(facts for facts in this.facts if facts))
     with unknown_without_answer(this.sink):
         listening = {"on_delivery": heard.delivered, "throttle_cb": heard.throttled}
@@ -126,7 +126,7 @@ def _own_producer(this: TopicTransaction, env: Environment, heard: _Heard) -> tu
 
 
 def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
-    """That there is no marker of the epoch says that it was not sent only where none can be gone since the vote."""
+    """Require that no marker can be lost since the vote: only then does a missing marker mean "not sent"."""
     voted, now = Voted.of(this.staged), this.cluster.topic(this.markers.topic)  # after the marker was read
     beginning, _ = this.markers.log.bounds()
     if voted and voted.has_lost_markers(found, now, beginning):
@@ -206,14 +206,14 @@ class _Transaction:
         from confluent_kafka import KafkaException
 
         partitions = self._partitions()
-        self._require_taken(self._marker({}, {}), self.this.facts[0])  # one too large even so: no row need be sent
+        self._require_taken(self._marker({}, {}), self.this.facts[0])  # too large even if empty: send no row
         before = self.this.cluster.ends(self.this.topic, partitions)
         with self.this.cluster.asking("begin a transaction"):
             self.producer.begin_transaction()
         try:
             marker = self._sent(partitions, before)
         except (KafkaException, SystemError) as error:
-            told = self._not_applied(_told_by(error))  # before the abort adds all that was still to be sent
+            told = self._not_applied(_told_by(error))  # first: the abort makes the records still to be sent fail
             self._abort()
             raise told from error
         except BaseException:  # whatever stops this task must not leave the topic's readers waiting
@@ -251,7 +251,7 @@ class _Transaction:
     # -- sending -------------------------------------------------------------------------------------------------
 
     def _sent(self, partitions: range, before: Mapping[int, int]) -> MarkerRecord:
-        """Rows first, so that the marker can say where they are; and is open for a moment only."""
+        """Send the rows, then the marker: it says where they are, and blocks its own partition for a moment only."""
         self.env.reached("kafka.begin")
         self._send_rows(len(partitions))
         self.env.reached("kafka.rows.sent")
@@ -265,7 +265,7 @@ class _Transaction:
         return marker
 
     def _same_topic(self) -> TopicFacts:
-        """Whoever sends to a deleted topic may create it by that: what was sent before is gone, the rest is not."""
+        """The topic, if nobody has deleted it meanwhile. Sending may create it again, without the earlier rows."""
         (before, _), now = self.this.facts, self.this.cluster.topic(self.this.topic)
         if before is None or now is None or now.id != before.id:
             raise NotApplied(
@@ -303,7 +303,7 @@ class _Transaction:
             try:
                 self.producer.produce(topic, value, key, -1 if partition is None else partition, headers=headers)
                 return
-            except BufferError:  # full: wait for acknowledgements. Records that get none fail in bounded time.
+            except BufferError:  # full: wait for acknowledgements. A record without one fails in bounded time.
                 self._serve(SLICE_S)
 
     def _flush(self) -> None:
@@ -335,7 +335,7 @@ class _Transaction:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _abort(self) -> bool:
-        """Whether the brokers know that the transaction is over; else they end it after its timeout, or the next try.
+        """Abort. Returns whether the brokers know of the end. If not, a timeout or the next try ends the transaction.
 
         Nothing of it can become visible any more unless its commit was asked for.
         """
@@ -362,7 +362,7 @@ class _Transaction:
         return self.this.cluster.failure("send the epoch", told)
 
     def _not_accepted(self, told: KafkaError) -> NotApplied:
-        """By the first record that has a reason of its own; else by what has ended the transaction."""
+        """The error with the reason of the first record that has its own; else with what has ended the transaction."""
         telling = (failure for failure in self.heard.failed if failure[1].code() not in _saying_nothing())
         partition, error = next(telling, (self.heard.failed[0][0], told))
         what = "the marker" if partition.startswith(f"{self.this.markers.topic}[") else "rows"
@@ -373,7 +373,7 @@ class _Transaction:
         )
 
     def _undoing(self, partition: str, error: KafkaError) -> str | None:
-        """What to do where the brokers refuse a record for what it is; None if that is not so, or not known."""
+        """The remedy if the brokers refuse a record for its content; None if they do not, or if it is not known."""
         if error.code() not in (error.INVALID_RECORD, error.INVALID_TIMESTAMP):
             return None
         facts = self._facts_of(partition)
@@ -386,7 +386,7 @@ class _Transaction:
         return next(each for each in self.this.facts if each and each.name == partition.partition("[")[0])
 
     def _larger(self, told: KafkaError) -> NotApplied:
-        """Of either topic. What the client itself refuses to send is a row, and no partition is told of it."""
+        """The error for a record that is too large for its topic. One that the client itself refuses is a row."""
         refused = (failure for failure in self.heard.failed if failure[1].code() in _too_large())
         partition, error = next(refused, (self.this.topic, told))
         facts = self._facts_of(partition)
@@ -400,12 +400,12 @@ class _Transaction:
         )
 
     def _named(self, error: KafkaError) -> KafkaError:
-        """What is behind an error that says no more than that the producer or its transaction has failed."""
+        """The error behind one that only says that the producer or its transaction has failed."""
         from confluent_kafka import KafkaError, KafkaException
 
         if error.code() in _saying_nothing():
             try:
-                self.producer.begin_transaction()  # nothing is begun while there is a transaction: it says what failed
+                self.producer.begin_transaction()  # begins nothing while there is a transaction, but tells what failed
             except KafkaException as told:
                 return error if told.args[0].code() == KafkaError._STATE else told.args[0]
         return error
@@ -447,7 +447,7 @@ class _Transaction:
         return float(self.this.options["transaction.timeout.ms"]) / 1000
 
     def _committed(self, marker: MarkerRecord) -> MarkerRecord:
-        """The marker that is in the topic now: this one, or that of another process that sent the epoch."""
+        """The marker that is in the topic now: this one, or the marker of another process that sent the epoch."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + COMMIT_S
@@ -491,14 +491,14 @@ class _Transaction:
 
 
 def _too_large() -> set[int]:
-    """The answers to a batch larger than max.message.bytes, and to one larger than segment.bytes."""
+    """The error codes for a batch larger than max.message.bytes, and for a batch larger than segment.bytes."""
     from confluent_kafka import KafkaError
 
     return {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 
 def _saying_nothing() -> set[int]:
-    """Of a producer that has failed for good, and of records that it gave up because of their transaction or batch."""
+    """The error codes that say only that the producer, or a record's transaction or batch, has failed, but not why."""
     from confluent_kafka import KafkaError
 
     gave_up = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
@@ -513,7 +513,7 @@ def _by_their_time(facts: TopicFacts) -> str:
 def _without_keys(facts: TopicFacts) -> str:
     altered = facts.altering("cleanup.policy=delete")
     return (
-        "The topic is compacted, and takes no record without a key. If rows have none, it was not compacted at the "
+        "The topic is compacted, and takes no record without a key. If rows have no key, it was not compacted at the "
         f"vote: undo that: {altered}. Else read the broker's log. Then clear the commit task."
     )
 
@@ -525,12 +525,12 @@ def _and_more(facts: TopicFacts) -> str:
 
 
 def _told_by(error: BaseException) -> KafkaError:
-    """What the client says. Raised while callbacks run, its exception arrives as the cause of a SystemError.
+    """The client's error. An exception raised while callbacks run arrives as the cause of a SystemError.
 
-    Now and then it is lost on the way. Then the producer has failed for good, and says why when it is asked.
+    Sometimes the cause is missing. Then the producer has failed for good, and tells why when it is asked.
 
     Raises:
-        SystemError: It is another one.
+        SystemError: It has another cause.
     """
     from confluent_kafka import KafkaError, KafkaException
 

@@ -71,7 +71,7 @@ class MarkerRepair:
         txn = TransactionId.parse(txn_id) if txn_id else None
         topic = require_topic(self._cluster, self.topic)
         marker_topic = self._ready_marker_topic(topic)
-        producer = self._producer()  # first, so that nobody sends an epoch while the topic is read
+        producer = self._producer()  # take the id over first, so that nobody sends an epoch while the topic is read
         epochs = self.epochs()
         if late := [epoch for epoch in epochs if epoch > (txn.epoch if txn else 0)]:
             raise Refused(
@@ -120,7 +120,7 @@ class MarkerRepair:
     # -- of what -------------------------------------------------------------------------------------------------
 
     def _epochs_in(self, partition: int) -> Iterator[int]:
-        """The epoch of each row; one after the other, as there may be hundreds of millions."""
+        """The epoch of each row, as an iterator: there may be hundreds of millions of rows."""
         log = PartitionLog(cluster=self._cluster, topic=self.topic, partition=partition)
         prefix = f"{self._markers.key}/".encode()
         headers = (dict(message.headers() or ()).get(HEADER) or b"" for message in log.messages())

@@ -1,8 +1,8 @@
 """Makes Kafka records from staged columns. Vote and commit both use it, so the commit takes what the vote took.
 
-The columns are those of Spark's own Kafka sink. Without a ``value`` column, the value is a JSON object of all other
-columns, in the schema's order: NULL as null, decimals as strings, binary as base64, dates and times in ISO 8601 (in
-UTC if they have a zone), NaN and infinities as null.
+The columns are the same as for Spark's own Kafka sink. Without a ``value`` column, the value is a JSON object of all
+other columns, in the schema's order: NULL as null, decimals as strings, binary as base64, dates and times in ISO 8601
+(in UTC if they have a zone), NaN and infinities as null.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _JSON_PLAIN = {
 }
 _KEYS = ("string",)
 _KEYS_OF_PROTOBUF = (*_KEYS, "byte", "short", "integer", "long", "decimal(20,0)")
-"""``protobuf_types`` says of each field which it takes. The decimal is how ``parse_protobuf`` reads a ``uint64``."""
+"""``protobuf_types`` says which of them a field takes. The decimal is how ``parse_protobuf`` reads a ``uint64``."""
 _EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=timezone.utc), "timestamp_ntz": datetime(1970, 1, 1)}
 _OF_KAFKA = ("key", "value", "headers", "partition")
 
@@ -64,8 +64,8 @@ def size_of(record: KafkaRecord) -> int:
 class RowShape:
     """The role of each column.
 
-    ``fields``: the columns that the sink makes a value of; empty if there is a column ``value``. ``schema``: how; None:
-    as a JSON object.
+    ``fields``: the columns that the sink makes a value of; empty if there is a column ``value``. ``schema``: how the
+    value is made; None: as a JSON object.
     """
 
     key: str | None
@@ -230,7 +230,7 @@ def _bytes(batch: pa.RecordBatch, name: str | None) -> Iterator[bytes | None]:
 
 
 def _headers(row: list[dict[str, Any]] | None) -> Headers:
-    """One row's headers, without our own. A row copied from another pipeline's topic may bring that."""
+    """One row's headers, without ``HEADER``, which a row copied from another pipeline's topic may have."""
     headers = []
     for header in row or ():
         if header is None:

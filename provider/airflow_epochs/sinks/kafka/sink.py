@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
 TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
-"""The producer settings that ``options`` may change: none that order, durability or the memory bound depend on."""
+"""The producer settings that ``options`` may change: order, durability and the memory bound depend on none of them."""
 _TIMEOUT_S = range(1, 86_401)
 
 
@@ -51,9 +51,9 @@ class KafkaSink:
         options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
             ``compression.level``.
         value_format: "avro", "json_schema" or "protobuf": the value is made of all columns but ``key``, ``headers`` and
-            ``partition``, in the wire format of a schema registry. None: as said above.
+            ``partition``, in the wire format of a schema registry. None: a JSON object, as said above.
         value_schema: The schema of the values, complete in itself: JSON text or a dict; of Protobuf, the text of a
-            .proto file, whose first message is that of the values. By default the sink derives a schema from the
+            .proto file, whose first message has the values. By default the sink derives a schema from the
             columns; every field is nullable. Protobuf needs a schema of yours.
         registry_conn_id: An Airflow connection of type ``schema_registry``. The vote asks it for the schema's id.
         subject: The subject that has the schema. Default: ``<topic>-value``.
@@ -245,7 +245,7 @@ class KafkaSink:
         return dataset_of(env.connection(self.conn_id), self.topic)
 
     def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
-        """The one whose topic, of the same cluster, this sink has now and did not have before."""
+        """The one of ``others`` for this sink's topic, in the same cluster, if the sink had another topic before."""
         cluster = own.detail.get("marker_topic_id")
         if cluster is None or own.detail.get("topic") == self.topic:
             return None

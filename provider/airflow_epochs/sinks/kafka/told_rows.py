@@ -1,6 +1,6 @@
-"""Tells the records that one epoch has sent to a topic, and those that staged rows would become, in one form.
+"""Lists the records that one epoch has sent to a topic, and the records of staged rows, in one form.
 
-The partition is left out: that of a row without key follows from its number in the epoch.
+The partition is left out: for a row without key, it follows from the row's number in the epoch.
 """
 
 from __future__ import annotations
@@ -50,4 +50,7 @@ def _row(key: bytes | None, value: bytes | None, headers: Any) -> Row:
 
 
 def _untold(topic: str, why: str) -> Refused:
-    return Refused(f"The records of one epoch in topic {topic} cannot be told: {why}.", code=codes.DRY_RUN_UNTOLD)
+    return Refused(
+        f"The records that one epoch sent to topic {topic} cannot be listed separately: {why}.",
+        code=codes.DRY_RUN_UNTOLD,
+    )

@@ -46,7 +46,7 @@ _AVRO_PLAIN: Mapping[str, Any] = {
     "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
     "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
 }
-"""Types of Spark that Avro calls otherwise."""
+"""Spark's types that have another name in Avro."""
 _JSON_PLAIN: Mapping[str, JsonDict] = {
     **{kind: {"type": "integer"} for kind in ("byte", "short", "integer", "long")},
     **{kind: {"type": "number"} for kind in ("float", "double")},
@@ -66,10 +66,10 @@ class ValueSchema:
     """The schema that an epoch's values are written with.
 
     Attributes:
-        value_format: As the sink has it.
+        value_format: The sink's ``value_format``.
         number: The schema's id in the registry.
-        text: What the values are written by: the schema; of Protobuf a FileDescriptorSet, in base64.
-        given: Whether the user has given it; else it was made of the columns.
+        text: The schema that writes the values; for Protobuf, a FileDescriptorSet in base64.
+        given: Whether the user has given the schema; else it was made of the columns.
     """
 
     value_format: str
@@ -79,7 +79,7 @@ class ValueSchema:
 
     @classmethod
     def of(cls, staged: Staged) -> ValueSchema | None:
-        """What the vote has found; None: the sink has no ``value_format``."""
+        """The schema that the vote recorded; None: the sink has no ``value_format``."""
         told = staged.detail.get(_DETAIL)
         return cls(**told) if told else None
 
@@ -88,7 +88,7 @@ class ValueSchema:
         return {_DETAIL: asdict(self)}
 
     def writer(self) -> Write:
-        """What makes the values. Its ``ImportError`` names a package that the worker lacks."""
+        """The function that makes the values. Its ``ImportError`` names a package that the worker lacks."""
         return {AVRO: self._avro, JSON_SCHEMA: self._json, PROTOBUF: self._protobuf}[self.value_format]()
 
     def _avro(self) -> Write:
@@ -146,7 +146,7 @@ class ValueSchema:
         from referencing.exceptions import Unresolvable
 
         schema = json.loads(self.text)
-        validator = validator_for(schema)(schema, registry=REGISTRY)  # the default one downloads what is elsewhere
+        validator = validator_for(schema)(schema, registry=REGISTRY)  # the default one downloads other schemas
 
         def require(value: Any) -> None:
             try:
@@ -164,7 +164,7 @@ class ValueSchema:
 def schema_of(value_format: str, given: str | None, columns: Mapping[str, Any], topic: str) -> WriterSchema:
     """The user's schema, or one made of the columns: name -> type in Spark's JSON. Every value in it may be NULL.
 
-    Of Protobuf, it is always the user's: numbers of fields must not follow from the order of columns.
+    For Protobuf, it is always the user's: numbers of fields must not follow from the order of columns.
 
     Whether a column may be NULL in Spark is not looked at: it may change from epoch to epoch with Spark's plan.
 
@@ -184,8 +184,7 @@ def writes_by(schema: WriterSchema, columns: Mapping[str, Any]) -> str:
     """``ValueSchema.text`` for a schema.
 
     Raises:
-        Refused: protoc, fastavro or jsonschema does not take it, or protoc is not installed; or values would
-            become others.
+        Refused: protoc, fastavro or jsonschema does not take it, or protoc is not installed; or values would change.
     """
     try:
         if schema.kind == KINDS[PROTOBUF]:
@@ -260,7 +259,7 @@ def _avro_field(column: str, kind: Any, name: str) -> JsonDict:
 
 
 def _avro(kind: Any, name: str) -> Any:
-    """``name``: that of a record, if the type has one."""
+    """The Avro schema of a Spark type. ``name``: the name of its record, if it has one."""
     if not isinstance(kind, dict):
         return _avro_decimal(kind) if kind.startswith("decimal(") else _AVRO_PLAIN.get(kind, kind)
     if kind["type"] == "struct":
@@ -279,7 +278,7 @@ def _avro_decimal(kind: str) -> JsonDict:
 
 
 def _require_usable(schema: Any) -> None:
-    """A schema of another form, or with a pattern that Python does not know, would end the check of a row."""
+    """Require a schema that can check rows: of the right form, with patterns that Python knows."""
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
 

@@ -32,7 +32,7 @@ class Voted:
 
     @classmethod
     def now(cls, topic: TopicFacts, marker_topic: TopicFacts, markers: Markers, cluster_id: str | None) -> Voted:
-        """The state now. Read it before the promise."""
+        """The state now. Read it before the vote."""
         _, end = markers.log.bounds()
         return cls(
             topic_id=topic.id,

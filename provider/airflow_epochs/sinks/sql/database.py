@@ -25,8 +25,9 @@ class RowRefused(Refused):
     Attributes:
         row: The row's batch, and its number there; None if unknown.
         line: The row's last line in the CSV of all rows, from 1, as COPY counts; 0 if unknown.
-        table: Schema and name of the table whose constraint the row breaks; None if the database names none.
-        refers: Whether this constraint is a foreign key. Then the row may also be one of the table that it refers to.
+        table: Schema and name of the table whose constraint the row breaks; None if the database names no table.
+        refers: Whether this constraint is a foreign key. Then the row may also be a row of the table that the key
+            refers to.
     """
 
     row: tuple[pa.RecordBatch, int] | None = None
@@ -78,11 +79,11 @@ class Session(Protocol):
         ...
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Execute a statement; its rows, if it returns any."""
+        """Execute a statement. Returns its rows, if it has any."""
         ...
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute a statement; the number of rows that the database says it inserted, updated or deleted."""
+        """Execute a statement. Returns how many rows the database says it inserted, updated or deleted."""
         ...
 
     def identity(self) -> JsonDict:
@@ -97,7 +98,7 @@ class Session(Protocol):
         ...
 
     def bytewise(self, value: str, column: SqlColumn) -> str:
-        """``value``, of this column, so that texts are compared by the bytes that they have in UTF-8, as Spark does."""
+        """An expression for ``value``, of this column, that compares texts by their bytes in UTF-8, as Spark does."""
         ...
 
     def nullable(self, column: SqlColumn) -> str:
@@ -115,7 +116,7 @@ class Session(Protocol):
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
         """The table that an unquoted ``schema.name`` means; None if there is none.
 
-        ``keyed``: with its unique indexes and deferrable constraints, for which a database may take two more questions.
+        ``keyed``: with its unique indexes and deferrable constraints, which may take two more queries.
         """
         ...
 
@@ -124,17 +125,17 @@ class Session(Protocol):
         ...
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
-        """Which of these rights the connection's user has on no column of the table."""
+        """The rights that the connection's user has on no column of the table, among ``rights``."""
         ...
 
     def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
-        """Those of the table's columns on which the connection's user does not have the right."""
+        """The columns on which the connection's user does not have the right, among ``columns``."""
         ...
 
     def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
-        """Each column -> those of these rights that the connection's user has on it; None if there is no such table.
+        """Each column -> which of ``rights`` the connection's user has on it; None if there is no such table.
 
-        For a table of which nothing else matters: one statement, where ``table`` and ``lacks_of`` take seven.
+        Takes one statement, where ``table`` and ``lacks_of`` take seven.
         """
         ...
 
@@ -167,18 +168,18 @@ class Session(Protocol):
         ...
 
     def folded(self, name: str) -> str:
-        """What all names have in common that the database takes as this one: of a column, or of a table."""
+        """The name as the database compares it: two names with the same result are one column or table."""
         ...
 
     def retyped(self, was: SqlColumn, now: SqlColumn) -> str | None:
-        """The column ``was``, for a comparison with ``now``, which has its values in the type that it got later.
+        """An expression for ``was`` that can be compared with ``now``, the same column after a change of type.
 
         None if such values may not be compared.
         """
         ...
 
     def index(self, temporary: str, keys: Sequence[str]) -> None:
-        """Let a DELETE find a row of a temporary table by these keys, if the database does not by itself."""
+        """Make an index by which a DELETE finds rows of a temporary table by these keys, if the database needs one."""
         ...
 
     def stored_otherwise(self, value: str, column: SqlColumn, kind: Any) -> str | None:
@@ -189,7 +190,7 @@ class Session(Protocol):
         ...
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[Numbers]:
-        """What the rows will draw numbers from, if they have these columns."""
+        """The sequences from which rows that have only the columns ``given`` will draw numbers."""
         ...
 
     def hurry(self) -> None:
@@ -237,7 +238,7 @@ class Database(Protocol):
     """One kind of database."""
 
     def connect(self, connection: Connection, who: Sequence[str]) -> AbstractContextManager[Session]:
-        """A transaction in the connection's database. Its administrator can see ``who``, the names of the sinks."""
+        """A transaction in the connection's database. Its administrator can see the sinks' names, ``who``."""
         ...
 
     def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
@@ -295,7 +296,7 @@ def database_of(connection: Connection) -> Database:
 def part_of(session: Session) -> Iterator[None]:
     """A savepoint: if the block raises Refused or Corrupt, only its statements are undone.
 
-    Unless the database has undone the whole transaction: then there is no savepoint any more.
+    If the database has undone the whole transaction, the savepoint is gone, too.
     """
     session.execute("SAVEPOINT airflow_epochs")
     try:

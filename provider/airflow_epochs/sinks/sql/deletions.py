@@ -26,7 +26,7 @@ from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable, quoted, require_
 _WHOLE_BYTES = 40
 """A target's name of this size is the stem as it is: PostgreSQL cuts names to 63 bytes."""
 _CUT_BYTES = 37
-"""Of a longer name, in its stem."""
+"""How many bytes of a longer name its stem keeps."""
 _NOTES = re.compile("(?P<stem>.+)_deleted_(?P<digits>[0-9a-f]{8})", re.DOTALL)
 
 
@@ -94,14 +94,16 @@ class Deletions:
 
     @property
     def exist(self) -> bool:
-        """Whether there is the table that the sink writes its notes into."""
+        """Whether the table that the sink writes its notes into exists."""
         return self.session.exists(self.table.schema, self.name)
 
     def require_rights(self, *, deletes: bool) -> None:
-        """The notes last, and the connection's user has the rights that it needs. ``deletes``: also to note deletions.
+        """Require that the notes survive a crash, and that the user has the rights on them.
+
+        ``deletes``: also the rights to add notes.
 
         Raises:
-            Refused: It lacks some, or a policy of row-level security hides notes from it, or a crash could lose notes.
+            Refused: The user lacks rights, row-level security may hide notes from it, or a crash could lose notes.
         """
         tables = list(self._tables())
         if passing := next((notes for notes in tables if not notes.lasts), None):
@@ -142,7 +144,7 @@ class Deletions:
         )
 
     def _lacks(self, tables: Iterable[SqlTable], deletes: bool) -> list[str]:
-        """As GRANT spells them."""
+        """The rights that the user lacks on these tables, as GRANT spells them."""
         makes = deletes and not self.exist
         creates = ["CREATE"] if makes and not self.session.may_create_in(self.table.schema) else []
         lacking = [f"{right} on schema {self.table.schema_spelled}" for right in creates]
@@ -154,7 +156,7 @@ class Deletions:
     def apply(self, batch: str, deleted: str, forms: Forms) -> int:
         """Note the deletions among the rows of a table, and take away rows that are older than a note of their key.
 
-        Of all transactions that do so for one target, one goes on at a time, and the others wait until it ends.
+        Transactions that do so for one target run one after the other.
 
         Args:
             batch: The table, quoted: one row per key.
@@ -181,7 +183,7 @@ class Deletions:
         return sum(self._take_older(batch, notes) for notes in earlier)
 
     def _serialise(self) -> None:
-        # Else an older row, of another pipeline, could follow a deletion that is not committed, and not see its note.
+        # Else another pipeline's older row could come after a deletion that is not committed yet, and not see its note.
         columns = json.dumps([sorted(self.keys), self.sequence])
         self.session.serialise(f"airflow_epochs:{self.table.schema}.{self.table.name} deletes by {columns}")
         # A worker that still has an earlier version of the provider waits only for this.
@@ -217,7 +219,7 @@ class Deletions:
                 yield found
 
     def _is_alike(self, found: SqlTable) -> bool:
-        """Whether a table is one of notes about this target, in another order or with other types."""
+        """Whether a table has notes about this target, with the columns in another order or of other types."""
         fold = self.session.folded
         columns, keys = (sorted(map(fold, names)) for names in (self._columns, self.keys))
         if sorted(fold(column.name) for column in found.columns) != columns:
@@ -250,7 +252,7 @@ class Deletions:
         return [found for name in others if (found := self.session.table(schema, name))]
 
     def _as_today(self, notes: SqlTable) -> str:
-        """Notes with the types that the target has today, in parentheses."""
+        """A SELECT of notes, in parentheses, with the types that the target has today."""
         values = (f"{self._value(notes, name)} AS {quoted(name)}" for name in self._columns)
         return f"(SELECT {', '.join(values)} FROM {notes.spelled})"
 
@@ -277,7 +279,7 @@ class Deletions:
         )
 
     def _name_to_keep(self, notes: SqlTable) -> str:
-        """A name by which the sinks find the notes, although their types are not those that their digits tell."""
+        """A name by which sinks find the notes, whose columns no longer have the types that the digits stand for."""
         if not self.exist:
             return self.name
         return f"{self._stem}_deleted_{notes.name[-8:]}"

@@ -37,7 +37,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
         return _elsewhere(sink, recorded, session, _rest_of(found, seen.expected))
     if error := astray(sink, recorded, session):
         return error
-    if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # asked again, they agree
+    if compare(txn_of(found), seen.expected) is Shown.EXPECTED:  # a second look found the expected marker
         return None
     if found is not None:
         return _disagrees(sink, found, seen.expected, marker, seen.in_doubt, seen.in_doubt)
@@ -70,7 +70,7 @@ def _disagrees(
 def _is_elsewhere(recorded: JsonDict, session: Session) -> bool:
     then, now = recorded.get("database") or {}, session.identity()
     if then and not then.keys() & now.keys():
-        return True  # of another kind: PostgreSQL or SQLite
+        return True  # they are different kinds: PostgreSQL and SQLite
     return any(then.get(key) not in (None, value) for key, value in now.items() if value is not None)
 
 
@@ -102,7 +102,7 @@ def _leads_elsewhere(sink: SqlSink, session: Session, recorded: JsonDict, *, tha
 
 
 def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session, rest: str) -> Corrupt:
-    """``rest``: as ``_rest_of`` says."""
+    """The error for a connection that leads to another database. ``rest``: a sentence for the remedy (``_rest_of``)."""
     return Corrupt(
         _leads_elsewhere(sink, session, recorded, than="the last epoch was committed to", of="the last epoch"),
         code=codes.TABLE_ELSEWHERE,
@@ -113,11 +113,11 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session, rest: str) -
 
 
 def astray(sink: SqlSink, then: JsonDict, session: Session) -> Corrupt | None:
-    """The error for a search path that leads to another table than it did; None if it does not, or does not matter.
+    """The error if the connection's search path finds another table than at the last commit.
 
-    It does not if the table is gone from there. ``then``: which table the sink found, as ``place_of`` or a receipt
-    says. In another database, the table may be in another schema. The receipt may be of a sink of another kind: that
-    of a Delta table has an id, and no schema.
+    None if it finds the same table, or if the earlier table no longer exists. ``then``: which table the sink found, as
+    ``place_of`` or a receipt says. In another database, the table may be in another schema. The receipt may be of a
+    sink of another kind: a receipt of a Delta table has an id, and no schema.
     """
     schema, name = sink.table_name
     if schema is not None or not (then.get("table_id") and then.get("schema")) or _is_elsewhere(then, session):
@@ -152,9 +152,9 @@ def is_of(then: JsonDict, table: SqlTable, session: Session) -> bool:
 
 
 def place_of(sink: SqlSink, table: SqlTable, session: Session) -> JsonDict:
-    """Which database it is, for ``elsewhere_since_vote``; and which table, for ``astray``.
+    """The database's identity, for ``elsewhere_since_vote``; and the table's, for ``astray``.
 
-    No table if the DAG names its schema, or the database has no ids of tables.
+    Without the table's if the DAG names its schema, or if the database has no ids of tables.
     """
     named = {} if table.id is None or sink.table_name[0] else {"schema": table.schema, "table_id": table.id}
     return {"database": session.identity(), **named}
@@ -182,8 +182,8 @@ def _ahead(
     known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
     if other := other_table(sink, marker, found):
         whose = (
-            f"Look whose rows table {other!r} in schema {marker.schema} has: those of epoch {found.txn.epoch} went "
-            f"there, and this sink has table {sink.table}. If they are not this pipeline's, the marker is another "
+            f"Look whose rows table {other!r} in schema {marker.schema} has: the rows of epoch {found.txn.epoch} "
+            f"went there, and this sink has table {sink.table}. If they are not this pipeline's, the marker is another "
             f"pipeline's: {_another_name(sink, in_doubt)}. If they are, point the sink back to that table, unless "
             "somebody renamed it. Then mend the ledger:"
         )
@@ -203,7 +203,7 @@ def _ahead(
 
 
 def other_table(sink: SqlSink, marker: MarkerTable, found: MarkerRow) -> str | None:
-    """The table that got the rows of the marker, if it says that, and it is not the sink's; else None."""
+    """The table that got the marker's rows, if the marker names another table than the sink's; else None."""
     session = marker.session
     if found.target is None:
         return None
@@ -251,7 +251,7 @@ def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
 
 
 def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: Session, marker: MarkerTable) -> Corrupt:
-    """No marker: with the table, with the table of markers, or alone."""
+    """The error for a missing marker: it is gone together with the table, with the table of markers, or alone."""
     table, recorded = session.table(*sink.table_name), seen.receipt.detail if seen.receipt else {}
     put_back = marker.putting_back(expected, seen.receipt.rows if seen.receipt else 0)
     if seen.receipt and (place := _of_another_kind(seen.receipt)):
@@ -282,7 +282,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
 
 
 def _not_there(sink: SqlSink, session: Session) -> str:
-    """The beginning of a sentence, which ends with what else may be wrong."""
+    """The beginning of a sentence about a table that does not exist; the caller completes it."""
     return (
         f"Table {sink.table} and its marker do not exist in {session.name}: somebody dropped them, or renamed them or "
         "their schema,"
@@ -304,7 +304,7 @@ def _is_renamed(sink: SqlSink, recorded: str | None) -> bool:
 def _lost_marker(
     sink: SqlSink, expected: TransactionId, marker: MarkerTable, table: SqlTable, put_back: str, moved_from: str | None
 ) -> Corrupt:
-    """The table is still there; ``moved_from``: the schema in which it was, if it is in another now."""
+    """The error for a marker that is gone, while the table is there. ``moved_from``: the table's former schema."""
     what = "The marker table" if marker.table is None else "The marker of this sink in the table"
     still = "still exists"
     if moved_from:
@@ -319,7 +319,7 @@ def _lost_marker(
 
 
 def _of_another_kind(last: Receipt) -> str | None:
-    """The place of the last epoch if it was no table of a database."""
+    """The place of the last epoch's rows if it is not a table in a database; else None."""
     if topic := last.detail.get("topic"):
         return f"topic {topic}"
     return f"a Delta table, as its version {last.version}" if last.version is not None else None
@@ -351,7 +351,7 @@ def _another_table(sink: SqlSink, expected: TransactionId, then: JsonDict, now: 
 
 
 def _of_notes(sink: SqlSink) -> str:
-    """What to add where a table may have been restored or moved: nothing else misses its notes of deletions."""
+    """A sentence about notes of deletions if a table was restored or moved: no check finds that they are missing."""
     if sink.sequence_by is None:
         return ""
     notes = f"{sink.table_name[1]}_deleted_<8 hex digits>"
@@ -373,8 +373,8 @@ def elsewhere_since_vote(
 ) -> Corrupt | None:
     """The error for a connection that leads to another database than at the vote; None if it does not.
 
-    For a marker that is not the expected one: a database that was moved together with its marker is the same.
-    ``voted``: what the vote saw. Earlier versions did not note the database. ``found``: what that database has.
+    Ask only if the marker is not the expected one: a database that was moved with its marker is the same. ``voted``:
+    what the vote saw. Earlier versions did not note the database. ``found``: the marker in that database.
     """
     if not _is_elsewhere(voted, session):
         return None
@@ -390,7 +390,7 @@ def elsewhere_since_vote(
 
 
 def _going_on_there(attempt: SinkAttempt, found: MarkerRow | Reservation | None) -> str:
-    """How the sink goes on in the database of the connection once its epoch was waived."""
+    """How the sink goes on in the connection's database after its epoch was waived."""
     if not isinstance(found, MarkerRow):
         return "With the next epoch, the sink begins in the database of the connection."
     shows = f"The marker in the database of the connection shows {found.txn}. Give the sink another name in the DAG"
@@ -402,7 +402,7 @@ def _going_on_there(attempt: SinkAttempt, found: MarkerRow | Reservation | None)
 def unclaimed(
     sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int
 ) -> Corrupt:
-    """The first epoch's commit finds neither its reservation nor a marker."""
+    """The error if the first epoch's commit finds neither its reservation nor a marker."""
     if isinstance(found, Reservation):
         error = _to_put_back(
             f"Another pipeline of this name has reserved table {sink.table} after the vote. The marker table has "
@@ -441,7 +441,7 @@ def not_previous(
     *,
     decided: bool,
 ) -> Corrupt:
-    """The marker is neither the previous epoch's nor this one's."""
+    """The error for a marker that is neither the previous epoch's nor this one's."""
     if found is None and _is_gone(sink, marker):
         return _gone_since_vote(sink, attempt, marker.session)
     if found is None and attempt.previous:
@@ -469,7 +469,7 @@ def _is_gone(sink: SqlSink, marker: MarkerTable) -> bool:
 
 
 def _gone_since_vote(sink: SqlSink, attempt: SinkAttempt, session: Session) -> Corrupt:
-    """No marker can be put back: without the table, perhaps without its schema, no statement would be right."""
+    """The error if the table is gone since the vote. Without it, no statement can put a marker back."""
     return Corrupt(
         f"{_not_there(sink, session)} after the vote, or the connection leads to another database. So the provider "
         f"does not know whether {attempt.txn} was committed. Nothing was written.",

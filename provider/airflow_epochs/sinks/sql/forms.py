@@ -62,7 +62,7 @@ class Forms:
             )
 
     def _meant(self, of: str) -> str:
-        """The keys of a row, so that those that mean the same are equal in whatever form they are stored."""
+        """The keys of a row as texts that are equal if the keys mean the same, in whatever form they are stored."""
         return ", ".join(sqlite_meant(f"{of}.{quoted(key)}", self.kinds[key]) for key in self.keys)
 
     def _require_none(self, name: str, kind: Any, rows: str, where: str) -> None:
@@ -79,7 +79,7 @@ class Forms:
         kind, table = type_name(self.kinds[name]), self.table.name
         rewrite = (
             f"UPDATE column {quoted(name)} of {self.table.spelled} and of each table named "
-            f"{quoted(f'{table}_deleted_…')}, so that all values look as those of the new type: docs/sql.md, 'When a "
+            f"{quoted(f'{table}_deleted_…')}, so that all values have the form of the new type: docs/sql.md, 'When a "
             "type changes in SQLite', shows how"
         )
         refused = OtherForm(
@@ -95,9 +95,9 @@ class Forms:
 
 
 def _ordered(kind: Any) -> Any:
-    """The type by which to look at values of a sequence.
+    """The type by which to check the form of a sequence's values.
 
-    Texts of times have the order of the times, with a zone or without; those with a T in place of the blank do not, and
-    the sink never writes them.
+    Texts of times sort as the times do, with a zone or without. Texts with a T in place of the blank do not, and the
+    sink never writes them.
     """
     return "string" if family(kind) in ("date", "timestamp", "timestamp_ntz") else kind

@@ -44,14 +44,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Voter(Member):
-    """One that is asked for its vote on what was staged for it."""
+    """A sink that is asked for its vote on its staged rows."""
 
     claim: StagedClaim
 
 
 @dataclass(frozen=True)
 class Committer(Member):
-    """One that is to show what was promised of it."""
+    """A sink that must show the rows that it voted for."""
 
     staged: Staged
 
@@ -73,7 +73,7 @@ def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
 
 
 def _looked(voter: Voter, found: list[tuple[Voter, Staging, Staged]]) -> Staged:
-    """What lies at the claimed place; noted in ``found``, for the rehearsal."""
+    """The staged rows at the claimed place, checked, and added to ``found`` for the rehearsal."""
     staging, staged = voter.of.staged.checked(voter.attempt, voter.claim)
     found.append((voter, staging, staged))
     return staged
@@ -82,7 +82,7 @@ def _looked(voter: Voter, found: list[tuple[Voter, Staging, Staged]]) -> Staged:
 def _rehearsed(
     found: Sequence[tuple[Voter, Staging, Staged]], missing: list[str]
 ) -> tuple[dict[str, Vote], list[Voter]]:
-    """The commit's transaction, which is then rolled back; the votes, and whose table of markers is an older one.
+    """Run the commit's transaction, and roll it back. Returns the votes, and the voters with an older table of markers.
 
     ``missing``: sinks whose rows cannot take part.
     """
@@ -97,14 +97,14 @@ def _rehearsed(
                 votes[voter.name] = Vote(
                     vote=VoteKind.VOTE_COMMIT, staged=replace(staged, detail=staged.detail | said.detail)
                 )
-            except (Refused, RowsGone) as refused:  # as every sink; another Corrupt is for a person to look at
+            except (Refused, RowsGone) as refused:  # as in every sink: any other Corrupt is for a person to look at
                 votes[voter.name] = _against(refused, missing)
                 missing = [*missing, voter.name]
         short = shortages(session, {name: said.draw for name, said in rehearsed.items()})
         votes |= {name: _against(refused, missing) for name, refused in short.items()}
         try:
             session.settle()
-        except Refused as refused:  # no telling whose rows they are
+        except Refused as refused:  # it is not known whose rows they are
             votes |= {name: _against(refused, missing) for name, said in votes.items() if said.staged}
     return votes, [voter for voter, _, _ in found if voter.name in rehearsed and rehearsed[voter.name].takes_columns]
 
@@ -116,7 +116,7 @@ def _against(refused: Refused | RowsGone, missing: Sequence[str]) -> Vote:
 
 
 def _reserve(voters: Sequence[Voter]) -> None:
-    """Make first epochs visible before their commit."""
+    """Leave the reservation for each sink's first epoch, before its commit."""
     if voters:
         with _session(voters) as session:
             for voter in voters:
@@ -126,7 +126,7 @@ def _reserve(voters: Sequence[Voter]) -> None:
 
 
 def _add_columns(voters: Sequence[Voter]) -> None:
-    """Give tables of markers of earlier versions the columns that they lack; no epoch needs them."""
+    """Add to tables of markers of earlier versions the columns that they lack. No epoch needs these."""
     for voter in voters:
         try:
             with _session([voter]) as session:
@@ -134,7 +134,11 @@ def _add_columns(voters: Sequence[Voter]) -> None:
                 voter.of.marker(session, voter.attempt.txn.pipeline).add_columns()
                 session.commit()
         except NotApplied as refused:  # a right that is missing, or a table in use
-            log.info("sink %s: its table of markers gets no further columns now: %s", voter.name, refused.what)
+            log.info(
+                "sink %s: the columns that its table of markers lacks were not added, and no epoch needs them: %s",
+                voter.name,
+                refused.what,
+            )
 
 
 # -- commit -----------------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, R
         for each in committers
     }
     if not todo:
-        session.commit()  # of the locks: it waits for the standby that the first one may not have got
+        session.commit()  # ends the locks, and waits for the standby, which the first commit may not have reached
         return receipts
     with _located(todo), _blaming(todo, _tables(session, todo)):
         session.settle()
@@ -184,7 +188,7 @@ def _located(todo: Sequence[Committer]) -> AbstractContextManager[None]:
 
 @contextmanager
 def _blaming(todo: Sequence[Committer], tables: Mapping[str, SqlTable | None]) -> Iterator[None]:
-    """For what is refused of the rows of all sinks at once. The error names a sink only if waiving it helps."""
+    """Give an error about the rows of all sinks a place. It names a sink only if waiving that sink helps."""
     try:
         yield
     except Refused as refused:
@@ -206,7 +210,7 @@ def _is_to_blame(each: Committer, todo: Sequence[Committer], table: SqlTable | N
 
 
 def _of_any(todo: Sequence[Committer], refused: Refused) -> Corrupt:
-    """Its place is all the sinks: a task of one sink, or of all, gives its sink to an error that names none."""
+    """The error for rows of unknown sinks. Its ``sink`` names all: a task gives its own to an error without a sink."""
     txn, names = todo[0].attempt.txn, ", ".join(each.name for each in todo)
     return Corrupt(
         f"The database refuses the rows of {txn} that the sinks {names} write in one transaction, and does "

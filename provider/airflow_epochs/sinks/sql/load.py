@@ -64,7 +64,7 @@ class Load:
         self.require_taken(taken, rows)
 
     def look(self, read: ReadBatches, rows: int) -> None:
-        """Check all rows as ``run`` does, and write none. Raises Refused."""
+        """Check all rows as ``run`` does, without writing them. Raises Refused."""
         seen = _Counted(self._sound(read()))
         for _ in seen:
             self.session.execute("SELECT 1")  # else the server ends a session that seems to be idle

@@ -55,7 +55,7 @@ class MarkerRow:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Left by the vote on a first epoch: nothing has been committed since. ``text`` names the ledger and the epoch."""
+    """The row that the vote on a first epoch leaves, before any commit. ``text`` names the ledger and the epoch."""
 
     text: str
 
@@ -89,7 +89,7 @@ class MarkerTable:
         return self._selected("")
 
     def require_writable(self) -> None:
-        """Look whether ``make`` and ``write`` may do what they do. Writes nothing, and takes no lock.
+        """Check that ``make`` and ``write`` may do what they do. Writes nothing, and takes no lock.
 
         Raises:
             Refused: The table could lose rows in a crash, or the connection's user lacks rights.
@@ -159,7 +159,7 @@ class MarkerTable:
     def fence(self, by: TransactionId) -> None:
         """Set the marker to a fence, which has no rows. Call ``lock`` or ``make`` before, in the same transaction.
 
-        It goes on to tell position and table of the epoch before.
+        The marker keeps the position and the table of the epoch before.
         """
         self._set(by.epoch, str(by), 0, _now(), {})
 
@@ -189,7 +189,7 @@ class MarkerTable:
 
     @property
     def forgetting_target(self) -> str:
-        """A statement with which an operator lets the marker say no longer which table got the rows."""
+        """A statement with which an operator removes the name of the table that got the rows from the marker."""
         return f"UPDATE {self.spelled} SET {_TARGET} = NULL WHERE pipeline = '{self.pipeline}' AND sink = '{self.sink}'"
 
     def putting_back(self, txn: TransactionId, rows: int) -> str:
@@ -277,7 +277,7 @@ class MarkerTable:
             )
 
     def _require_alone(self) -> None:
-        """No other marker shows in the table."""
+        """Require that no other table inherits from the table: it would show their markers, too."""
         if self.table and self.table.heirs:
             raise Refused(
                 f"{self.schema}.{self.name} cannot be the marker table, because other tables inherit from it: "
@@ -297,13 +297,13 @@ class MarkerTable:
 
     @cached_property
     def _added(self) -> frozenset[str]:
-        """The columns that the table has, of those that tables of earlier versions lack."""
+        """The columns that the table has, among the columns that tables of earlier versions lack."""
         columns = self.table.columns if self.table else ()
         return frozenset(column.name for column in columns) & {_ENDS, _TARGET}
 
     @cached_property
     def _rights(self) -> Mapping[str, Collection[str]] | None:
-        """Each column -> whether the user may read it, and set it; None if the table does not exist."""
+        """Each column -> the rights to read and to set it that the user has; None if the table does not exist."""
         return self.session.rights_on(self.schema, self.name, *_USED)
 
     @property

@@ -76,7 +76,7 @@ log = secrecy.logger(__name__)
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a rehearsal tells.
+    """The result of a rehearsal.
 
     Attributes:
         draw: The rows for which the commit will draw numbers.
@@ -107,7 +107,7 @@ class SqlParticipant:
         return self.staged.plan(attempt, try_id, self._newest())
 
     def _newest(self) -> How | None:
-        """How Spark finds the newest row of each key; None where the sink tells neither order nor deletions."""
+        """How Spark finds each key's newest row; None if the sink has neither ``sequence_by`` nor ``delete_when``."""
         if self.sink.sequence_by is None and self.sink.delete_when is None:
             return None
         keys, sequence_by, delete_when = tuple(self.sink.keys), self.sink.sequence_by, self.sink.delete_when
@@ -116,7 +116,7 @@ class SqlParticipant:
     # -- open ----------------------------------------------------------------------------------------------------
 
     def require_ready(self, pipeline: str, previous: TransactionId | None) -> None:
-        """Look at what needs no rows: the table, the keys, and the rights on it and on the marker table."""
+        """Check what needs no rows: the table, its keys, and the rights on it and on the marker table."""
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             table = self._found(session)
             if table is None:
@@ -137,13 +137,16 @@ class SqlParticipant:
             self.marker(session, pipeline).require_writable()
 
     def _require_usable(self, table: SqlTable) -> None:
-        """An upsert without deletions loses no row to a policy: the database refuses a row whose key it hides."""
+        """Require a usable table, without a policy that hides rows.
+
+        An upsert without deletions loses no row to a policy: the database refuses a row whose key the policy hides.
+        """
         require_usable(table, self.sink.table)
         if not self.sink.keys or self.sink.delete_when:
             require_all_seen(table, self.sink.table)
 
     def _warn_of_heirs(self, table: SqlTable) -> None:
-        """Tell of rows that an upsert may not find. It is no error: a trigger or TimescaleDB may find them."""
+        """Warn of rows in inheriting tables that an upsert may not find. A trigger or TimescaleDB may find them."""
         if self.sink.keys and table.heirs:
             log.warning(
                 "Other tables inherit from table %s: %s. Its unique index does not know their keys. If a row has such "
@@ -154,12 +157,12 @@ class SqlParticipant:
             )
 
     def _kept(self, table: SqlTable, keys: Sequence[str]) -> list[str]:
-        """The columns that rows of an upsert have, as far as the sink tells."""
+        """The columns that an upsert's rows surely have, by the sink's options."""
         sequence = self.sink.sequence_by
         return [*keys, *([require_sequence(table, sequence).name] if sequence else ())]
 
     def _require_rights(self, session: Session, table: SqlTable, columns: Sequence[str]) -> None:
-        """``columns``: those that the rows have, as far as they are known."""
+        """Raise Refused if the user lacks rights. ``columns``: the columns of the rows, as far as they are known."""
         if missing := lacking(session, table, self._needed(table, columns)):
             raise Refused(
                 f"An {self.sink.mode} needs more rights on table {self.sink.table}: the connection's user lacks "
@@ -170,7 +173,7 @@ class SqlParticipant:
             )
 
     def _needed(self, table: SqlTable, columns: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Rights, each with the columns that need it. An upsert reads the rows that it changes."""
+        """Each right -> the columns that need it. An upsert also reads the rows that it changes."""
         if not self.sink.keys:
             return {"INSERT": columns}
         keys = [column.name for key in self.sink.keys if (column := table.column_of(key))]
@@ -179,7 +182,7 @@ class SqlParticipant:
         return {"SELECT": columns, "INSERT": columns, "UPDATE": changed, **deletes}
 
     def _require_temporary(self, session: Session) -> None:
-        """An upsert copies its rows into a temporary table first."""
+        """Require the right to make temporary tables: an upsert copies its rows into one first."""
         if name := session.lacks_temporary():
             raise Refused(
                 f"An upsert into table {self.sink.table} makes a temporary table, and the connection's user lacks the "
@@ -199,9 +202,9 @@ class SqlParticipant:
     # -- vote ----------------------------------------------------------------------------------------------------
 
     def rehearse(self, session: Session, attempt: SinkAttempt, staging: Staging, staged: Staged) -> Rehearsed:
-        """What the commit will do in its transaction; without the rows where they are not to be rehearsed.
+        """Do what the commit will do in its transaction; without the rows if the sink does not rehearse them.
 
-        Its statements run all the same: they find rights that are missing, and what the table does not allow at all.
+        The statements run in any case: they find missing rights, and what the table does not allow at all.
 
         Raises:
             Refused, RowsGone: The sink cannot promise the epoch.
@@ -236,7 +239,7 @@ class SqlParticipant:
         return session.table(*self.sink.table_name, keyed=bool(self.sink.keys))
 
     def _missing(self, session: Session, previous: TransactionId | None, creating: str) -> Refused:
-        """The error for a table that is not there. ``creating``: how to make one before the first epoch."""
+        """The error for a table that does not exist. ``creating``: how to make one before the first epoch."""
         if previous:
             return Refused(
                 f"Table {self.sink.table} does not exist any more in {session.name}, although epoch "
@@ -256,7 +259,7 @@ class SqlParticipant:
         )
 
     def _load(self, session: Session, table: SqlTable, staging: Staging, stored: Sequence[str]) -> Load:
-        """``stored``: columns of the rows that the table must have, because they have been stored in it before."""
+        """The load into the table. ``stored``: columns that the table must have, because epochs have stored them."""
         staged = staging.shape.schema["fields"]
         fields = written(table, staged, self.sink.delete_when, kept=(*self.sink.keys, self.sink.sequence_by))
         self._require_stored([field["name"] for field in staged if field not in fields], stored)
@@ -294,7 +297,7 @@ class SqlParticipant:
     def _require_unchanged(
         self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None
     ) -> None:
-        """The table shows the sink's previous epoch, as it did when the epoch was opened.
+        """Require that the table shows the sink's previous epoch, as it did when the epoch was opened.
 
         Nothing is promised yet, so only this attempt is aborted. The next ``open`` compares again. It stops before it
         opens anything, and its error has the remedy. The statements of ``diagnosis`` for a commit would be wrong here:
@@ -310,7 +313,7 @@ class SqlParticipant:
             )
 
     def reserve(self, session: Session, attempt: SinkAttempt) -> None:
-        """Make the first epoch visible before its commit."""
+        """Leave the reservation for a first epoch, before its commit."""
         marker = self.marker(session, attempt.txn.pipeline)
         found = marker.make()
         self._require_previous(attempt, marker, found, decided=False)
@@ -323,8 +326,8 @@ class SqlParticipant:
         """The marker if it is this transaction's; None if it is the sink's turn.
 
         Raises:
-            Corrupt: The sink shows neither the previous epoch nor this one, or nobody can say. Or it is another table
-                or database than the vote found.
+            Corrupt: The sink shows neither the previous epoch nor this one, or nobody can say. Or the table or database
+                is not the one that the vote found.
         """
         if error := diagnosis.astray(self.sink, staged.detail, session):
             raise error
@@ -346,7 +349,7 @@ class SqlParticipant:
         return None
 
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
-        """Rows and marker. The session's transaction must have locked the marker."""
+        """Write rows and marker. The session's transaction must have locked the marker."""
         staging = self.staged.promised(attempt, staged)
         table = self._table(session, staging, attempt.previous)
         load = self._load(session, table, staging, (*attempt.stored, *staged.detail.get(STORED, ())))
@@ -356,7 +359,7 @@ class SqlParticipant:
 
     @contextmanager
     def promised(self, txn: TransactionId) -> Iterator[None]:
-        """The vote found that the database takes the rows. If it does not now, somebody has changed it."""
+        """Turn a refusal into Corrupt: the database took the rows at the vote, so somebody has changed it since."""
         try:
             yield
         except Refused as refused:
@@ -377,12 +380,12 @@ class SqlParticipant:
         *,
         decided: bool,
     ) -> None:
-        """The table shows the sink's previous epoch, no other."""
+        """Require that the table shows the sink's previous epoch, and no other."""
         if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:
             raise diagnosis.not_previous(self.sink, attempt, marker, found, rows, decided=decided)
 
     def detail(self, session: Session) -> JsonDict:
-        """Which table in which database it is. If another table is found later, the error names both."""
+        """The identity of the table and its database, for the receipt: an error about another table names both."""
         table = session.table(*self.sink.table_name)
         return {
             "table": self.sink.table,
@@ -400,7 +403,7 @@ class SqlParticipant:
                 raise error
 
     def place_now(self, txn_id: str) -> JsonDict:
-        """As ``detail``, in a session of its own. ``txn_id``: the sink's last transaction."""
+        """``detail``, read in a session of its own. ``txn_id``: the sink's last transaction."""
         pipeline = TransactionId.parse(txn_id).pipeline
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             return self.detail(session)
@@ -408,7 +411,7 @@ class SqlParticipant:
     def may_hold(self, receipt: Receipt) -> bool:
         """Whether the receipt is of the sink's table, which is not empty, as far as the user may see that."""
         if receipt.detail.get("database") is None:
-            return False  # of a sink of another kind, for example
+            return False  # for example, the receipt is of a sink of another kind
         pipeline = TransactionId.parse(receipt.txn_id).pipeline
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             table = session.table(*self.sink.table_name)
@@ -483,7 +486,7 @@ class SqlParticipant:
             return marker_of(self.marker(session, pipeline).read())
 
     def last_epoch(self, pipeline: str) -> LastEpoch | None:
-        """The marker, with all that it says."""
+        """The epoch of the marker, with all that the marker says."""
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             marker = self.marker(session, pipeline)
             found = marker.read()
@@ -506,7 +509,7 @@ class SqlParticipant:
         )
 
     def _elsewhere(self, marker: MarkerTable, found: MarkerRow) -> Elsewhere | None:
-        """Where the marker's rows went, if it says that, and it is not the sink's table."""
+        """The table that got the marker's rows, if the marker names another table than the sink's."""
         other = diagnosis.other_table(self.sink, marker, found)
         if other is None:
             return None
@@ -525,7 +528,7 @@ class SqlParticipant:
     # -- where ---------------------------------------------------------------------------------------------------
 
     def fit(self, pipeline: str) -> Fit:
-        """What the table takes of a row, as it is now; of a table that is not there, nothing is known."""
+        """What the table takes of a row now; nothing is known of a table that does not exist."""
         with self.session([self.who(pipeline)]) as session:
             table = session.table(*self.sink.table_name)
         columns, keys = table.columns if table else (), self.sink.replaces_by()
@@ -552,7 +555,7 @@ class SqlParticipant:
         return database_of(self._connection)
 
     def who(self, pipeline: str) -> str:
-        """For the database's administrator, and for other sessions of this sink, to see."""
+        """The session's name, which the database's administrator and other sessions of this sink see."""
         return f"airflow_epochs {pipeline}.{self.sink.name}"
 
     def session(self, who: Sequence[str]) -> AbstractContextManager[Session]:
@@ -569,7 +572,7 @@ class SqlParticipant:
 
 
 def _mend(refused: Refused) -> str:
-    """What lets the table take rows that are promised: whatever the transform does now, they stay as they are."""
+    """The remedy that lets the table take rows after the decision. A change of the transform does not change them."""
     if isinstance(refused, OtherForm):
         return f"While no task runs, {refused.rewrite}"
     return (

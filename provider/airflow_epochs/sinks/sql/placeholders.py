@@ -1,4 +1,4 @@
-"""Statements as psycopg reads them: to it, each ``%`` begins a placeholder, also in a name or in a text.
+"""Turns statements into psycopg's form, where each ``%`` begins a placeholder, also in a name or in a text.
 
 All statements of the sink are written as a person types them, with ``%s`` for each value. Only here ``%`` is doubled,
 so that no statement can forget it.

@@ -56,7 +56,7 @@ CLIENT = {
 """Parameters for libpq. The connection's extra overrides them."""
 
 PORT = 5432
-"""Of a connection that names none."""
+"""The port of a connection that names no port."""
 SERVER = {
     "lock_timeout": "30s",
     "statement_timeout": "1h",
@@ -115,7 +115,7 @@ _SERVER = """
     SELECT oid::bigint, datname, pg_catalog.pg_postmaster_start_time()
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
-"""Every user may read when a server started, to the microsecond. A copy of it has its system id, but not its start."""
+"""The start time of the server, which every user may read. A copy of a server has its system id, but not its start."""
 _SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
@@ -141,7 +141,7 @@ class Postgres:
         return postgres_type(kind)
 
     def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
-        """As OpenLineage's rules say; of several hosts, the first."""
+        """The table's name by OpenLineage's rules, with the first of several hosts."""
         extra = connection.extra
         host = str(connection.host or extra.get("host") or "localhost").partition(",")[0]
         port = str(connection.port or extra.get("port") or PORT).partition(",")[0]
@@ -210,7 +210,7 @@ class PostgresSession(PostgresCatalog):
 
     @property
     def server_version(self) -> int:
-        """Of the server that the session has."""
+        """The version of the PostgreSQL server."""
         return self._connection.info.server_version
 
     def _awaiting_client(self) -> dict[int, int]:
@@ -251,7 +251,7 @@ class PostgresSession(PostgresCatalog):
         try:
             with part_of(self):
                 ((system,),) = self.execute(_SYSTEM)
-        except Refused:  # some hosting providers do not allow the question
+        except Refused:  # some hosting providers do not allow this query
             system = None
         return {"system": system, "oid": oid, "name": name}
 
@@ -275,11 +275,11 @@ class PostgresSession(PostgresCatalog):
         return f"pg_catalog.convert_to({value}, 'UTF8')"
 
     def nullable(self, column: SqlColumn) -> str:
-        """Of the base type: a domain may be NOT NULL. The target takes the value as its domain all the same."""
+        """The column with its base type: a domain may be NOT NULL. The target takes values of the base type."""
         return f"CAST({quoted(column.name)} AS {column.kind})"
 
     def make_unique(self, schema: str, table: str, columns: str) -> None:
-        """The server names the index. In a publication, a table without a primary key needs an identity for updates."""
+        """Create the index, named by the server, and make it the identity that updates need in a publication."""
         spelled = qualified(schema, table)
         self.execute(f"CREATE UNIQUE INDEX ON {spelled} ({columns})")
         self.execute(f"ALTER TABLE {spelled} REPLICA IDENTITY FULL")

@@ -11,7 +11,7 @@ from airflow_epochs.sinks.sql.table import Comparison, SqlColumn, SqlTable, quot
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 _PERMANENT = "p"
-"""Of ``relpersistence``: neither UNLOGGED nor temporary."""
+"""The value of ``relpersistence`` for a table that is neither UNLOGGED nor temporary."""
 _PARTS = """
     WITH RECURSIVE part(oid) AS (
         SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
@@ -159,10 +159,10 @@ class PostgresCatalog(ABC):
     @property
     @abstractmethod
     def server_version(self) -> int:
-        """As libpq has it: 160004 is 16.4."""
+        """The server's version in libpq's form: 160004 is 16.4."""
 
     def table(self, schema: str | None, name: str, *, keyed: bool = False) -> SqlTable | None:
-        """Looked up with ``to_regclass``, so along the search path if ``schema`` is None."""
+        """Look the table up with ``to_regclass``: along the search path if ``schema`` is None."""
         found = self.execute(_TABLE, (regclass(schema, name),))
         if not found:
             return None
@@ -285,7 +285,7 @@ class PostgresCatalog(ABC):
         return [numbers for numbers in drawn if numbers]
 
     def _before_first(self, sequence: str, step: int, *, reads: bool) -> int:
-        """What comes before the next number of a sequence from which none was drawn since it began or was restarted.
+        """The value before the next number of a sequence, if no number was drawn since it began or was restarted.
 
         Only the sequence itself says where it was restarted. A user who has USAGE, but not SELECT, may not read it, but
         may draw a number, which is then gone.
@@ -309,7 +309,7 @@ def _drawn(
 
 
 def regclass(schema: str | None, name: str) -> str:
-    """As ``to_regclass`` takes it; without a schema, the server looks along the search path."""
+    """A table's name for ``to_regclass``. Without a schema, the server looks along the search path."""
     return ".".join(quoted(part) for part in (schema, name) if part is not None)
 
 
@@ -328,7 +328,7 @@ def _problem(kind: str | bytes, persistence: str | bytes) -> str | None:
 
 
 def _problem_of(partitions: Sequence[Sequence[Any]]) -> str | None:
-    """Why one of the partitions, as ``_LEAVES`` lists them, makes a table unusable; None if none does."""
+    """Why one of the partitions, as ``_LEAVES`` lists them, makes a table unusable; None if all are usable."""
     for _, name, kind, persistence in partitions:
         if problem := _problem(kind, persistence):
             return f"its partition {name!r} is not usable: {problem}"

@@ -1,4 +1,4 @@
-"""What an error of psycopg means: it may pass, or blames a row, a right or a statement."""
+"""Tells what an error of psycopg means: it may pass, or blames a row, a right or a statement."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LONGER = {
 """By SQLSTATE, the setting that gives more time: to wait for a lock, for one statement, to be idle in a transaction, to
 end one (since PostgreSQL 17). The last two end the session, too."""
 _LIMIT = "54000"
-"""As of a value that is too long for an index. PostgreSQL names the index, and no row."""
+"""The SQLSTATE of, for example, a value too long for an index. PostgreSQL names the index, and no row."""
 _ROW_TOO_BIG = "row is too big"
-"""The same SQLSTATE, of the values that cannot be moved out of a row, such as numbers in a thousand columns."""
+"""The text with the same SQLSTATE for a row that is too large, for example with numbers in a thousand columns."""
 _FEWER_COLUMNS = (
     "Let the transform return fewer columns, or several of them as one of `jsonb`: PostgreSQL keeps all numbers and "
     "times of a row in a page of 8 kB. Then clear the failed task."
@@ -58,7 +58,7 @@ def translated(name: str, error: psycopg.Error) -> NotApplied:
 
 
 def _is_own(error: psycopg.Error) -> bool:
-    """Whether psycopg itself refuses something. It tells no SQLSTATE then, as where the connection is lost."""
+    """Whether psycopg itself refuses something. Then there is no SQLSTATE, as after a lost connection."""
     import psycopg
 
     return isinstance(error, (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError))
@@ -117,7 +117,7 @@ _LINE = re.compile(r"^COPY .*?, \D*(\d+)", re.MULTILINE)
 
 
 def _line(error: psycopg.Error) -> int:
-    """The line of the COPY that the error names, 0 if none. Works in every language of the server's messages."""
+    """The line of the COPY that the error names, or 0. Works in every language of the server's messages."""
     found = _LINE.search(error.diag.context or "")
     return int(found[1]) if found else 0
 

@@ -1,6 +1,6 @@
 """Why PostgreSQL gives only sessions that may not write, and what to do: a standby, or a setting of somebody's.
 
-libpq says no more than "session is read-only", so a second session, which need not write, asks the server.
+libpq says only "session is read-only", so a second session, which need not write, asks the server.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _RESETS = {
     "database": "ALTER DATABASE {database} RESET {setting}",
     "global": "ALTER ROLE ALL RESET {setting}",
 }
-"""By where a setting of the server comes from, the statement that takes it back."""
+"""Where a server's setting comes from -> the statement that takes it back."""
 _OF_SERVER = "ALTER SYSTEM SET {setting} = off; SELECT pg_reload_conf()"
 _THEN = "Then clear the failed task."
 MAY_ONLY_READ = (
-    "Let the connection lead to the primary server, if its server is a standby. If it is none, take back the setting "
+    "Let the connection lead to the primary server, if its server is a standby. Otherwise, take back the setting "
     f"`{_SETTING}` of the role, of the database, or in `options` in the connection's extra. {_THEN}"
 )
-"""The remedy where nobody has asked why."""
+"""The remedy if the cause is not known."""
 
 
 def why(error: psycopg.Error, parameters: Mapping[str, Any], conn_id: str) -> tuple[str, str] | None:
-    """The cause and the remedy, if no session could be had because none may write; None after any other error."""
+    """The cause and the remedy, if the server gives only read-only sessions; None after any other error."""
     import psycopg
 
     if "session is read-only" not in str(error):

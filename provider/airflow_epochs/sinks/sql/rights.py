@@ -9,7 +9,7 @@ from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 
 def lacking(session: Session, table: SqlTable, needed: Mapping[str, Sequence[str]]) -> list[str]:
-    """``needed``: rights, each with the columns that need it; without columns, any column will do."""
+    """The rights that the user lacks. ``needed``: each right -> the columns that need it; empty: any column will do."""
     whole = session.lacks(table, *needed)
     found = [right if right in whole else _of_columns(session, table, right, needed[right]) for right in needed]
     return [right for right in found if right]

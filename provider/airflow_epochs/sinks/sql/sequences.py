@@ -14,7 +14,7 @@ from airflow_epochs.sinks.sql.table import SqlTable, quoted
 
 @dataclass(frozen=True)
 class Draw:
-    """``rows`` that have these columns of the table. The other columns get their defaults."""
+    """A number of ``rows`` that have these columns of the table. The other columns get their defaults."""
 
     table: SqlTable
     columns: Sequence[str]
@@ -39,7 +39,7 @@ def shortages(session: Session, draws: Mapping[str, Draw]) -> dict[str, Refused]
 
 
 def _asked(session: Session, draws: Mapping[str, Draw]) -> tuple[dict[str, list[Numbers]], dict[str, Refused]]:
-    """What each sink draws numbers from; and the sinks for which the database refuses the question."""
+    """The sequences from which each sink draws numbers; and the sinks whose sequences the database does not tell."""
     found: dict[str, list[Numbers]] = {}
     unknown: dict[str, Refused] = {}
     for name, draw in draws.items():

@@ -256,7 +256,7 @@ class SqlSink:
         return database_of(connection).dataset(connection, schema or receipt.detail.get("schema"), table)
 
     def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
-        """The one whose table, of the same database, this sink has now and did not have before.
+        """The one of ``others`` for this sink's table, in the same database, if the sink had another table before.
 
         A table's id tells, which stays if somebody renames the table. SQLite has no ids: there, the names tell.
 
@@ -319,7 +319,7 @@ def stored_name(spelling: str) -> tuple[str | None, str] | None:
 
 
 def in_sqlite(spelling: str) -> str:
-    """What two spellings of one table have in common: the only schema is ``main``, and quotes keep no capitals."""
+    """A table's name as SQLite compares it: the only schema is ``main``, and quotes keep no capitals."""
     found = stored_name(spelling)
     return folded(found[1]) if found else spelling
 
@@ -334,7 +334,7 @@ def _plain(name: str) -> str:
 
 
 def _spelled(name: str) -> str:
-    """A stored name as in SQL: in quotes unless it is the same without. ``_plain`` the other way round."""
+    """A stored name as SQL spells it: in quotes unless it is the same without them. The inverse of ``_plain``."""
     if re.fullmatch(_WORD, name) and folded(name) == name:
         return name
     return '"' + name.replace('"', '""') + '"'

@@ -39,7 +39,7 @@ _UTF_8 = "UTF-8"
 _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
 """Words in SQLite's errors that blame neither the rows nor the statement."""
 _HELD = ("locked", "busy")
-"""Those of them that tell of another process."""
+"""The words among them that mean that another process holds the database."""
 _LET_GO = (
     "Check that no other process writes to the file, or reads from it, for a long time. Or run `PRAGMA journal_mode = "
     "WAL` in it once, while nobody uses it: then a commit waits for no reader. Then clear the failed task."
@@ -68,7 +68,7 @@ class Sqlite:
         return sqlite_takes(column.affinity, kind)
 
     def longest(self, column: SqlColumn) -> int | None:
-        """None: SQLite does not look at the number in VARCHAR(n)."""
+        """None: SQLite ignores the number in VARCHAR(n)."""
         return None
 
     def sorts(self, column: SqlColumn, kind: Any) -> bool:
@@ -85,7 +85,7 @@ class Sqlite:
 
     @contextmanager
     def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:
-        """One transaction, with the whole file locked for writing. A missing file is an error: none is created."""
+        """One transaction, with the whole file locked for writing. A missing file is an error: no file is created."""
         path = Path(connection.host or connection.schema or "")
         if not path.is_absolute():
             raise Refused(
@@ -217,7 +217,7 @@ class SqliteSession:
         return any(strict for (strict,) in found)
 
     def _unique(self, table: str, primary: Sequence[str]) -> dict[frozenset[str], dict[str, Comparison]]:
-        """Of several indexes on the same columns, ON CONFLICT takes the first that SQLite lists."""
+        """Columns of each unique index -> how it compares them. ON CONFLICT uses the first on the same columns."""
         unique: dict[frozenset[str], dict[str, Comparison]] = {}
         indexes = self.execute(
             'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial ORDER BY seq', (table,)
@@ -241,28 +241,28 @@ class SqliteSession:
         return bool(self.execute(statement, (table.name,)))
 
     def lacks(self, table: SqlTable, *rights: str) -> list[str]:
-        """None: who may open the file for writing, as the transaction has, may do everything."""
+        """Empty: who may open the file for writing, as the transaction has, may do everything."""
         return []
 
     def lacks_of(self, table: SqlTable, right: str, columns: Sequence[str]) -> list[str]:
-        """As ``lacks``."""
+        """Empty: who may open the file for writing may do everything."""
         return []
 
     def rights_on(self, schema: str, name: str, *rights: str) -> Mapping[str, Collection[str]] | None:
-        """As ``lacks``: all of them."""
+        """All of them: who may open the file for writing may do everything."""
         table = self.table(schema, name)
         return {column.name: rights for column in table.columns} if table else None
 
     def owns(self, table: SqlTable) -> bool:
-        """As ``lacks``."""
+        """True: who may open the file for writing may do everything."""
         return True
 
     def may_create_in(self, schema: str) -> bool:
-        """As ``lacks``."""
+        """True: who may open the file for writing may do everything."""
         return True
 
     def lacks_temporary(self) -> str | None:
-        """As ``lacks``."""
+        """None: who may open the file for writing may do everything."""
         return None
 
     def schema_of(self, schema: str | None, name: str) -> str:

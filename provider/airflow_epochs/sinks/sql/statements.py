@@ -11,14 +11,14 @@ from airflow_epochs.sinks.sql.table import Comparison, SqlTable, quoted
 
 @dataclass(frozen=True)
 class Names:
-    """The columns of ``table``, quoted for statements. ``keys``: those of one of its unique indexes."""
+    """The columns of ``table``, quoted for statements. ``keys``: the columns of one of its unique indexes."""
 
     session: Session
     table: SqlTable
     keys: Sequence[str]
 
     def listed(self, names: Sequence[str], of: str | None = None) -> str:
-        """Columns in a list; ``of``: of which row."""
+        """A list of columns, of the row that the statement calls ``of``."""
         return ", ".join(self._of(name, of) for name in names)
 
     def compared(self, key: str) -> str:

@@ -18,7 +18,7 @@ from airflow_epochs.spark.driver.delta.schema import type_name
 from airflow_epochs.transforms import exact_json
 
 _STEM_BYTES = 40
-"""Of a table's name, in that of an index: PostgreSQL cuts names to 63 bytes."""
+"""How many bytes of a table's name an index's name keeps: PostgreSQL cuts names to 63 bytes."""
 
 
 def quoted(name: str) -> str:
@@ -32,7 +32,7 @@ def qualified(schema: str, name: str) -> str:
 
 
 def _meant(name: str, names: Sequence[str]) -> str | None:
-    """The same of ``names``; else the one that differs only in case, if there is exactly one."""
+    """``name``, if it is in ``names``; else the name that differs only in case, if there is exactly one."""
     alike = [each for each in names if each.lower() == name.lower()]
     return name if name in names else alike[0] if len(alike) == 1 else None
 
@@ -62,7 +62,7 @@ class SqlColumn:
 
     @property
     def told_kind(self) -> str:
-        """Its type, as a text says it. A column of SQLite may have none."""
+        """The column's type, for messages. A column of SQLite may have no type."""
         return self.kind or "without a type"
 
 
@@ -72,7 +72,7 @@ class Comparison:
 
     Attributes:
         equals: The operator that says whether two values are equal.
-        collation: The collation; None if the values have none.
+        collation: The collation; None if the values have no collation.
         enum: The enum to which the values must be cast, for they may be of a domain over it; None if they need no cast.
     """
 
@@ -136,7 +136,7 @@ class SqlTable:
 
     @property
     def disinheriting(self) -> str:
-        """The statements after which no table inherits from it, as an error has them."""
+        """The statements that end all inheritance from the table, for an error's text."""
         return ", ".join(f"`ALTER TABLE {heir} NO INHERIT {self.spelled}`" for heir in self.heirs)
 
     def column_of(self, name: str) -> SqlColumn | None:
@@ -210,7 +210,7 @@ def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_
 
 
 def _remedy(table: SqlTable, fields: Sequence[JsonDict], takes: Takes, type_for: TypeFor) -> str | None:
-    """The remedy where columns have other types than the rows; None if none has."""
+    """The remedy if columns have other types than the rows; None if all types fit."""
     there = [given for given in fields if table.column_of(given["name"])]
     variants = [given for given in there if variant_in(given["name"], given["type"])]
     texts = [{**given, "type": "string"} if given in variants else given for given in there]
@@ -269,7 +269,7 @@ def sequence_column(table: SqlTable, sequence: str, fields: Sequence[JsonDict], 
     """The table's column for ``sequence_by``, which ``fields`` have.
 
     Raises:
-        Refused: There is none, or the database orders its values in another way than Spark.
+        Refused: The table lacks the column, or the database orders its values in another way than Spark.
     """
     column = require_sequence(table, sequence)
     kind = next(field["type"] for field in fields if table.column_of(field["name"]) is column)
@@ -286,7 +286,7 @@ def sequence_column(table: SqlTable, sequence: str, fields: Sequence[JsonDict], 
 
 
 def require_sequence(table: SqlTable, sequence: str) -> SqlColumn:
-    """The table's column for ``sequence_by``. Raises Refused if there is none."""
+    """The table's column for ``sequence_by``. Raises Refused if the table lacks it."""
     if column := table.column_of(sequence):
         return column
     raise Refused(
@@ -317,7 +317,7 @@ def require_keys(table: SqlTable, keys: Sequence[str], spelled: str) -> list[str
 
 
 def require_usable(table: SqlTable, spelled: str) -> None:
-    """A sink can write to the table, as far as its kind and the right to INSERT go."""
+    """Require that a sink can write to the table, by its kind and the right to INSERT."""
     if table.problem:
         raise Refused(
             f"A sink cannot write to table {spelled}: {table.problem}.",
@@ -332,7 +332,7 @@ def require_usable(table: SqlTable, spelled: str) -> None:
 
 
 def require_kept(table: SqlTable, spelled: str) -> None:
-    """The table keeps the values that it gets. A commit does not ask this: an earlier version may have promised it."""
+    """Require that the table keeps values unchanged. A commit does not check it: earlier votes may not have, either."""
     if table.virtual:
         raise Refused(
             f"A sink cannot write to table {spelled}: it is a virtual table, which may keep other values than it gets.",
@@ -343,7 +343,7 @@ def require_kept(table: SqlTable, spelled: str) -> None:
 
 
 def require_all_seen(table: SqlTable, spelled: str) -> None:
-    """The user sees all rows of the table, as an append by COPY and a deletion need."""
+    """Require that the user sees all rows of the table, as an append by COPY and a deletion need."""
     if table.hides:
         raise Refused(
             f"A sink cannot write to table {spelled}: its row-level security applies to the connection's user, so COPY "

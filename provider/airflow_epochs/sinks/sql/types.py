@@ -50,7 +50,7 @@ _CUT_WITHIN = re.compile(
     r"date|timestamp(\(6\))? without time zone|time(\(6\))? (with|without) time zone"
 )
 """Inside an array, a range or a row type, these keep only a part of a text in silence: they cut it to size, or drop its
-date, time of day or zone. In a column of its own, ``values`` checks the text, or the column takes none."""
+date, time of day or zone. In a column of its own, ``values`` checks the text, or the column takes no text."""
 _NUMBERS = {*_WHOLE, "real", "double precision"}
 _SPELLED_ALIKE = {*_WHOLE, "uuid"}
 """Types whose values have one spelling, whatever the settings."""
@@ -131,7 +131,7 @@ def postgres_sorts(column: str, kind: Any) -> bool:
 
 
 def sqlite_affinity(column: str, *, strict: bool) -> str:
-    """What SQLite makes of texts and numbers in a column: with ``BLOB`` nothing.
+    """The affinity by which SQLite converts texts and numbers in a column; ``BLOB`` converts nothing.
 
     See https://www.sqlite.org/datatype3.html, 3.1.
 
@@ -146,7 +146,7 @@ def sqlite_affinity(column: str, *, strict: bool) -> str:
 
 
 def sqlite_takes(affinity: str, kind: Any) -> bool:
-    """Whether a column of SQLite keeps every value of Delta's ``kind``: it makes no number of a text, and rounds none.
+    """Whether a column of SQLite keeps all values of Delta's ``kind``: it makes no text a number, and rounds no number.
 
     SQLite converts what has the form of a number. Dates, times and JSON never have it.
     """

@@ -29,7 +29,7 @@ class By:
 
     Attributes:
         keys: The table's key columns.
-        sequence: The table's column that says which of two rows is newer; None: the row of the later epoch is.
+        sequence: The table's column that says which of two rows is newer; None: the later epoch's row is newer.
         deleted: The rows' field that says whether a row deletes its key; None: no row does.
     """
 
@@ -43,7 +43,7 @@ class Upsert:
     """One epoch's change of a table.
 
     Attributes:
-        columns: Those that the rows have, in the order of their fields.
+        columns: The columns that the rows have, in the order of their fields.
         rehearses: Whether to refuse rows whose key or sequence a trigger changes. A commit has promised them.
     """
 
@@ -168,7 +168,7 @@ class Upsert:
         return taken
 
     def _require_kept(self, *, all_written: bool) -> None:
-        """Later epochs find the rows by their keys, and compare their sequences.
+        """Require that the rows kept their keys and sequences, by which later epochs find and compare them.
 
         ``all_written``: no row of another transaction, which committed a newer one meanwhile, stands in their place.
 
@@ -188,7 +188,10 @@ class Upsert:
         return int(self.session.execute(f"SELECT count(*) FROM {self._batch} b WHERE NOT {there}")[0][0])
 
     def _same_sequence(self, all_written: bool) -> str:
-        """The temporary table has the target's types, so both have rounded and padded the value in the same way."""
+        """The condition that both rows have the same sequence.
+
+        The temporary table has the target's types, so both have rounded and padded the value in the same way.
+        """
         assert self.by.sequence
         here, there = (self._names.ordered(self.by.sequence, each) for each in ("b", "t"))
         same = f"{there} = {here} OR {there} IS NULL AND {here} IS NULL"
@@ -207,7 +210,7 @@ class Upsert:
         )
 
     def _looking_newer(self, names: Sequence[str]) -> str:
-        """What to do with rows of epochs before: an earlier version, and a sink without a rehearsal, let them in."""
+        """The remedy for rows of earlier epochs, which an earlier version or a sink without a rehearsal let in."""
         if self.by.sequence is None or self.by.sequence not in names:
             return ""
         column = quoted(self.by.sequence)
@@ -225,7 +228,7 @@ class Upsert:
         return f"UPDATE SET {sets} WHERE {self._not_older('excluded', 't')}"
 
     def _not_older(self, row: str, than: str) -> str:
-        """The condition that one row counts against another. Of two that are equally new, the later epoch's does."""
+        """The condition that one row is not older than another. Of two equally new rows, the later epoch's row wins."""
         if self.by.sequence is None:
             return "1 = 1"
         mine, other = (self._names.ordered(self.by.sequence, each) for each in (row, than))
@@ -243,13 +246,13 @@ class Upsert:
         return self.session.change(f"DELETE FROM {self._batch} AS b WHERE EXISTS ({newer})")
 
     def _found(self) -> int:
-        """How many of the batch's rows the table has, equal in all columns, or has a newer row in place of.
+        """How many of the batch's rows the table has, equal in all columns or replaced by a newer row.
 
         A trigger may skip an equal row.
         """
         alike = []
         for name in map(quoted, self._others):
-            both = f"CAST(t.{name} AS text) = CAST(b.{name} AS text)"  # not every type can be compared
+            both = f"CAST(t.{name} AS text) = CAST(b.{name} AS text)"  # some types cannot be compared
             alike.append(f"({both} OR t.{name} IS NULL AND b.{name} IS NULL)")
         shown = f"({' AND '.join(alike) or '1 = 1'}) OR NOT {self._not_older('b', 't')}"
         there = f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same_keys} AND ({shown}))"
@@ -273,7 +276,7 @@ class Upsert:
 
     @property
     def _notes(self) -> Deletions | None:
-        """What earlier epochs deleted; None where no row is older than another."""
+        """The notes of keys that earlier epochs deleted; None if the sink does not order rows."""
         if self.by.sequence is None:
             return None
         return Deletions(session=self.session, table=self.table, keys=self.by.keys, sequence=self.by.sequence)

@@ -85,7 +85,7 @@ def row_at_line(
 
 
 _INDEXED = 2_600
-"""So many bytes of a row always fit into an index of PostgreSQL; a few more may, as it compresses them."""
+"""How many bytes of a row always fit into an index of PostgreSQL. More may fit, as it compresses them."""
 
 
 def longest_key(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> tuple[pa.RecordBatch, int] | None:

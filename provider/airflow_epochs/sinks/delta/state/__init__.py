@@ -1,1 +1,1 @@
-"""``StateTable``: what a Delta sink does besides, where its table holds the state of a transform; and its readers."""
+"""``StateTable``: what a Delta sink does in addition if its table holds a transform's state; and its readers."""

@@ -131,7 +131,7 @@ def renamed_back(state: StateTable, place: str, table: JsonDict) -> str | None:
 
 
 def _spelt_otherwise(columns: Iterable[str], table: JsonDict) -> dict[str, str]:
-    """Those of the columns that the table writes with other capital letters, each with how it does."""
+    """Each column that the table spells with other capital letters -> the table's spelling."""
     names = [field["name"] for field in table["fields"]]
     alike = {name.lower(): name for name in names}
     return {name: alike[name.lower()] for name in columns if name not in names and name.lower() in alike}

@@ -46,7 +46,7 @@ def columns_of(schema: str) -> list[str]:
 
 
 def types_of(schema: str) -> dict[str, Any]:
-    """Column -> its type as a table's log has it, without the columns of which only Spark can tell."""
+    """Column -> its type as a table's log has it. Leaves out columns whose type only Spark can tell."""
     found = {}
     for first, *words in _columns(schema):
         try:
@@ -129,7 +129,10 @@ def _map(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def _struct(words: list[str]) -> tuple[Any, list[str]]:
-    """Of fields without NOT NULL and comments, which a table's log keeps in the type."""
+    """The struct type with which ``words`` begin, and the words behind it.
+
+    Reads only fields without NOT NULL and comments: a table's log keeps these in the type.
+    """
     fields: list[dict[str, Any]] = []
     while not fields or words[:1] == [","]:
         first, *words = words[bool(fields) :] or [">"]

@@ -23,7 +23,7 @@ class StateFigures:
         dropped: Files that the epoch's commit dropped because all their rows had expired; None as in ``changed``.
         late: Rows of the epoch that operators called late; None if no sink got them, or if that was not measured.
         watermark: The epoch's watermark; None without one.
-        next_expiry: When the next key expires; None if none does.
+        next_expiry: When the next key expires; None if no key expires.
     """
 
     name: str
@@ -63,6 +63,6 @@ def figures(records: StateRecords, state: ReadableState) -> StateFigures:
 
 
 def _files_dropped(state: ReadableState) -> int | None:
-    """None if the log entry of the commit has been cleaned up."""
+    """How many files the epoch's commit dropped; None if its log entry has been cleaned up."""
     entry = state.location.files.read(log_entry(state.version))
     return None if entry is None else sum("remove" in action for action in actions_of(entry))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 
 FOLD_EPOCHS_MIN, FOLD_EPOCHS_MAX = 4, 200
-"""Between two folds: so few changes are cheap to read, so many files are not."""
+"""The least and the most epochs between two folds: few changes are cheap to read, many files are not."""
 
 
 def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: str) -> StatePin:
@@ -62,7 +62,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
     _require_unchanged(state, location, receipt.version, target.version)
     known = receipt.detail.get("state", {})
     _require_same_rules(state, known)
-    if "epochs" not in known:  # the commit's log entry is gone: only a fold tells again what the rows are
+    if "epochs" not in known:  # the commit's log entry is gone: only a fold makes the rows known again
         return StatePin(version=target.version, fold=True)
     facts = {name: int(known[name]) for name in ("base", "changes", "epochs")}
     folded_in = TransactionId.parse(receipt.txn_id).epoch - facts["epochs"]
@@ -71,7 +71,7 @@ def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: s
 
 
 def _require_plain_files(state: StateTable, target: Target) -> None:
-    """Raise Refused if files lack columns, or call them otherwise: they are read without Delta, so these were NULL."""
+    """Raise Refused if files lack columns, or name them differently: read without Delta, these would be NULL."""
     shape, back = target.shape, None
     if shape is None and maps_columns(state.properties):
         why = f"its `properties` set {COLUMN_MAPPING}={state.properties[COLUMN_MAPPING]}"
@@ -205,7 +205,7 @@ def _version_of(at: Whereabouts, state: StateTable, initial: str) -> int:
 
 
 def readable(at: Whereabouts, state: StateTable, pin: StatePin, watermarks: Watermarks) -> StateRead:
-    """``StateTable.plan_read``, after a look whether the files are there."""
+    """``StateTable.plan_read``, after a check that the files are there."""
     files, stored = (None, None) if pin.version is None else _files_and_schema(at.location(), pin.version)
     return StateRead(
         location=state.target,
@@ -226,7 +226,7 @@ def _files_and_schema(location: TableLocation, version: int) -> tuple[dict[str, 
     """The files of a version, each with the first and the last epoch of its rows, and the version's schema.
 
     Raises:
-        Corrupt: A VACUUM has deleted some of the files: it keeps those of the newest version only.
+        Corrupt: A VACUUM has deleted some of the files: it keeps the files of the newest version only.
     """
     table = table_log.table_at(location, version)
     files = {file["path"]: table_log.epochs_of(file) for file in table_log.files_of(table)}

@@ -81,7 +81,7 @@ def _require_same_table(newest: CompleteRecord, name: str, shown: CompleteRecord
 
 
 def names(ledger: Ledger) -> list[str]:
-    """The state tables of the newest complete epoch; none before the first one."""
+    """The state tables of the newest complete epoch; empty before the first one."""
     record = ledger.complete_record(ledger.newest_complete())
     opened = _opened(ledger, record) if record else None
     return sorted(opened.state) if opened else []

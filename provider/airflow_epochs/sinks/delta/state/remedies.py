@@ -16,7 +16,7 @@ HOW = "docs/state.md, 'Keep the rows of a state'"
 
 
 def with_its_rows(state: str) -> str:
-    """What to do while no epoch is in doubt: sentences."""
+    """What to do while no epoch is in doubt, as sentences."""
     return (
         f"Point `table` of the state to a new table, and run `airflow epochs adopt-sink PIPELINE {state} --new-table "
         "--why …`: the state begins anew there. To keep its rows, write the newest state of the old table to another "
@@ -54,7 +54,7 @@ def without_it(location: TableLocation, staging: Staging, txn: TransactionId, st
 
 
 def decided(txn: TransactionId, state: str) -> str:
-    """The same where the rows that the epoch has staged are gone: the end of a sentence, and one more."""
+    """As ``without_it``, if the epoch's staged rows are gone: the end of a sentence, and one more."""
     waive = f"complete the epoch without the state: `{waive_command(txn, state)}`."
     return f"{waive} The next run then says how the state begins anew."
 

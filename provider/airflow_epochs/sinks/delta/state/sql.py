@@ -1,7 +1,7 @@
 """The state as of an epoch, as the text of one SELECT over the log of a state table.
 
 It says what ``spark.driver.delta.state`` does when the next epoch reads the state: rows that have expired are left out,
-then the newest row of each key is taken, unless it is deleted. Three engines read it; they differ in few words.
+then the newest row of each key is taken, unless it is deleted. Three engines read it; their SQL differs in few words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Dialect:
 DUCKDB = Dialect('"', "make_timestamptz({})")
 SPARK = Dialect("`", "timestamp_micros({}L)")
 DATAFUSION = Dialect('"', "to_timestamp_micros({})")
-"""Part of deltalake."""
+"""The SQL of DataFusion, which is part of deltalake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,7 @@ class StateQuery:
     expires: str | None
     hidden_to: int | None
     floating: tuple[str, ...] = ()
-    """Keys of floating-point numbers, for an engine to which -0.0 and 0.0 are two of them: an older table may have
-    both."""
+    """The floating-point keys, if the engine takes -0.0 and 0.0 for two keys: an older table may have both."""
 
     def select(self, sql: Dialect, log: str) -> str:
         """The state. ``log``: the version of the state table, as a FROM clause names it."""

@@ -105,7 +105,7 @@ class StateTable(DeltaSink):
         }
 
     def pin(self, receipt: Receipt | None, pipeline: str, env: Environment) -> StatePin:
-        """The newest version, if its rows are those of the last complete epoch."""
+        """The newest version, if its rows are the rows of the last complete epoch."""
         from airflow_epochs.sinks.delta.state import pinning
 
         return pinning.pin(self._participant(env), self, receipt, pipeline)
@@ -124,7 +124,7 @@ class StateTable(DeltaSink):
         return pinning.staging(append, attempt)
 
     def replaces_by(self) -> None:
-        """None: the state of an epoch rests on that of the epoch before, so no epoch can be taken without it."""
+        """None: an epoch's state rests on the state of the epoch before, so no epoch can be left out."""
 
     def adds_columns_to(self, shape: TableShape | None) -> bool:
         """Whether ``schema`` has columns that the table lacks."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _MILLISECOND = 1_000
-"""Of microseconds. Delta's statistics cut instants off after the millisecond."""
+"""One millisecond in microseconds. Delta's statistics cut instants off after the millisecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class StateFacts:
         expired_to: Rows that have expired by then will not be read again.
         keys: The columns that identify a row.
         base, changes, epochs: As in ``StatePin``.
-        closed: The same of this epoch.
+        closed: Up to where this epoch's operators have closed the state, as in ``StatePin``.
     """
 
     of: int | None
@@ -53,10 +53,10 @@ class StateFacts:
 
     @classmethod
     def told(cls, facts: JsonDict) -> StateFacts:
-        """From the metadata.
+        """The facts in a staging table's user metadata.
 
         Raises:
-            Refused: It has more than this version of the provider knows, and what that is for must not be ignored.
+            Refused: The metadata has fields that this version of the provider does not know and must not ignore.
         """
         if unknown := sorted(facts.keys() - {field.name for field in fields(cls)}):
             raise Refused(
@@ -166,7 +166,7 @@ def _require_unchanged(location: TableLocation, since: int, newest: int, pinned:
 
 
 def _changed(location: TableLocation, unchanged: int, lost: str) -> Corrupt:
-    """The error for rows that others have changed. ``unchanged``: the last version that has the pipeline's."""
+    """The error for rows that others have changed. ``unchanged``: the last version with the pipeline's own rows."""
     return Corrupt(
         f"Another program has changed rows of the state table {location.name} in version {unchanged + 1}. Its last "
         f"version with the rows of the pipeline is {unchanged}.",
@@ -210,7 +210,7 @@ def removes(location: TableLocation, facts: StateFacts, newest: int, now_ms: int
 
 
 def _logged(file: JsonDict) -> JsonDict:
-    """What the ``add`` action of a file says of it. State tables have no partitions."""
+    """The fields of a file that its ``remove`` action needs. State tables have no partitions."""
     return {"path": quote(file["path"], safe="/:=%+"), "partitionValues": {}, "size": file["size_bytes"]}
 
 

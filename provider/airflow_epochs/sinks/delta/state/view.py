@@ -40,7 +40,7 @@ class ReadableState:
         keys: The columns that identify a row.
         expires: The column up to which a row is state; None if rows never expire.
         hidden_to: Rows whose ``expires`` is at or before this instant are no longer state: microseconds since 1970
-            (UTC). None: none has expired.
+            (UTC). None: no row has expired.
         files, bytes: What the version consists of, with the rows that are no longer state.
         options: The ``object_store`` options of the table's store, with credentials.
     """
@@ -182,7 +182,7 @@ def _asked(table: DeltaTable, sql: str) -> pyarrow.Table:
 
 @contextmanager
 def _readable(table: str, version: int) -> Iterator[None]:
-    """Say it in the provider's words if deltalake cannot read a version."""
+    """Turn deltalake's error for a version that it cannot read into the provider's own."""
     from deltalake.exceptions import DeltaError
     from pyarrow import ArrowException
 

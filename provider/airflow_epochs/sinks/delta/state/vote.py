@@ -1,4 +1,4 @@
-"""What the vote of a state table looks at besides: each key changes once, and nobody else has changed rows."""
+"""The vote's extra checks for a state table: each key changes once, and nobody else has changed rows."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
     if pin.version is not None:
         lost = remedies.decided(attempt.txn, state.name) if attempt.promised else remedies.UNDECIDED
         table_log.require_unchanged(target.location, pin.version, _newest_of_others(target, attempt), lost)
-    if not pin.fold:  # has one row per key by its making
+    if not pin.fold:  # a fold has one row per key
         _require_one_change_per_key(state, attempt, target.location, staging)
 
 
 def _newest_of_others(target: Target, attempt: SinkAttempt) -> int:
-    """The newest version before the epoch's own commit, which is there if it is staged again as its files are lost."""
+    """The newest version before the epoch's own commit. That commit exists if lost files are staged again."""
     ours = target.commit_of(attempt.txn) if attempt.promised else None
     return target.version if ours is None or ours.version is None else ours.version - 1
 
@@ -62,7 +62,7 @@ def _require_one_change_per_key(
 
 
 def _keys_of(location: TableLocation, staging: Staging, keys: list[str]) -> pa.Table | None:
-    """The keys of all staged changes; None if there are none."""
+    """The keys of all staged changes; None if nothing is staged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
