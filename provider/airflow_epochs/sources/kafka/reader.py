@@ -179,9 +179,10 @@ class KafkaReader:
     def again(self, ranges: Ranges, state: JsonDict) -> PlannedEpoch:
         """Plan an aborted epoch again, as ``plan.begun_again`` does. Raises Corrupt if a planned record is gone."""
         with Brokers(self.access) as brokers:
-            cluster = brokers.look(list(_to_read(ranges)), epochs_of(state))
+            named = self._asked_for(ranges)
+            cluster = brokers.look(list(named), epochs_of(state))
             planned = begun_again(ranges, state, cluster)
-            self._require_readable(brokers, planned.ranges, planned.state, cluster)
+            self._require_readable(brokers, _of_topics(planned.ranges, named), planned.state, cluster)
         if planned.ranges != ranges:
             log.warning("retention has deleted the oldest records: the epoch begins with those that are left")
         return planned
@@ -189,19 +190,25 @@ class KafkaReader:
     def check(self, ranges: Ranges, state: JsonDict) -> None:
         """Raise Corrupt unless every planned record can still be read. Reads only."""
         with Brokers(self.access) as brokers:
-            self._require_readable(brokers, ranges, state, brokers.look(list(_to_read(ranges)), epochs_of(state)))
+            cluster = brokers.look(list(self._asked_for(ranges)), epochs_of(state))
+            self._require_readable(brokers, ranges, state, cluster)
 
     def confirm(self, ranges: Ranges, state: JsonDict) -> None:
         """After Spark's read: raise Corrupt if it may have read other records than the planned ones."""
         with Brokers(self.access) as brokers:
-            named = _to_read(ranges)
+            named = self._asked_for(ranges)
             cluster = brokers.look(list(named), epochs_of(state))
             require_was_readable(named, state, cluster)
             _require_same_records(brokers, named, state, cluster)
 
     def _require_readable(self, brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-        require_readable(_to_read(ranges), state, cluster)
-        _require_same_records(brokers, _to_read(ranges), state, cluster)
+        named = self._asked_for(ranges)
+        require_readable(named, state, cluster)
+        _require_same_records(brokers, named, state, cluster)
+
+    def _asked_for(self, ranges: Ranges) -> Ranges:
+        """What Spark is asked for. If all ranges are empty, it still wants partitions: of topics that are there."""
+        return _to_read(ranges) or _of_topics(ranges, self.config.topics) or ranges
 
     def past_losses(self, position: Position, topics: Sequence[str]) -> Move:
         """``moves.past_losses``, by what the brokers say now. No topics: all that are read."""
@@ -235,9 +242,7 @@ class KafkaReader:
 
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
-        config = self.config
-        # if all ranges are empty, Spark still wants partitions: of topics that are there
-        full = _to_read(ranges) or _of_topics(ranges, config.topics) or ranges
+        config, full = self.config, self._asked_for(ranges)
         options = {
             **_with_defaults(config.options),
             **self.access.spark_options(),
