@@ -155,6 +155,7 @@ class KafkaReader:
             cluster = brokers.look(topics, epochs_of(position.state))
             index = time_index(brokers, cluster, starting, position)
             ranges = _of_topics(available(position, topics, cluster, starting, index), topics)
+            _require_same_records(brokers, _of_topics(position.ranges, topics), position.state, cluster)
             first = {(topic, r.partition): r.start + 1 for topic, of in ranges.items() for r in of if r.end > r.start}
             times = {at: batch.ms for at, batch in brokers.batches(first, cluster).items() if batch.ms >= 0}
         return [
