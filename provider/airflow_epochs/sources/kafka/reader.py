@@ -219,6 +219,13 @@ class KafkaReader:
             ends = ends_of(_of_topics(position.ranges, named))
             return moves.past_losses(position, named, cluster, brokers.batches(ends, cluster))
 
+    def cut_off(self, ranges: Ranges, state: JsonDict) -> Ranges:
+        """``moves.cut_off``, by what the brokers say now, in the topics that are read."""
+        named = _of_topics(ranges, self.config.topics)
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(list(named), epochs_of(state))
+            return moves.cut_off(named, state, cluster, brokers.batches(ends_of(named), cluster))
+
     def to_offsets(self, position: Position, offsets: Offsets) -> Move:
         """``moves.to_offsets``, by what the brokers say now."""
         with Brokers(self.access) as brokers:
