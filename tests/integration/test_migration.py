@@ -27,7 +27,7 @@ from stack.spark import S3Access
 from tests.support.environment import Action
 from tests.support.faults_world import crash
 from tests.support.rebuilt import Found
-from tests.support.remedies import in_the_environment, ordered
+from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.s3_access import connection
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
@@ -362,6 +362,18 @@ def test_consumers_read_a_new_partition_from_its_first_record_on(lab: Lab) -> No
     screen = lab.types("export-group", "--group", f"grown-{lab.id}")
     assert f"no epoch has read these partitions yet: {lab.topic()}[2] 0" in screen
     assert consumed(lab, f"grown-{lab.id}", 3, "latest") == [*"xyz"]
+
+
+def test_consumers_get_all_that_is_there_after_a_loss_once_it_is_accepted_as_the_refusal_says(lab: Lab) -> None:
+    """At an offset that was deleted they would begin where their auto.offset.reset says: at the end."""
+    assert lab.run(1) is None
+    lab.produce("efgh")
+    lab.delete_before(0, 3)
+    refused = lab.refused("export-group", "--group", f"lost-{lab.id}")
+    assert "EPOCHS-RECORDS-GONE" in refused and f"{lab.topic()}[0] offsets [2, 3)" in refused
+    assert f"lost for good: 1 offsets, {lab.topic()}[0] [2, 3)" in typed(lab.ledger_root, refused, "skip")
+    lab.types("export-group", "--group", f"lost-{lab.id}")
+    assert sorted(consumed(lab, f"lost-{lab.id}", 3, "latest")) == [*"fgh"]
 
 
 # -- wrong use, and moments of death -----------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def in_the_environment(*connections: Connection) -> dict[str, str]:
     return found
 
 
-def typed(ledger_root: Path, error: EpochError, command: str, *more: str, password: str = "") -> str:
+def typed(ledger_root: Path, error: EpochError | str, command: str, *more: str, password: str = "") -> str:
     """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows.
 
     ``more``: words that the error's own text tells to add. ``password``: of the ledger's connection.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,14 @@ from airflow_epochs.commands import migration
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator.admin import admin
 from airflow_epochs.coordinator.admin.admin import Account
+from airflow_epochs.coordinator.inspection.lag import lag_of
 from airflow_epochs.coordinator.orders import adopting, rewinding
 from airflow_epochs.coordinator.orders.orders import Restoration
+from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import OffsetRange, RestorePoint, Run
 from airflow_epochs.operators import definitions
-from airflow_epochs.sources.kafka import reader
+from airflow_epochs.sources.kafka import beginning, reader
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
 from airflow_epochs.sources.kafka.waiting import Waiting
@@ -36,11 +40,16 @@ WHY = ("--why", "the test says so")
 
 
 class Told(Brokers):
-    """Brokers without a network. ``logs``: topic -> its only log; ``epoch_ends``: where older leader epochs end."""
+    """Brokers without a network. ``logs``: topic -> its first log; ``epoch_ends``: where older leader epochs end."""
 
     def __init__(self) -> None:
         self.logs: dict[str, Log] = {}
+        self.added: dict[Partition, Log] = {}
+        """The logs of more partitions of these topics."""
         self.epoch_ends: dict[Partition, int | None] = {}
+        self.last: dict[Partition, Batch] = {}
+        """The batches before the positions that are asked for."""
+        self.exported: list[Offsets] = []
         self.made = 1
         """How often the topics were created."""
 
@@ -52,20 +61,36 @@ class Told(Brokers):
 
     def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
         there = {
-            topic: TopicLog(f"id-{self.made}-of-{topic}", {0: self.logs[topic]})
+            topic: TopicLog(f"id-{self.made}-of-{topic}", {0: self.logs[topic], **self._added(topic)})
             for topic in topics
             if topic in self.logs
         }
         return ClusterLog("c", there, {at: end for at, end in self.epoch_ends.items() if at in (epochs or {})})
 
+    def _added(self, topic: str) -> dict[int, Log]:
+        return {partition: log for (of, partition), log in self.added.items() if of == topic}
+
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
         return []
 
     def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
-        return {}
+        return {at: batch for at, batch in self.last.items() if at in ends}
 
     def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
         pass
+
+    def partitions(self, topics: Sequence[str]) -> list[Partition]:
+        return [*self.look(topics).starts()]
+
+    def members(self, group: str) -> list[str]:
+        return []
+
+    def group(self, group: str, partitions: Iterable[Partition] = ()) -> dict[Partition, tuple[int, str]]:
+        return {}
+
+    def rejected(self, group: str, offsets: Offsets, metadata: str) -> list[str]:
+        self.exported.append(offsets)
+        return []
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         return dict.fromkeys(partitions)
@@ -74,7 +99,8 @@ class Told(Brokers):
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = Told()
-    monkeypatch.setattr(reader, "Brokers", lambda access: told)
+    for module in (reader, beginning):
+        monkeypatch.setattr(module, "Brokers", lambda access: told)
     monkeypatch.setattr("tests.support.kafka_staging._between", lambda *offsets: [])
     return told
 
@@ -102,6 +128,27 @@ def truncated(world: TopicWorld, brokers: Told, to: int) -> None:
     brokers.epoch_ends = {(world.topic(), 0): to}
 
 
+@pytest.mark.parametrize("chosen", [False, True], ids=["to-available", "offsets"])
+def test_what_is_passed_over_in_a_partition_that_no_epoch_has_read_is_told_as_lost_and_goes_on_record(
+    world: TopicWorld, brokers: Told, tmp_path: Path, *, chosen: bool
+) -> None:
+    """Such a partition begins at offset 0."""
+    brokers.added[world.topic(), 5] = Log(4, 9)
+    error = stopped(world, 2)
+    assert error.code is codes.RECORDS_GONE and f"{world.topic()}[5] offsets [0, 4)" in error.what
+    if chosen:
+        (tmp_path / "offsets").write_text(json.dumps({world.topic(): {"5": 6}}))
+        screen = ordered(world.ledger_root, "epochs", "skip", world.name, "--offsets", str(tmp_path / "offsets"), *WHY)
+    else:
+        screen = typed(world.ledger_root, error, "skip")
+    begins = 6 if chosen else 4
+    assert f"  lost for good: {begins} offsets, {world.topic()}[5] [0, {begins})\n" in screen
+    assert world.run(3) is None
+    completed = world.completed(2)
+    assert [command.lost for command in completed.commands] == [{world.topic(): (OffsetRange(5, 0, begins),)}]
+    assert OffsetRange(5, begins, 9) in completed.ranges[world.topic()]
+
+
 def test_an_aborted_epoch_whose_log_was_cut_behind_its_beginning_is_planned_anew_by_the_command_of_the_error(
     world: TopicWorld, brokers: Told
 ) -> None:
@@ -113,10 +160,27 @@ def test_an_aborted_epoch_whose_log_was_cut_behind_its_beginning_is_planned_anew
         assert error.code is codes.RECORDS_GONE and f"{world.topic()}[0] offsets [30, 40)" in error.what
     screen = typed(world.ledger_root, error, "skip")
     assert f"was aborted. Its input was 20 offsets, {world.topic()}[0] [20, 40)." in screen
-    assert "no record is left out, and none is read twice" in screen
+    assert "no record that is there is left out, and none is read twice" in screen
+    lost = {world.topic(): (OffsetRange(0, 30, 40),)}
+    assert f"  lost for good: 10 offsets, {world.topic()}[0] [30, 40)\n" in screen, "as the error says"
     assert world.opened(5).ranges == {world.topic(): (OffsetRange(0, 20, 60),)}
     order = world.ledger.open_record(2, 2)
-    assert order and order.command and (order.command.name, order.command.lost, order.moved) == ("skip", {}, False)
+    assert order and order.command and (order.command.name, order.command.lost, order.moved) == ("skip", lost, False)
+
+
+def test_what_a_cut_log_has_lost_of_an_aborted_epoch_stays_on_record_whatever_command_comes_next(
+    world: TopicWorld, brokers: Told, tmp_path: Path
+) -> None:
+    brokers.logs[world.topic()] = Log(0, 40, 3)
+    aborted(world, 2)
+    truncated(world, brokers, to=30)
+    typed(world.ledger_root, stopped(world, 3), "skip")
+    (tmp_path / "offsets").write_text(json.dumps({world.topic(): {"0": 15}}))
+    ordered(world.ledger_root, "epochs", "rewind", world.name, "--offsets", str(tmp_path / "offsets"), *WHY)
+    brokers.epoch_ends = {}
+    assert world.run(4) is None
+    skip, rewind = world.completed(2).commands
+    assert (skip.lost, rewind.lost) == ({world.topic(): (OffsetRange(0, 30, 40),)}, {})
 
 
 def test_a_log_that_was_cut_before_the_beginning_of_an_aborted_epoch_is_gone_on_with_where_it_was_cut(
@@ -125,7 +189,8 @@ def test_a_log_that_was_cut_before_the_beginning_of_an_aborted_epoch_is_gone_on_
     brokers.logs[world.topic()] = Log(0, 40, 3)
     aborted(world, 2)
     truncated(world, brokers, to=15)
-    typed(world.ledger_root, stopped(world, 3), "skip")
+    screen = typed(world.ledger_root, stopped(world, 3), "skip")
+    assert f"  lost for good: 20 offsets, {world.topic()}[0] [20, 40)\n" in screen, "no epoch has read these"
     assert world.opened(4).ranges == {world.topic(): (OffsetRange(0, 15, 60),)}
 
 
@@ -143,6 +208,105 @@ def test_a_topic_that_is_gone_is_not_said_to_have_had_more_records_and_is_gone_o
     brokers.made = 2
     typed(world.ledger_root, error, "reset-source")
     assert world.opened(3).ranges == {world.topic(): (OffsetRange(0, 0, 7),)}, "each record of the new topic, once"
+
+
+def created_again(world: TopicWorld, brokers: Told) -> None:
+    brokers.logs[world.topic()], brokers.made = Log(0, 50, 3), 2
+    brokers.last = {(world.topic(), 0): Batch(8, whole=True)}
+
+
+def deleted(world: TopicWorld, brokers: Told) -> None:
+    brokers.logs[world.topic()] = Log(25, 50, 3)
+
+
+def written_anew(world: TopicWorld, brokers: Told) -> None:
+    """Together with the metadata of the cluster, so that only the checksum of the last batch tells."""
+    brokers.logs[world.topic()], brokers.last = Log(0, 50, 3), {(world.topic(), 0): Batch(8, whole=True)}
+
+
+@pytest.mark.parametrize(
+    ("how", "command", "begins"),
+    [(created_again, "reset-source", 0), (deleted, "skip", 25), (written_anew, "skip", 0)],
+)
+@pytest.mark.parametrize("export", ["export-group", "export-checkpoint"])
+def test_a_position_that_the_pipeline_cannot_go_on_at_is_exported_only_after_the_command_of_the_error(
+    world: TopicWorld,
+    brokers: Told,
+    tmp_path: Path,
+    how: Callable[[TopicWorld, Told], None],
+    command: str,
+    begins: int,
+    export: str,
+) -> None:
+    brokers.logs[world.topic()], brokers.last = Log(0, 20, 3), {(world.topic(), 0): Batch(7, whole=True)}
+    rerun = world.but(name="told", folder=tmp_path / "told")
+    assert rerun.run(1) is None
+    how(rerun, brokers)
+    folder = tmp_path / "checkpoint"
+    words = ("epochs", export, rerun.name, *(["--group", "g"] if export == "export-group" else [str(folder)]), *WHY)
+    with pytest.raises(SystemExit) as refused:
+        ordered(rerun.ledger_root, *words)
+    told = str(refused.value)
+    assert told.startswith("EPOCHS-RECORDS-GONE: ") and "Then run the command again." in told
+    assert (brokers.exported, folder.exists()) == ([], False)
+    typed(rerun.ledger_root, told, command)
+    ordered(rerun.ledger_root, *words)
+    exported = brokers.exported or [json.loads((folder / "offsets/0").read_text().splitlines()[-1])]
+    assert [{int(p): at for p, at in of.items()} for each in exported for of in each.values()] == [{0: begins}]
+
+
+def test_a_log_that_was_written_anew_is_no_lag_of_the_pipeline(world: TopicWorld, brokers: Told) -> None:
+    """`lag` says what the next run says."""
+    brokers.logs[world.topic()], brokers.last = Log(0, 40, 3), {(world.topic(), 0): Batch(7, whole=True)}
+    assert world.run(2) is None
+    written_anew(world, brokers)
+    for asked in (lambda: lag_of(world.ledger, world.task().task.env), lambda: world.opened(3)):
+        with pytest.raises(Corrupt, match="these offsets have new records"):
+            asked()
+
+
+def gone(world: TopicWorld, brokers: Told) -> None:
+    del brokers.logs[world.topic()]
+
+
+@pytest.mark.parametrize("how", [gone, created_again])
+def test_an_epoch_without_records_is_not_staged_if_its_topic_is_gone_and_the_command_of_the_error_goes_on(
+    world: TopicWorld, brokers: Told, tmp_path: Path, how: Callable[[TopicWorld, Told], None]
+) -> None:
+    latest = world.but(name="latest", starting="latest", folder=tmp_path / "latest")
+    opened = latest.opened(1)
+    assert opened.ranges == {world.topic(): (OffsetRange(0, 20, 20),)}, "nothing to read"
+    how(latest, brokers)
+    with pytest.raises(Corrupt) as stopped:
+        latest.task().stage(Run("dag", "run 1"))
+    assert stopped.value.code is codes.RECORDS_GONE
+    stopped.value.pipeline = latest.name
+    source, env = cast(KafkaSource, latest.task().task.pipeline.source), latest.task().task.env
+    for asked in (source.again, source.check, source.confirm):
+        with pytest.raises(Corrupt, match=re.escape(f"{world.topic()}[0] offset 20 and up")):
+            asked(opened.ranges, opened.source_state, env)
+    latest.task().abort(Run("dag", "run 1"), "the topic is gone")
+    created_again(latest, brokers)
+    typed(latest.ledger_root, stopped.value, "reset-source")
+    assert latest.run(2) is None
+    assert latest.completed(1).ranges == {world.topic(): (OffsetRange(0, 0, 50),)}
+
+
+def test_a_first_epoch_whose_records_are_all_deleted_is_opened_again_beside_a_topic_without_records(
+    world: TopicWorld, brokers: Told, tmp_path: Path
+) -> None:
+    first = world.but(name="first", topics=("in", "more"), folder=tmp_path / "first")
+    brokers.logs[world.topic("more")] = Log(3, 3)
+    aborted(first, 1)
+    brokers.logs[world.topic()] = Log(25, 30)
+    again = {world.topic(): (OffsetRange(0, 25, 25),), world.topic("more"): (OffsetRange(0, 3, 3),)}
+    opened, task = first.opened(2), first.task().task
+    assert opened.ranges == again
+    brokers.logs[world.topic()] = Log(28, 30)
+    cast(KafkaSource, task.pipeline.source).check(opened.ranges, opened.source_state, task.env)
+    assert first.run(3) is None, "it reads nothing, so nothing of it is gone"
+    assert first.run(4) is None
+    assert first.completed(2).ranges[world.topic()] == (OffsetRange(0, 28, 30),)
 
 
 def test_where_nothing_is_lost_and_no_epoch_was_aborted_skip_has_nothing_to_do(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
@@ -30,11 +31,11 @@ from airflow_epochs.model.command import ADOPT_CHECKPOINT, ADOPT_GROUP
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.definitions import RenderedPipeline
 from airflow_epochs.sources import on_record
-from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of, unread_partitions
+from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, going_on, topics_of
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.checkpoint import StreamCheckpoint, read_checkpoint, require_empty, write_checkpoint
 from airflow_epochs.sources.kafka.group_requests import in_transaction
-from airflow_epochs.sources.kafka.logs import Offsets, Partition, offsets_at_ends
+from airflow_epochs.sources.kafka.logs import Offsets, Partition
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets, Earliest, Starting, parse_starting
@@ -355,11 +356,11 @@ def _moved_on(what: str) -> Refused:
 def export_checkpoint(args: Namespace) -> None:
     """``airflow epochs export-checkpoint``: write a folder from which a Spark query goes on, after a yes."""
     by, files, place = account_of(args), _files(args), _place(args)
-    dag_id, source, offsets = _standing(args)
+    at = _standing(args)
     require_empty(files, place)
     confirm(
         args,
-        *_ends(args, source, offsets),
+        *_ends(args, at),
         f"A query with `checkpointLocation` {place} goes on there. It must read these topics with one Kafka source, "
         "and have no state (no windows, joins or dropDuplicates). Its options startingOffsets and startingTimestamp "
         "have no effect. To skip records of aborted transactions, as the pipeline does, it needs the option "
@@ -367,9 +368,9 @@ def export_checkpoint(args: Namespace) -> None:
         f"To be written: {place}/offsets/0, commits/0, metadata",
         *_leaves(args, by),
     )
-    _require_same(args, offsets)
-    with logged("export-checkpoint", dag_id=dag_id, by=caller()):
-        write_checkpoint(files, place, offsets)
+    _require_same(args, at)
+    with logged("export-checkpoint", dag_id=at.dag_id, by=caller()):
+        write_checkpoint(files, place, at.offsets)
     print(f"{place} is a checkpoint whose batch 0 is committed. The query begins with batch 1.")
 
 
@@ -377,20 +378,19 @@ def export_checkpoint(args: Namespace) -> None:
 def export_group(args: Namespace) -> None:
     """``airflow epochs export-group``: commit where the pipeline ends to a group that has no offsets, after a yes."""
     by = account_of(args)
-    dag_id, source, offsets = _standing(args)
+    at = _standing(args)
     with located(args.pipeline):
-        _require_unused(source, args.group, offsets)
-        new = unread_partitions(source, offsets, environment())
+        _require_unused(at.source, args.group, at.offsets)
     confirm(
         args,
-        *_ends(args, source, offsets),
-        *_begins_anew(new),
+        *_ends(args, at),
+        *_begins_anew(at.new),
         f"Consumers of the group {args.group} go on there, and so does a Flink job that starts from committed offsets.",
         *_leaves(args, by),
     )
-    _require_same(args, offsets)
-    with logged("export-group", dag_id=dag_id, by=caller()):
-        _commit(source, args.group, {topic: {**new.get(topic, {}), **of} for topic, of in offsets.items()})
+    _require_same(args, at)
+    with logged("export-group", dag_id=at.dag_id, by=caller()):
+        _commit(at.source, args.group, {topic: {**at.new.get(topic, {}), **of} for topic, of in at.offsets.items()})
     print(f"The consumer group {args.group} has these offsets.")
 
 
@@ -399,17 +399,31 @@ def _begins_anew(new: Offsets) -> list[str]:
     return [f"  no epoch has read these partitions yet: {partitions(_as_ranges(new))}"] if new else []
 
 
-def _standing(args: Namespace) -> tuple[str, KafkaSource, Offsets]:
-    """The DAG of the newest epoch, its source, and where the next epoch begins, in the topics that are read today."""
+@dataclass(frozen=True, kw_only=True)
+class _Standing:
+    """The DAG of the newest epoch, its source, and where the next epoch begins, in the topics that are read today.
+
+    ``new``: in partitions that no epoch has read yet.
+    """
+
+    dag_id: str
+    source: KafkaSource
+    offsets: Offsets
+    new: Offsets
+
+
+def _standing(args: Namespace) -> _Standing:
+    """Raises Corrupt if the next epoch could not begin there. Other readers would not see it, and miss records."""
     at = orders.standing(ledger_of(args), args.pipeline)
     source = _of_kafka(at.newest.source)
-    position = offsets_at_ends(at.position(source).ranges)
-    return at.newest.dag_id, source, {topic: of for topic, of in position.items() if topic in topics_of(source) and of}
+    with located(args.pipeline):
+        offsets, new = going_on(source, at.position(source), environment())
+    return _Standing(dag_id=at.newest.dag_id, source=source, offsets=offsets, new=new)
 
 
-def _ends(args: Namespace, source: KafkaSource, offsets: Offsets) -> Iterator[str]:
-    yield f"The next epoch of pipeline {args.pipeline} would begin at: {partitions(_as_ranges(offsets))}"
-    if unread := sorted(set(topics_of(source)) - offsets.keys()):
+def _ends(args: Namespace, at: _Standing) -> Iterator[str]:
+    yield f"The next epoch of pipeline {args.pipeline} would begin at: {partitions(_as_ranges(at.offsets))}"
+    if unread := sorted(set(topics_of(at.source)) - at.offsets.keys()):
         yield f"  no epoch has read these topics yet, so they are not exported: {', '.join(unread)}"
 
 
@@ -421,8 +435,8 @@ def _leaves(args: Namespace, by: Account) -> Iterable[str]:
     )
 
 
-def _require_same(args: Namespace, offsets: Offsets) -> None:
-    if _standing(args)[2] != offsets:
+def _require_same(args: Namespace, at: _Standing) -> None:
+    if _standing(args).offsets != at.offsets:
         raise _moved_on(f"The pipeline {args.pipeline}")
 
 

@@ -137,10 +137,9 @@ def skip(args: Namespace) -> None:
         raise wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
 
     def moved(source: Movable, at: BetweenEpochs) -> Move:
-        position = at.position(source)
         if args.to_available:
-            return source.past_losses(position, args.topic or [], environment())
-        return source.to_offsets(position, offsets_in(args.offsets), environment())
+            return orders.past_losses(at, source, args.topic or [], environment())
+        return source.to_offsets(at.position(source), offsets_in(args.offsets), environment())
 
     _order(args, "skip", moved, plans_anew=args.to_available)
 

@@ -50,7 +50,7 @@ from airflow_epochs.contracts.environment import Connection, Environment
 from airflow_epochs.contracts.fencing import Fencing
 from airflow_epochs.contracts.last_epoch import Elsewhere, LastEpoch, Positioned
 from airflow_epochs.contracts.lineage import Dataset, Traceable, TraceableSource
-from airflow_epochs.contracts.moving import Before, ByTime, LeavingOut, Movable, Move
+from airflow_epochs.contracts.moving import Before, ByTime, LeavingOut, Movable, Move, Truncatable
 from airflow_epochs.contracts.pace import (
     Awaited,
     ByInterval,
@@ -141,6 +141,7 @@ __all__ = [
     "Telling",
     "Traceable",
     "TraceableSource",
+    "Truncatable",
     "Undoable",
     "Unread",
     "Vacating",

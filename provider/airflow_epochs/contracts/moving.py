@@ -18,6 +18,8 @@ class Move:
     Attributes:
         position: Where the next epoch begins, as empty ranges.
         lost, again, left: As in ``model.Command``.
+        cut: What the source no longer has of an aborted epoch's input, although the next epoch does not begin behind
+            it: the log was truncated, and may have new records there.
         ahead: What can be read now in the partitions that were moved.
         stay: The topics that stay where they are, because they are no longer read, and cannot go back.
         back_to: As in ``model.Command``.
@@ -27,6 +29,7 @@ class Move:
     lost: Ranges = field(default_factory=dict)
     again: Ranges = field(default_factory=dict)
     left: Ranges = field(default_factory=dict)
+    cut: Ranges = field(default_factory=dict)
     ahead: Ranges = field(default_factory=dict)
     stay: tuple[str, ...] = ()
     back_to: str = ""
@@ -77,6 +80,15 @@ class Movable(Before, Protocol):
 
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
         """Go on in what has these names now; none: in all of them. ``starting``: as the source's option, or offsets."""
+        ...
+
+
+@runtime_checkable
+class Truncatable(Protocol):
+    """A source that may lose its newest records, and give their offsets to others. It reads only."""
+
+    def cut_off(self, ranges: Ranges, state: JsonDict, env: Environment) -> Ranges:
+        """What it has lost so of an aborted epoch's planned ``ranges``. Raises as ``Movable``."""
         ...
 
 

@@ -21,7 +21,8 @@ class Command:
 
     Attributes:
         name: The command, as typed after ``airflow epochs``.
-        lost: The offsets that some sink will never get, half-open.
+        lost: The offsets whose records some sink will never get, half-open. If a log was truncated, other records may
+            have these offsets now.
         again: The offsets before the end of the last epoch that the next epochs read once more, half-open. No epoch has
             read those that lie before the first epoch's beginning, or that a command has skipped.
         left: Where the pipeline left a topic whose place another topic has taken, as empty ranges.

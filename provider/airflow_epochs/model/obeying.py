@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_epochs.model.attempt import OpenRecord
 from airflow_epochs.model.command import Command
-from airflow_epochs.model.overlap import Spans, in_two
+from airflow_epochs.model.overlap import Spans, added, in_two
 from airflow_epochs.model.ranges import OffsetRange, Ranges, ends_of
 
 
@@ -15,18 +15,23 @@ def obeyed(order: OpenRecord, later: Sequence[OpenRecord]) -> Command:
     """The command that ``order`` holds, as far as the epoch obeys it together with those of ``later`` attempts.
 
     What is lost or read again follows from where the newest one lets the epoch begin; what is lost is that of the last
-    one that counts it. A table goes back only if the newest one says so; a command that changes which ones do has
-    counted anew what is lost. A time counts as long as some partition begins where the command has put it.
+    one that counts it. What was lost behind the place where the command's own epoch would begin stays lost. A table
+    goes back only if the newest one says so; a command that changes which ones do has counted anew what is passed over.
+    A time counts as long as some partition begins where the command has put it.
     """
     command = order.command
     assert command, "an attempt that holds a command"
     if not later:
         return command
-    begins = ends_of(later[-1].ranges)
-    lost = in_two(command.lost, _lost_by(later))[0] if later[-1].restores == order.restores else {}
+    began, begins = ends_of(order.ranges), ends_of(later[-1].ranges)
+    lost = in_two(command.lost, _lost_by(later))[0]
+    passed = lost if later[-1].restores == order.restores else {}
     return replace(
         command,
-        lost=_each(lost, lambda at, r: r._replace(end=min(r.end, begins.get(at, r.start))), later),
+        lost=added(
+            _each(passed, lambda at, r: r._replace(end=min(r.end, begins.get(at, r.start))), later),
+            _each(lost, lambda at, r: r._replace(start=max(r.start, began.get(at, r.end))), later),
+        ),
         again=_each(command.again, lambda at, r: r._replace(start=max(r.start, begins.get(at, r.end))), later),
         lacks={sink: of for sink, of in command.lacks.items() if all(sink in each.adopted for each in later)},
         restores={

@@ -17,7 +17,17 @@ from functools import cache
 from itertools import pairwise
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Sink, Stateful
+from airflow_epochs.contracts import (
+    Before,
+    Environment,
+    Movable,
+    Move,
+    Position,
+    Restorable,
+    Sink,
+    Stateful,
+    Truncatable,
+)
 from airflow_epochs.coordinator import sink_calls, state_tables
 from airflow_epochs.coordinator.admin.admin import Account
 from airflow_epochs.coordinator.agreement import waived_in
@@ -257,6 +267,14 @@ def replan(at: BetweenEpochs, source: Before) -> Move:
             epoch=at.epoch,
         )
     return Move(position=at.position(source))
+
+
+def past_losses(at: BetweenEpochs, source: Movable, topics: Sequence[str], env: Environment) -> Move:
+    """Go on with what the source has after its losses, also those within the input of an aborted epoch. Reads only."""
+    move = source.past_losses(at.position(source), topics, env)
+    if not (at.is_aborted and isinstance(source, Truncatable)):
+        return move
+    return replace(move, cut=source.cut_off(at.newest.ranges, at.newest.source_state, env))
 
 
 def ends_after(ledger: Ledger, at: BetweenEpochs, number: int) -> dict[str, dict[int, int]]:

@@ -99,7 +99,7 @@ def outlook(
     reading, again, moved = counting.outcome(at.epoch - 1), counting.again(), counting.moved_from(at.position(source))
     lost = reduce(added, (each.lost for each in sinks.values()), reading.lost)
     if back.points == ordered_restoration(at).points:
-        lost = _only(lost, moved)
+        lost = added(_only(lost, moved), move.cut)
     return Outlook(
         move=replace(move, lost=lost, again=_only(again, moved)),
         elsewhere=bool(back.points) or counting.is_elsewhere(),
@@ -188,7 +188,7 @@ class _Counting:
         ]
         behind, before = self._split({**ends, **self.anew_now})
         return Outcome(
-            lost=in_two(behind, spans)[0],
+            lost=added(in_two(behind, spans)[0], self.move.cut),
             again=in_two(_as_ranges({key: (start, _LAST) for key, start in self._starts.items()}), spans)[1],
             new=in_two(before, spans)[0],
             left=self._left(ends),
@@ -220,10 +220,13 @@ class _Counting:
         return ends if upto == self.at.epoch - 1 else {**ends, **self.ends(upto)}
 
     def _split(self, ends: Mapping[Partition, int]) -> tuple[Ranges, Ranges]:
-        """Between where rows end and where reading goes on: what is passed over, and what is read before the ends."""
+        """Between where rows end and where reading goes on: what is passed over, and what is read before the ends.
+
+        A partition that no epoch has read has no rows yet: it begins at offset 0.
+        """
         return (
-            _as_ranges({key: (ends.get(key, start), start) for key, start in self._starts.items()}),
-            _as_ranges({key: (start, ends.get(key, start)) for key, start in self._starts.items()}),
+            _as_ranges({key: (ends.get(key, 0), start) for key, start in self._starts.items()}),
+            _as_ranges({key: (start, ends.get(key, 0)) for key, start in self._starts.items()}),
         )
 
     def _cut(self, spans: Spans) -> Spans:

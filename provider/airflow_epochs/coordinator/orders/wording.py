@@ -50,11 +50,11 @@ def told(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
 
 def planned_anew(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
     """That an aborted epoch begins where it began, and that its input is planned once more."""
-    twice = "" if at.order else ": no record is left out, and none is read twice"
+    twice = "" if at.order else ": no record that is there is left out, and none is read twice"
     return [
         f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} was aborted. Its input was {shown(at.newest.ranges)}.",
         f"The next run plans it anew from the same beginning{twice}.",
-        *outcome(ledger, at, look),
+        *(outcome(ledger, at, look) if at.order else _lost(look)),
     ]
 
 
@@ -104,7 +104,7 @@ def _input(at: BetweenEpochs, look: Outlook) -> list[str]:
         for of, left in _by_sinks(look, lambda each: each.left):
             lines.append(f"  left for good{of}: the old topics, from these offsets on: {partitions(left)}")
         lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
-    lines += [f"  lost for good{of}: {shown(lost)}" for of, lost in _by_sinks(look, lambda each: each.lost)]
+    lines += _lost(look)
     for of, new in _by_sinks(look, lambda each: look.read(each.new)):
         lines += _new(of, new, look)
     again = look.read(look.again)
@@ -113,6 +113,13 @@ def _input(at: BetweenEpochs, look: Outlook) -> list[str]:
     for of, twice in _by_sinks(look, lambda each: look.read(each.again)):
         lines.append(f"  read again, so rows that are there come twice{of}: {shown(twice)}")
     return [*lines, *_replaced(at, look)]
+
+
+def _lost(look: Outlook) -> list[str]:
+    lines = [f"  lost for good{of}: {shown(lost)}" for of, lost in _by_sinks(look, lambda each: each.lost)]
+    if look.move.cut:
+        lines.append("  Where a log was cut, new records may have the offsets of lost ones: they are read.")
+    return lines
 
 
 def _new(of: str, new: Ranges, look: Outlook) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import TOPIC_IDS, Environment, Move, Position
@@ -11,8 +11,8 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import OffsetRange, Ranges
 from airflow_epochs.sources.kafka.brokers import Brokers
-from airflow_epochs.sources.kafka.config import read_config
-from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets
+from airflow_epochs.sources.kafka.config import DEFAULTS, read_config
+from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets, offsets_at_ends
 from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtTime, Starting
@@ -70,18 +70,22 @@ def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: En
     return Beginning(move=begun(named, otherwise, cluster, index), without=without, unread=unread)
 
 
-def unread_partitions(source: KafkaSource, offsets: Offsets, env: Environment) -> Offsets:
-    """The partitions that the topics in ``offsets`` have and ``offsets`` has not, with 0, where an epoch would begin.
+def going_on(source: KafkaSource, position: Position, env: Environment) -> tuple[Offsets, Offsets]:
+    """Where the next epoch would begin in the topics of the position that are read. Reads only.
 
-    Raises Refused: The brokers do not have one of the topics.
+    Returns:
+        The offsets of the position, and those of partitions that no epoch has read yet.
+
+    Raises:
+        Corrupt: The next epoch could not begin there: records are gone.
     """
-    with brokers_of(source, env) as brokers:
-        cluster = brokers.look([*offsets])
-        require_topics([*offsets], cluster)
-    new = {
-        topic: dict.fromkeys(sorted(cluster.topics[topic].partitions.keys() - of), 0) for topic, of in offsets.items()
-    }
-    return {topic: of for topic, of in new.items() if of}
+    known = {topic: of for topic, of in offsets_at_ends(position.ranges).items() if topic in topics_of(source) and of}
+    new: dict[str, dict[int, int]] = {}
+    if known:
+        for each in replace(source, topics=[*known], starting=DEFAULTS["starting"]).unread(position, env):
+            if each.partition not in known[each.topic]:
+                new.setdefault(each.topic, {})[each.partition] = each.start
+    return known, new
 
 
 def _index(brokers: Brokers, cluster: ClusterLog, otherwise: Starting) -> TimeIndex:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import TOPIC_IDS
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Ranges
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
 
 SHOWN_MAX = 20
@@ -117,21 +117,38 @@ def require_was_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -
 def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, deleted: bool) -> None:
     _require_same_cluster(state, cluster)
     not_empty = {topic: tuple(r for r in ranges[topic] if r.end > r.start) for topic in ranges}
+    gaps = _gone(ranges, state, cluster)
     moved = moved_beginnings(not_empty, state, cluster) if deleted else []
-    wanted = {topic: {r.partition: r.start for r in not_empty[topic]} for topic in ranges}
-    gaps, epochs = _identity_gaps(wanted, state, cluster), epochs_of(state)
-    spoilt = {(gap.topic, gap.partition) for gap in gaps} | set(moved)
-    for topic, (partition, start, end) in ((t, r) for t in ranges for r in ranges[t]):
-        if start == end or (topic, partition) in spoilt:
-            continue
-        log = cluster.topics[topic].partitions[partition]
-        if deleted and log.start > start:
-            gaps.append(Gap(topic, partition, start, min(log.start, end), _DELETED))
-        if cut := _cut((topic, partition), start, end, cluster, epochs):
-            gaps.append(cut)
-    _require_none(gaps, cluster)
+    spans = _spans(ranges, _places(gaps) | set(moved))
+    _require_none([*gaps, *(_deleted(spans, cluster) if deleted else []), *_cuts(spans, state, cluster)], cluster)
     if moved:
         _raise_moved(sorted(moved), ranges, cluster)
+
+
+def _gone(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> list[Gap]:
+    """The planned ranges, also empty ones, whose topic or partition is gone or another one."""
+    return _identity_gaps({topic: {r.partition: r.start for r in ranges[topic]} for topic in ranges}, state, cluster)
+
+
+def _places(gaps: Iterable[Gap]) -> set[Partition]:
+    return {(gap.topic, gap.partition) for gap in gaps}
+
+
+def _spans(ranges: Ranges, but: Container[Partition]) -> dict[Partition, OffsetRange]:
+    """The ranges that are not empty."""
+    of = {(topic, r.partition): r for topic in ranges for r in ranges[topic]}
+    return {at: r for at, r in of.items() if r.end > r.start and at not in but}
+
+
+def _deleted(spans: Mapping[Partition, OffsetRange], cluster: ClusterLog) -> list[Gap]:
+    starts = cluster.starts()
+    return [Gap(*at, r.start, min(starts[at], r.end), _DELETED) for at, r in spans.items() if starts[at] > r.start]
+
+
+def _cuts(spans: Mapping[Partition, OffsetRange], state: JsonDict, cluster: ClusterLog) -> list[Gap]:
+    epochs = epochs_of(state)
+    found = (_cut(at, r.start, r.end, cluster, epochs) for at, r in spans.items())
+    return [gap for gap in found if gap]
 
 
 def _raise_moved(moved: Sequence[Partition], ranges: Ranges, cluster: ClusterLog) -> None:
@@ -167,6 +184,17 @@ def replaced(
         if then and now and now.whole and then.crc not in (None, now.crc):
             gaps.append(Gap(topic, partition, cluster.topics[topic].partitions[partition].start, end, _REPLACED))
     return gaps
+
+
+def truncated(ranges: Ranges, state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]) -> list[Gap]:
+    """What truncations have removed of planned ranges, where topic and partition are still the same ones.
+
+    By what raises in ``require_readable`` and ``require_same_records``. ``batches``: those before the ranges' ends.
+    """
+    spans = _spans(ranges, _places(_gone(ranges, state, cluster)))
+    cuts = _cuts(spans, state, cluster)
+    others = replaced({at: spans[at].end for at in spans.keys() - _places(cuts)}, state, cluster, batches)
+    return cuts + [replace(gap, start=max(gap.start, spans[gap.topic, gap.partition].start)) for gap in others]
 
 
 def _cut(at: Partition, start: int, end: int, cluster: ClusterLog, epochs: Mapping[Partition, int]) -> Gap | None:

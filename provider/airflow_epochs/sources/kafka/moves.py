@@ -15,7 +15,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, ends_of
 from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, offsets_at_ends
-from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
+from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of, truncated
 from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Starting, time_of
 
@@ -56,6 +56,12 @@ def past_losses(
         starts.setdefault(gap.topic, {})[gap.partition] = oldest if gap.diverged is None else gap.diverged
     written_anew = {(gap.topic, gap.partition) for gap in gaps if gap.diverged is not None}
     return _moved(position, starts, cluster, written_anew)
+
+
+def cut_off(ranges: Ranges, state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]) -> Ranges:
+    """As ``loss.truncated``."""
+    gaps = truncated(ranges, state, cluster, batches)
+    return _as_ranges({(gap.topic, gap.partition): (gap.start, gap.end or gap.start) for gap in sorted(gaps)})
 
 
 def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog, time: datetime | None = None) -> Move:

@@ -155,6 +155,7 @@ class KafkaReader:
             cluster = brokers.look(topics, epochs_of(position.state))
             index = time_index(brokers, cluster, starting, position)
             ranges = _of_topics(available(position, topics, cluster, starting, index), topics)
+            _require_same_records(brokers, _of_topics(position.ranges, topics), position.state, cluster)
             first = {(topic, r.partition): r.start + 1 for topic, of in ranges.items() for r in of if r.end > r.start}
             times = {at: batch.ms for at, batch in brokers.batches(first, cluster).items() if batch.ms >= 0}
         return [
@@ -179,9 +180,10 @@ class KafkaReader:
     def again(self, ranges: Ranges, state: JsonDict) -> PlannedEpoch:
         """Plan an aborted epoch again, as ``plan.begun_again`` does. Raises Corrupt if a planned record is gone."""
         with Brokers(self.access) as brokers:
-            cluster = brokers.look(list(_to_read(ranges)), epochs_of(state))
+            named = self._asked_for(ranges)
+            cluster = brokers.look(list(named), epochs_of(state))
             planned = begun_again(ranges, state, cluster)
-            self._require_readable(brokers, planned.ranges, planned.state, cluster)
+            self._require_readable(brokers, _of_topics(planned.ranges, named), planned.state, cluster)
         if planned.ranges != ranges:
             log.warning("retention has deleted the oldest records: the epoch begins with those that are left")
         return planned
@@ -189,19 +191,25 @@ class KafkaReader:
     def check(self, ranges: Ranges, state: JsonDict) -> None:
         """Raise Corrupt unless every planned record can still be read. Reads only."""
         with Brokers(self.access) as brokers:
-            self._require_readable(brokers, ranges, state, brokers.look(list(_to_read(ranges)), epochs_of(state)))
+            cluster = brokers.look(list(self._asked_for(ranges)), epochs_of(state))
+            self._require_readable(brokers, ranges, state, cluster)
 
     def confirm(self, ranges: Ranges, state: JsonDict) -> None:
         """After Spark's read: raise Corrupt if it may have read other records than the planned ones."""
         with Brokers(self.access) as brokers:
-            named = _to_read(ranges)
+            named = self._asked_for(ranges)
             cluster = brokers.look(list(named), epochs_of(state))
             require_was_readable(named, state, cluster)
             _require_same_records(brokers, named, state, cluster)
 
     def _require_readable(self, brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-        require_readable(_to_read(ranges), state, cluster)
-        _require_same_records(brokers, _to_read(ranges), state, cluster)
+        named = self._asked_for(ranges)
+        require_readable(named, state, cluster)
+        _require_same_records(brokers, named, state, cluster)
+
+    def _asked_for(self, ranges: Ranges) -> Ranges:
+        """What Spark is asked for. If all ranges are empty, it still wants partitions: of topics that are there."""
+        return _to_read(ranges) or _of_topics(ranges, self.config.topics) or ranges
 
     def past_losses(self, position: Position, topics: Sequence[str]) -> Move:
         """``moves.past_losses``, by what the brokers say now. No topics: all that are read."""
@@ -210,6 +218,13 @@ class KafkaReader:
             cluster = brokers.look(named, epochs_of(position.state))
             ends = ends_of(_of_topics(position.ranges, named))
             return moves.past_losses(position, named, cluster, brokers.batches(ends, cluster))
+
+    def cut_off(self, ranges: Ranges, state: JsonDict) -> Ranges:
+        """``moves.cut_off``, by what the brokers say now, in the topics that are read."""
+        named = _of_topics(ranges, self.config.topics)
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(list(named), epochs_of(state))
+            return moves.cut_off(named, state, cluster, brokers.batches(ends_of(named), cluster))
 
     def to_offsets(self, position: Position, offsets: Offsets) -> Move:
         """``moves.to_offsets``, by what the brokers say now."""
@@ -235,9 +250,7 @@ class KafkaReader:
 
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
-        config = self.config
-        # if all ranges are empty, Spark still wants partitions: of topics that are there
-        full = _to_read(ranges) or _of_topics(ranges, config.topics) or ranges
+        config, full = self.config, self._asked_for(ranges)
         options = {
             **_with_defaults(config.options),
             **self.access.spark_options(),

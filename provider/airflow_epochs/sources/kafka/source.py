@@ -203,6 +203,10 @@ class KafkaSource:
         """Go on with the records that Kafka has after losses in ``topics``; none: in all topics. Reads only."""
         return self._reader(env).past_losses(position, topics)
 
+    def cut_off(self, ranges: Ranges, state: JsonDict, env: Environment) -> Ranges:
+        """What truncations have removed of an aborted epoch's planned ranges, in topics that are read. Reads only."""
+        return self._reader(env).cut_off(ranges, state)
+
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
         """Go on at these offsets. Reads only."""
         return self._reader(env).to_offsets(position, offsets)
