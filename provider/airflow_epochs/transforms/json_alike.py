@@ -210,14 +210,14 @@ def form_of(record: str) -> Form | None:
             gaps.append(gap)
             texts.append("")
         texts[-1] += behind
+    if sum(map("".join(texts).count, "{[")) > BRACKETS_MAX:  # Python's parser, too, has a limit, and raises there
+        return None
     numbered = texts[0] + "".join(f"{number}{text}" for number, text in enumerate(texts[1:]))
     try:
         tree = json.loads(numbered, object_pairs_hook=_object)
     except ValueError:
         return None
-    if not isinstance(tree, dict) or sum(map("".join(texts).count, "{[")) > BRACKETS_MAX:
-        return None
-    return Form(tuple(gaps), tuple(texts), tree)
+    return Form(tuple(gaps), tuple(texts), tree) if isinstance(tree, dict) else None
 
 
 def _parted(pieces: list[str], number: int) -> tuple[str, Gap | None, str] | None:
