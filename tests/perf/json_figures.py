@@ -1,12 +1,13 @@
 """Kafka to Delta with ``parse_json``, by both engines, beside a streaming query with ``from_json``: the same settings.
 
-All run in one warm session, in turn.
+All run in one warm session, in turn. And what one odd record costs the batch that it is in.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyarrow as pa
 
 from airflow_epochs.coordinator.coordinator import Transform
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
+from airflow_epochs.transforms import json_columns
 from stack.broker import Broker
 from stack.jars import fetch
 from tests.perf.apps import json_rows
 from tests.perf.figures import JIT_RUNS, Figure, figure, ratios, timed_in_turn
 from tests.perf.spark_figures import available_now, create_topic, epoch, produce_to, warm_session
+from tests.support.odd_json import struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +74,48 @@ LOADS = (
 )
 
 
+ODD = {
+    "is not UTF-8": (b'"c', b'"\xff'),
+    "has a control character": (b'"c', b'"\x01'),
+    "has half of a pair of characters": (b'"c', b'"\\ud800'),
+    "has a number of 1,200 digits": (b": ", b": " + b"7" * 1_200),
+    "has an object for a number": (b": ", b': {}, "more": '),
+    "has a day that no month has": (b"11-21", b"11-31"),
+}
+"""What is put in which place of one record."""
+BATCH = 10_000
+"""So many records Spark gives a worker at once."""
+
+
 def figures() -> list[Figure]:
+    return [*_beside_an_odd_record(), *_epochs()]
+
+
+def _beside_an_odd_record() -> list[Figure]:
+    """How many records a worker decodes in a second of processor time, with an odd one in the batch ÷ without it."""
+    usual = [json.dumps(an_order(number)).encode() for number in range(BATCH)]
+    batches = {"": pa.array(usual, pa.binary())}
+    for odd, (old, new) in ODD.items():
+        middle = [usual[BATCH // 2].replace(old, new, 1)]
+        batches[odd] = pa.array([*usual[: BATCH // 2], *middle, *usual[BATCH // 2 + 1 :]], pa.binary())
+    seconds: dict[str, list[float]] = {odd: [] for odd in batches}
+    for _ in range(40):
+        for odd, batch in batches.items():
+            seconds[odd].append(_processor_time(batch))
+    return [
+        figure(f"parse_json, arrow: a batch in which one of {BATCH:,} records {odd} ÷ without it", "ratio",
+               ratios(seconds[odd], seconds[""]), least=0.8, note="records/s of processor time")
+        for odd in ODD
+    ]  # fmt: skip
+
+
+def _processor_time(batch: pa.Array) -> float:
+    started = time.process_time()
+    json_columns.decoded(batch, struct(order_id="long", customer="string", amount="double", ts="timestamp"))
+    return time.process_time() - started
+
+
+def _epochs() -> list[Figure]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Broker(Path(folder, "broker"), jars := fetch("spark", "broker")) as kafka,

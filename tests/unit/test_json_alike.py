@@ -53,6 +53,14 @@ def test_what_is_no_object_or_has_a_name_twice_or_several_numbers_in_a_row_has_n
     assert values([record] * 3, struct(a="long")) == [None] * 3
 
 
+def test_a_record_that_is_nested_more_deeply_than_python_reads_is_left_and_the_others_are_decoded() -> None:
+    deep = '{"n":' + "[" * 40_000 + "]" * 40_000 + "}"
+    for at in range(5):
+        records = ['{"n":1}'] * 5
+        records[at] = deep
+        assert values(records, struct(n="long")) == [None if place == at else {"n": 1} for place in range(5)]
+
+
 def test_records_of_one_form_are_decoded_at_once_with_all_kinds_of_values() -> None:
     schema = struct(
         n="long", i="integer", d="double", m="decimal(4,2)", w="decimal(2,2)", z="boolean", s="string",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import date, datetime, timezone
 from decimal import Context, Decimal
@@ -10,9 +11,10 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from airflow_epochs.transforms import json_columns
+from airflow_epochs.transforms import json_alike, json_columns
 from airflow_epochs.transforms.json_columns import arrow_type, decoded, supported
 from tests.support.odd_json import SUITE, struct
 
@@ -70,6 +72,103 @@ def test_a_batch_full_of_refused_records_is_given_up_soon(monkeypatch: pytest.Mo
     monkeypatch.setattr(json_columns, "_read", counted)
     assert set(map(str, values([b'{"n":"x"}', b'{"n":1}'] * 5_000, N))) <= {"None", "{'n': 1}"}
     assert len(calls) < 20
+
+
+AN_ORDER = '{"id":"o%d","amount":%d.5,"n":%d,"at":"2026-01-31T10:20:%02d.123456Z","day":"2026-01-%02d"}'
+ORDERS = [(AN_ORDER % (n, n, n, n % 60, n % 28 + 1)).encode() for n in range(4_000)]
+ORDER = struct(id="string", amount="double", n="long", at="timestamp", day="date")
+ODD = {
+    "not UTF-8": (b'"o', b'"\xff'),
+    "half of a character at its end": (b"}", b"}\xc3"),
+    "a control character": (b'"o', b'"\x01'),
+    "half of a pair of characters": (b'"o', b'"\\ud800'),
+    "a number of 1,200 digits": (b'"n":', b'"n":' + b"7" * 1_200),
+    "a day that no month has": (b"2026-01-31T", b"2026-02-30T"),
+    "a date that no month has": (b'"day":"2026-01', b'"day":"2026-13'),
+    "another form of a time": (b"2026-01-31T", b"2026-1-31T"),
+    "no time": (b"2026-01-31T10", b"some time, T1"),
+    "an object for a number": (b'"n":', b'"n":{},"x":'),
+    "a name in single quotes": (b'"id"', b"'id'"),
+}
+"""What to put in which place, to make one of ``ORDERS`` odd."""
+PLACES = (0, 1_000, 2_000, 3_000, 3_999)
+"""Where an odd record may be taken for an example of the others, too."""
+
+
+def with_odd(kind: str, *places: int) -> list[bytes]:
+    records = list(ORDERS)
+    for place in places:
+        records[place] = ORDERS[place].replace(*ODD[kind], 1)
+        assert records[place] != ORDERS[place]
+    return records
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_beside_an_odd_record_all_others_have_their_values(kind: str) -> None:
+    usual = values(ORDERS, ORDER)
+    assert None not in usual
+    for places in (*((place,) for place in PLACES), (254, 255, 256, 257, 1_023, 1_024), tuple(range(0, 4_000, 250))):
+        expected = [None if place in places else value for place, value in enumerate(usual)]
+        assert values(with_odd(kind, *places), ORDER) == expected, places
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_one_odd_record_costs_its_batch_few_calls(kind: str) -> None:
+    usual = calls_in(ORDERS)
+    for place in PLACES:
+        assert calls_in(with_odd(kind, place)) < usual + 1_000, place
+
+
+def calls_in(records: list[bytes]) -> int:
+    """How many functions are called to decode the records, in Python and from it."""
+    found = 0
+
+    def counted(_: Any, event: str, __: Any) -> None:
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    array = pa.array(records, pa.binary())
+    decoded(array, ORDER)
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        decoded(array, ORDER)
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["another form of a time", "no time", "a day that no month has"])
+def test_a_pattern_is_asked_about_few_times_if_one_of_them_is_odd(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, match = [0], pc.match_substring_regex
+
+    def counted(texts: Any, *args: Any, **named: Any) -> Any:
+        asked[-1] += len(texts)
+        return match(texts, *args, **named)
+
+    monkeypatch.setattr(pc, "match_substring_regex", counted)
+    for place in PLACES:
+        asked.append(0)
+        decoded(pa.array(with_odd(kind, place), pa.binary()), ORDER)
+    assert max(asked) < 10
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_the_others_are_compared_with_one_form_only_whatever_one_odd_record_has(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms: list[str] = []
+    compared = json_alike._are_of
+
+    def told(cut: json_alike.Cut, form: json_alike.Form) -> Any:
+        forms.append("".join(form.texts))
+        return compared(cut, form)
+
+    monkeypatch.setattr(json_alike, "_are_of", told)
+    for place in PLACES:
+        forms.clear()
+        decoded(pa.array(with_odd(kind, place), pa.binary()), ORDER)
+        assert forms == ['{"id":"","amount":,"n":,"at":"","day":""}'], place
 
 
 def test_more_text_than_is_decoded_at_once_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

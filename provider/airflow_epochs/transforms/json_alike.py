@@ -31,6 +31,8 @@ FORMS = 4
 """So many forms are looked for in a batch."""
 SHARE = 0.02
 """No form is looked for in fewer of a batch's records."""
+RUNS = 16
+"""So many runs of values are copied one by one: a filter takes longer, since it looks at each value."""
 BRACKETS_MAX = 200
 """Records with more brackets are left to ``from_json``: Jackson limits the depth, and pyarrow's own stack is the limit
 there."""
@@ -146,11 +148,12 @@ def decoded(
             return
         count = np.bincount(counts[rest]).argmax()
         among = rest[counts[rest] == count]
-        example = among[len(among) // 2]
-        form = form_of(texts[example].as_py())
-        if form is None:
-            rest = rest[rest != example]
+        examples = among[examples_of(len(among))]
+        forms = [form for place in examples if (form := form_of(texts[place].as_py()))]
+        if not forms:
+            rest = without(rest, examples)
             continue
+        form = max(forms, key=forms.count)
         cut = Cut(data, offsets[among], offsets[among + 1], quotes[firsts[among, None] + np.arange(count)])
         fits = _are_of(cut, form)
         if not fits.all():
@@ -159,11 +162,20 @@ def decoded(
         rest = without(rest, among)
 
 
+def examples_of(count: int) -> list[int]:
+    """The places of some of so many records, or texts, far from one another: an odd one among them does not count."""
+    return sorted({count * number // 4 for number in range(1, 4)}) if count else []
+
+
 def without(places: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """The places that are left. ``found``: some of them, or all."""
+    """The places that are left. ``places``: in order; ``found``: some of them, or all."""
     import numpy as np
 
-    return places[:0] if len(found) == len(places) else np.setdiff1d(places, found, assume_unique=True)
+    if len(found) == len(places):
+        return places[:0]
+    left = np.zeros(places[-1] + 1, bool)
+    left[places], left[found] = True, False
+    return np.flatnonzero(left)
 
 
 def offsets_of(texts: pa.Array) -> np.ndarray:
@@ -189,7 +201,10 @@ def _simple(data: np.ndarray, offsets: np.ndarray, places: np.ndarray) -> np.nda
     if not escapes.any() and data.min(initial=_BLANK) >= _BLANK:
         return places
     odd = np.flatnonzero(escapes | (data < _BLANK))
-    return np.setdiff1d(places, np.searchsorted(offsets, odd, side="right") - 1)
+    simple = np.ones(len(offsets) - 1, bool)
+    simple[np.searchsorted(offsets, odd, side="right") - 1] = False
+    found: np.ndarray = places[simple[places]]
+    return found
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------
@@ -210,14 +225,14 @@ def form_of(record: str) -> Form | None:
             gaps.append(gap)
             texts.append("")
         texts[-1] += behind
+    if sum(map("".join(texts).count, "{[")) > BRACKETS_MAX:  # Python's parser, too, has a limit, and raises there
+        return None
     numbered = texts[0] + "".join(f"{number}{text}" for number, text in enumerate(texts[1:]))
     try:
         tree = json.loads(numbered, object_pairs_hook=_object)
     except ValueError:
         return None
-    if not isinstance(tree, dict) or sum(map("".join(texts).count, "{[")) > BRACKETS_MAX:
-        return None
-    return Form(tuple(gaps), tuple(texts), tree)
+    return Form(tuple(gaps), tuple(texts), tree) if isinstance(tree, dict) else None
 
 
 def _parted(pieces: list[str], number: int) -> tuple[str, ValueGap | None, str] | None:
@@ -265,8 +280,6 @@ def _of_form(
     places: np.ndarray, cut: Cut, form: Form, schema: SparkType, kind: pa.StructType
 ) -> Iterator[tuple[np.ndarray, pa.StructArray]]:
     """The places of those records of the form whose values have the kinds of the schema; and their values."""
-    import pyarrow as pa
-
     reader = _Reader(cut, form)
     try:
         values = reader.struct(form.tree, schema, kind)
@@ -274,7 +287,18 @@ def _of_form(
         return
     reader.check_others()
     good = reader.good
-    yield (places, values) if good.all() else (places[good], values.filter(pa.array(good)))
+    yield (places, values) if good.all() else (places[good], _only(values, good))
+
+
+def _only(values: pa.StructArray, good: np.ndarray) -> pa.StructArray:
+    """The good ones of the values."""
+    import numpy as np
+    import pyarrow as pa
+
+    runs = np.flatnonzero(np.diff(good, prepend=False, append=False)).reshape(-1, 2).tolist()
+    if not 0 < len(runs) <= RUNS:
+        return values.filter(pa.array(good))
+    return pa.concat_arrays([values[begin:end] for begin, end in runs])
 
 
 class _Reader:

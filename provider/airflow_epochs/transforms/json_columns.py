@@ -12,7 +12,7 @@ These functions run in Spark's Python workers, which do not have this package: b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,14 @@ BYTES_MAX = 16 << 20
 PATIENCE, GAP = 4, 200
 """After so many refused records in one batch, pyarrow is asked on only if it takes so many between two of them. So a
 batch that is full of records that it refuses costs little more than without it."""
+WORTH = 200
+"""pyarrow is asked if more than one of so many records is not written as others are. The call takes as long as
+``from_json`` takes for some hundred records."""
 LENGTH_MAX = 50_000
 """Longer records are left to ``from_json``: Jackson limits the length of names, and pyarrow does not."""
+PARTS, FEW = 8, 256
+"""What pyarrow refuses is cut into so many parts, to find the value that it means. So few records are decoded as text
+one by one, if one of them is not UTF-8: Python is faster at that than pyarrow at refusing."""
 NUMBER_MAX, STEP = 900, 100
 """So are records that may have a longer number: Jackson limits it to 1,000 characters. One of every so many is looked
 at first: a long number has ``NUMBER_MAX // STEP`` of these, one after the other."""
@@ -104,18 +110,32 @@ def _texts(records: pa.Array) -> pa.Array:
     import pyarrow.compute as pc
 
     binary = records.view(pa.binary()) if records.type == pa.string() else records.cast(pa.binary())
-    try:
-        texts = binary.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = pa.array([_text(value) for value in binary.to_pylist()], pa.string())
+    texts = _cast(binary, pa.string(), FEW, _text)
     return texts if pc.all(_are_objects(texts)).as_py() else pc.ascii_trim(texts, characters=" \t\r\n")
 
 
-def _text(value: bytes | None) -> str | None:
+def _text(value: bytes) -> str | None:
     try:
-        return None if value is None else value.decode("utf-8")
+        return value.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def _cast(values: pa.Array, kind: pa.DataType, few: int, single: Callable[[Any], Any]) -> pa.Array:
+    """The values in another type. pyarrow refuses all of them for the sake of one, and does not say which.
+
+    So it is asked about parts, until ``few`` values are left; ``single`` makes something of each of these.
+    """
+    import pyarrow as pa
+
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        size = -(-len(values) // PARTS)
+    if len(values) <= few:
+        return pa.array([None if value is None else single(value) for value in values.to_pylist()], kind)
+    parts = [values.slice(begin, size) for begin in range(0, len(values), size)]
+    return pa.concat_arrays([_cast(part, kind, few, single) for part in parts])
 
 
 def _are_usual(texts: pa.Array) -> np.ndarray:
@@ -178,10 +198,11 @@ def _of_long_numbers(data: np.ndarray, ends: np.ndarray) -> np.ndarray:
     seen = np.convolve(of_numbers[data[::STEP]], np.ones(in_a_row, int), "valid") == in_a_row
     first = np.flatnonzero(seen) * STEP
     steps = np.arange(in_a_row - 1) * STEP
-    for between in range(1, STEP):
+    for between in np.split(np.arange(1, STEP), 11):  # several at once: a call takes longer than a look
         if not len(first):
             break
-        first = first[of_numbers[data[first[:, None] + steps + between]].all(axis=1)]
+        looked_at = (steps[:, None] + between).ravel()
+        first = first[of_numbers[data[first[:, None] + looked_at]].all(axis=1)]
     begin, end = (np.searchsorted(ends, each, side="right") for each in (first, first + in_a_row * STEP - STEP))
     found: np.ndarray = begin[begin == end]
     return found
@@ -227,7 +248,7 @@ def _in_part(texts: pa.Array, schema: SparkType) -> Iterator[tuple[np.ndarray, p
     for found, values in json_alike.decoded(texts, rest, schema, arrow_type(schema, read=True)):
         yield found, values
         rest = json_alike.without(rest, found)
-    if len(rest):
+    if len(rest) > len(texts) // WORTH:
         chosen = texts if len(rest) == len(texts) else texts.take(pa.array(rest))
         rest = rest[_plausible(chosen, schema)]
         yield from _by_pyarrow(texts, rest, schema) if len(rest) else ()
@@ -418,39 +439,57 @@ def _times(texts: pa.Array, kind: str) -> tuple[pa.Array, np.ndarray]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    usual = _are_alike(texts, kind) or pc.match_substring_regex(texts, _TEXTS[kind])
-    clear = pc.if_else(usual, texts, None)
-    try:
-        times = clear.cast(arrow_type(kind))
-    except pa.ArrowInvalid:  # a day that no month has
-        times = pa.array([_time(text, kind) for text in clear.to_pylist()], arrow_type(kind))
+    clear = pc.if_else(pa.array(_are_clear(texts, kind)), texts, None)
+    times = _cast(clear, arrow_type(kind), 1, lambda _: None)  # NULL for a day that no month has
     lost = pc.and_(pc.is_valid(texts), pc.is_null(times))
     return times, lost.to_numpy(zero_copy_only=False)
 
 
-def _are_alike(texts: pa.Array, kind: str) -> bool:
-    """Whether all texts have one usual form, but for other digits. Patterns take six times as long to tell.
+def _are_clear(texts: pa.Array, kind: str) -> np.ndarray:
+    """Which texts are times of a usual form. A pattern takes six times as long to tell as a look at the bytes."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    clear = _are_alike(texts, kind)
+    others = np.flatnonzero(~clear)
+    if len(others):
+        fits = pc.match_substring_regex(texts.take(pa.array(others)), _TEXTS[kind])
+        clear[others] = pc.fill_null(fits, False).to_numpy(zero_copy_only=False)
+    return clear
+
+
+def _are_alike(texts: pa.Array, kind: str) -> np.ndarray:
+    """Which texts have the most common of the usual forms, but for other digits.
 
     pyarrow refuses by itself what is no hour, minute or day; but not all zones that Java refuses.
     """
     import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    sizes = pc.min_max(pc.binary_length(texts)).as_py()
-    first = texts[0].as_py() if sizes["min"] == sizes["max"] and len(texts) and not texts.null_count else ""
-    # From the 20th character on, a time has a fraction of its second, and a zone.
-    if not re.search(_TEXTS[kind], first, re.ASCII) or first[19:].strip(".0123456789") not in ("", "Z"):
-        return False
-    data = json_alike.data_of(texts).reshape(len(texts), -1)
-    form = np.frombuffer(re.sub("[0-9]", "0", first).encode(), np.uint8)
-    spans = np.where(form == ord("0"), np.uint8(9), np.uint8(0))
-    return bool((data - form <= spans).all() and (data[:, 0] != ord("0")).all())
+    alike = np.zeros(len(texts), bool)
+    form = _form_of_times(texts, kind)
+    if not form:
+        return alike
+    lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    same = np.flatnonzero(lengths == len(form))
+    chosen = texts if len(same) == len(texts) else texts.take(pa.array(same))
+    least = np.frombuffer(form.encode(), np.uint8)
+    spans = np.where(least == ord("0"), np.uint8(9), np.uint8(0))
+    spans[0] = 8  # the first digit of a year is not 0
+    other = np.flatnonzero(json_alike.data_of(chosen).reshape(-1, len(form)) - least > spans)
+    alike[same] = True
+    alike[same[other // len(form)]] = False
+    return alike
 
 
-def _time(text: str | None, kind: str) -> Any:
+def _form_of_times(texts: pa.Array, kind: str) -> str:
+    """The form that most of some texts have, with the least digits; empty if only a pattern can tell."""
     import pyarrow as pa
 
-    try:
-        return pa.scalar(text, pa.string()).cast(arrow_type(kind)).as_py()
-    except pa.ArrowInvalid:
-        return None
+    told = texts.take(pa.array(json_alike.examples_of(len(texts)), pa.int64())).to_pylist()
+    forms = [re.sub("[0-9]", "0", text) for text in told if text and re.fullmatch(_TEXTS[kind], text, re.ASCII)]
+    # From the 20th character on, a time has a fraction of its second, and a zone.
+    clear = [form for form in forms if form[19:].strip(".0") in ("", "Z")]
+    return "1" + max(clear, key=clear.count)[1:] if clear else ""
