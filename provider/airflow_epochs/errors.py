@@ -231,7 +231,7 @@ def tolerated(
         remedy = _OF_TASK.sub("", " ".join(error.filled_remedy.split())).strip() if remedied else ""
         told = with_remedy(error.cause, remedy) if remedy else error.cause
         log.warning("%s failed; %s: %s", what, then, " ".join(told.split()))
-        log.debug("what led to it", exc_info=True)
+        log.debug("the traceback of the failure above", exc_info=True)
     except RAISED_BY_USERS:
         log.warning("%s failed; %s", what, then, exc_info=True)
 

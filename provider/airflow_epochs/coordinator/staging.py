@@ -374,10 +374,10 @@ def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
 
 
 def _expectations(task: TaskTry, this: _Try, letters: LettersPlan | None) -> dict[str, Rules]:
-    """Of rows that have yet to be voted on: promised rows are staged again as they are.
+    """The rules for the rows that these sinks stage. Called before the vote only: rows voted for are not judged again.
 
-    Rows in quarantine are dead letters (``_fit``). Where there are none, such a row aborts its epoch: in a backfill,
-    and in an attempt that has none (``dead_letters``).
+    A row in quarantine becomes a dead letter (``_fit``). It aborts its epoch where nothing takes dead letters: in a
+    backfill, and in an attempt without a sink for them (``dead_letters``).
     """
     judged = letters.fits if letters else {}
     keys = _replaces_by(this)
@@ -392,7 +392,7 @@ def _expectations(task: TaskTry, this: _Try, letters: LettersPlan | None) -> dic
 def _rules(
     expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...], *, has_quarantine: bool
 ) -> Rules:
-    """``keys``: the columns that a message shows where an expectation names none."""
+    """The rules for one sink. ``keys``: the columns that a message shows where an expectation names no columns."""
     rows = [each for each in expected if isinstance(each, ExpectedRows)]
     counted = [
         replace(each, otherwise="abort") if each.otherwise == QUARANTINE else each
@@ -477,7 +477,7 @@ def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, sp
                 if only is None and (lasting := outliving(task)):  # no task goes on with a job of another attempt
                     lasting.release(earlier.session)
             else:
-                log.warning("%s", _not_stopped(earlier))
+                log.warning("an earlier Spark job may still run: %s", _not_stopped(earlier))
 
 
 def _not_stopped(earlier: TryRecord) -> str:

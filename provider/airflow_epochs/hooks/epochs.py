@@ -72,8 +72,8 @@ def _found(conn_id: str) -> AirflowConnection:
     """Airflow's own description of the connection.
 
     Raises:
-        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
-            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+        NotApplied: No connection has this id, or no backend that could tell has answered. Airflow gives both the same
+            error: it swallows the errors of its secrets backends and of its API server. So Airflow retries the task.
     """
     try:
         return BaseHook.get_connection(conn_id)
@@ -208,7 +208,10 @@ class EpochsHook(BaseHook):
         return self._listed(pipelines_in)
 
     def nothing_stored(self) -> str:
-        """That nothing is stored at the root: no run has begun yet, or the ledger is lost. Empty if something is."""
+        """A sentence that says: nothing is stored at the root. Empty if something is.
+
+        Nothing is stored if no run has begun yet, or if the ledger is lost.
+        """
         if self._listed(lambda store: store.folders()):
             return ""
         store = self.get_conn()

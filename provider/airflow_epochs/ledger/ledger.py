@@ -387,7 +387,7 @@ class Ledger:
         return bool(opened and opened.command)
 
     def _acknowledged(self, view: EpochView, of: Collection[str] | None) -> EpochView:
-        """The epoch with the receipts of these sinks, None: all, and with the waivers of those that have no receipt."""
+        """``view`` with the receipts of the sinks ``of`` (None: all), and with the waivers of sinks without a receipt."""
         sinks = [sink for sink in view.opened.sinks if of is None or sink in of]
         receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sinks}
         waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}

@@ -239,7 +239,7 @@ class EpochOperator(BaseOperator):
             raise AirflowFailException(str(final)) from final
         self.epoch = checkpoint.epoch
         seconds = time.monotonic() - started
-        self.log.info("%s", told(self.step, checkpoint, seconds))
+        self.log.info("step %s has ended: %s", self.step, told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
 
     def _worked(self, coordinator: Coordinator, context: Context) -> Checkpoint:
@@ -400,7 +400,7 @@ class EpochOperator(BaseOperator):
 
     @cached_property
     def _checkpoints(self) -> list[Checkpoint]:
-        """Of the tasks before. Asked for after Airflow has rendered ``checkpoint``."""
+        """The checkpoint records of the upstream tasks. Use it only after Airflow has rendered ``checkpoint``."""
         from airflow_epochs.operators.xcom import checkpoints_in
 
         return list(checkpoints_in(self.checkpoint))

@@ -265,7 +265,7 @@ class CommitSinkOperator(ReportsLineage, NeedsTransform):
         try:
             return super()._transform(beside_dag)
         except Refused as missing:
-            self.log.warning("%s", missing)
+            self.log.warning("rows that were lost cannot be staged again without the transform: %s", missing)
             return Transform.parse(self.transform)
 
 

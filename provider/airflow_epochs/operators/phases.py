@@ -81,7 +81,7 @@ def stage(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Chec
     """Stage all sinks, and log Spark's warnings."""
     checkpoint = coordinator.stage(run, limits_again(params))
     for warning in checkpoint.stage.warnings if checkpoint.stage else ():
-        log.warning("%s", warning)
+        log.warning("warning while the rows were staged: %s", warning)
     return checkpoint
 
 
