@@ -57,7 +57,7 @@ def _why_none_of(opened: OpenRecord, name: str, letters: str) -> str:
 
 
 def _why_none(opened: OpenRecord, letters: str) -> str:
-    """Why no sink gets the attempt's dead letters; "" if one does. A job of its own stages a sink that is backfilled."""
+    """Why no sink gets the attempt's dead letters; "" if one does. A backfilled sink is staged by its own job."""
     if letters not in opened.sinks:
         return f"it was opened before the DAG had the sink {letters!r}, which gets them"
     if opened.sinks[letters].ranges is not None:

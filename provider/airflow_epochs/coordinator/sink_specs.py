@@ -98,7 +98,7 @@ def _unlike_rebuilt(sink: Sink, spec: JsonDict, rebuilt: Sink) -> Refused | None
         return _unlike(sink, f"makes a {type(rebuilt).__qualname__}: another sink of the DAG has the same `kind`")
     was, now = _recorded(spec), _recorded(rebuilt.spec())
     if fields := sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key)):
-        return _unlike(sink, f"makes a sink with another value of {', '.join(fields)} than that of the DAG")
+        return _unlike(sink, f"makes a sink with another value of {', '.join(fields)} than the sink of the DAG")
     return None
 
 

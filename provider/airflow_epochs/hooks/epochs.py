@@ -231,7 +231,7 @@ class EpochsHook(BaseHook):
             return listing(store)
         except EpochError:
             raise
-        except Exception as error:  # that of a disk or of an object store
+        except Exception as error:  # of a disk or of an object store
             raise OutcomeUnknown(
                 f"The provider cannot list the ledgers of connection {self.ledger_conn_id!r}: {told(error)}.",
                 code=codes.LEDGER_UNREADABLE,
@@ -280,7 +280,7 @@ class EpochsHook(BaseHook):
         """Write a probe record, and remove it. Returns what that has shown.
 
         Raises:
-            Refused: The folder does not exist, or the store is none for a ledger.
+            Refused: The folder does not exist, or the store cannot hold a ledger.
             NotApplied: The store cannot be written.
         """
         folder = _local_folder(self.get_conn())
@@ -291,7 +291,7 @@ class EpochsHook(BaseHook):
             ledger.identity()  # is not there: a store may deny to say so
             ledger.probe()
         except EpochError as error:
-            error.pipeline = None  # it is none of the user's
+            error.pipeline = None  # the user has no pipeline of this name
             raise
         finally:
             if folder:
@@ -319,7 +319,7 @@ def _local_folder(store: Store) -> Path | None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders that a probe has left. None that holds anything."""
+    """Remove the folders that a probe has left, if they are empty."""
     for each in (folder / "probe", folder):
         with suppress(OSError):
             each.rmdir()

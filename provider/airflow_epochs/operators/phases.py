@@ -51,7 +51,7 @@ def asked_limits(params: Mapping[str, Any]) -> Limits:
 
 
 def asked_savepoint(params: Mapping[str, Any]) -> str | None:
-    """The savepoint's name that the run's params set; None: it is to have none."""
+    """The savepoint's name that the run's params set; None: no savepoint is made."""
     name: str | None = _asked(params, "savepoint")
     return name
 

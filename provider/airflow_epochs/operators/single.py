@@ -73,7 +73,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
     def _executed(self, context: Context) -> JsonDict:
         """As ``EpochOperator``. Before a decision, a connection that is missing is asked for as often as by ``open``.
 
-        The retries of this task are those of a commit, which go on for an hour: too long to tell of a misspelled name.
+        This task has as many retries as a commit, which go on for an hour: too long to report a misspelled name.
         """
         try:
             return super()._executed(context)

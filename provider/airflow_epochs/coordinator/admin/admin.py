@@ -123,7 +123,7 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
 
 
 def promised(ledger: Ledger, view: EpochView, sink: str) -> Staged:
-    """The staged rows that a waiver would cost the sink: as the newest restaged record names them, else the decision."""
+    """The staged rows that a waiver would cost the sink, from the newest restaged record, else from the decision."""
     assert view.decision
     found = [view.decision.votes[sink].staged, *(again.staged for again in ledger.restaged(view.number, sink))][-1]
     assert found
