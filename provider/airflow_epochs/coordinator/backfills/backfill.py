@@ -108,7 +108,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
         raise Corrupt(
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
             code=codes.BACKFILL_GONE,
-            remedy="Let `backfill` name a later epoch whose records are all still there, or remove the sink from "
+            remedy="Let `backfill` name a later epoch that still has everything it needs, or remove the sink from "
             f"`backfill`: the sink then begins with epoch {epoch}. Then clear the failed task.",
             pipeline=task.pipeline.name,
             epoch=epoch,
