@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FUNCTION = "vote="
 """With this begins the reason of a decision that the function made. No sink can have this name."""
 TEXT_LENGTH_MAX = 2_000
-"""Of what the function says: it stands in the ledger, and travels through XCom."""
+"""The longest text that is kept of what the function says: it stands in the ledger, and travels through XCom."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def _reading() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="show",
-            help="One epoch, as JSON: all its records, also those of aborted attempts, as far as they are kept",
+            help="One epoch, as JSON: all its records, of aborted attempts too, as far as they are kept",
             func=show_epoch,
             args=(PIPELINE, Arg(("epoch",), nargs="?", type=int, help="Its number; without it, the newest"), CONN),
         ),

@@ -444,8 +444,8 @@ ENDS_UNKNOWN = AGREEMENT.code(
 STATE_COMMIT_GONE = AGREEMENT.code(
     "EPOCHS-STATE-COMMIT-GONE",
     Refused,
-    "The log of a state table no longer has the commit of its last epoch, so nobody knows which version the next epoch "
-    "must read. Nothing was changed.",
+    "The log of a state table no longer has the commit of its last epoch, so it is not known which version the next "
+    "epoch must read. Nothing was changed.",
     "Restore the newest copy of the ledger, or of the state table with its whole log, and type the command again. If "
     "there is none, point the state to a new table in the DAG, and type `airflow epochs rebuild PIPELINE --without "
     "SINK --why …`: the state begins anew there, and the other sinks go on (docs/state.md, 'A state that is lost').",
@@ -585,16 +585,16 @@ SINK_RENAMED = STEPS.code(
     Refused,
     "`backfill` names a new sink whose table or topic has rows of these epochs already: the pipeline wrote them under "
     "another name. They would be written once more. Nothing was opened.",
-    "Let `backfill` name the epoch in the message. If it names none, remove the sink from `backfill`: it begins with "
-    "the next epoch, and no row is written again. Or give the sink its old name again, unless another sink has it. For "
-    "a second copy of the rows, give the sink another table or topic. Then clear the failed task.",
+    "Let `backfill` name the epoch in the message. If it names no epoch, remove the sink from `backfill`: it begins "
+    "with the next epoch, and no row is written again. Or give the sink its old name again, unless another sink has "
+    "it. For a second copy of the rows, give the sink another table or topic. Then clear the failed task.",
 )
 BACKFILL_GONE = STEPS.code(
     "EPOCHS-BACKFILL-GONE",
     Corrupt,
     "Something that `backfill` asks for is gone: input of the source or, in a pipeline with state or event time, "
     "the open record of an earlier epoch or the state that it has read.",
-    "Let `backfill` name a later epoch, of which everything is still there, or remove the sink from `backfill`. "
+    "Let `backfill` name a later epoch that still has everything it needs, or remove the sink from `backfill`. "
     "Then clear the failed task.",
 )
 BACKFILL_MOVED = STEPS.code(
@@ -615,8 +615,8 @@ TABLE_IN_TABLE = STEPS.code(
     Refused,
     "The table of a new sink lies inside another Delta table, or has one of another sink inside it. A VACUUM of the "
     "outer table would delete the files of the inner one. Nothing was staged.",
-    "Give the new sink in the DAG a table that is not inside another one and has none inside it. Then type `airflow "
-    "epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
+    "Give the new sink in the DAG a table that is not inside another one and has no table inside it. Then type "
+    "`airflow epochs retry PIPELINE --why …`, or let the next run take the same offsets.",
 )
 LEDGER_IN_TABLE = STEPS.code(
     "EPOCHS-LEDGER-IN-TABLE",
@@ -705,7 +705,7 @@ DRY_RUN_GONE = COMMANDS.code(
     Corrupt,
     "Something that the epoch read is gone: its open record was pruned (`keep_epochs`), records of its input were "
     "deleted or their topic was recreated, or the version of a state table can no longer be read. Nothing was staged.",
-    "Choose a later epoch, of which everything is still there: `airflow epochs list PIPELINE` prints them.",
+    "Choose a later epoch that still has everything it needs: `airflow epochs list PIPELINE` prints the epochs.",
 )
 DRY_RUN_UNSUITABLE = COMMANDS.code(
     "EPOCHS-DRY-RUN-UNSUITABLE",
@@ -803,7 +803,7 @@ RETRY_NEEDS_BACKFILL = COMMANDS.code(
     Refused,
     "Neither a run that is cleared nor a new one goes on. Airflow starts no run of a backfill that was cancelled, or "
     "that ended while it was paused. And a pipeline that reads data intervals needs runs that have one: a run that "
-    "`retry` starts has none. Nothing was changed.",
+    "`retry` starts has no interval. Nothing was changed.",
     "Create a backfill of the DAG for the interval of that run, or for the interval that is to be read next: "
     "`airflow backfill create --reprocess-behavior failed`. See docs/intervals.md#backfills-that-were-cancelled.",
 )
@@ -861,8 +861,9 @@ SINK_TABLE_UNKNOWN = COMMANDS.code(
     "EPOCHS-SINK-TABLE-UNKNOWN",
     Refused,
     "The table of --sink-table has no batch of the query whose checkpoint the command reads. Nothing was changed.",
-    "Check the path. The query must write the table as its own sink: what `foreachBatch` writes, or a query with "
-    "`txnAppId`, cannot be told. Without --sink-table, the command goes by the checkpoint alone.",
+    "Check the path. The query must write the table as its own sink: the command does not recognise "
+    "what `foreachBatch` or a query with `txnAppId` has written. Without --sink-table, the command goes by the "
+    "checkpoint alone.",
 )
 GROUP_OFFSETS_MISSING = COMMANDS.code(
     "EPOCHS-GROUP-OFFSETS-MISSING",
@@ -933,8 +934,8 @@ NOTHING_TO_RESTORE = COMMANDS.code(
 RESTORE_LACKS_SINK = COMMANDS.code(
     "EPOCHS-RESTORE-LACKS-SINK",
     Refused,
-    "The next epoch brings tables back (`rewind --restore-tables`), and the DAG lacks the sink of one of them. All "
-    "tables go back, or none does. Nothing was opened.",
+    "The next epoch brings tables back (`rewind --restore-tables`), and the DAG lacks the sink of one of them. No "
+    "table goes back unless all do. Nothing was opened.",
     "Put the sink back into the DAG, and clear the failed task. When the epoch is complete, you may remove the sink.",
 )
 SINK_NOT_ADOPTED = COMMANDS.code(
@@ -971,7 +972,7 @@ DAG_UNKNOWN = COMMANDS.code(
 DAG_NOT_IMPORTED = COMMANDS.code(
     "EPOCHS-DAG-NOT-IMPORTED",
     Refused,
-    "A DAG file has an import error, so that nobody knows which DAGs it has. Nothing was checked.",
+    "A DAG file has an import error, so the command cannot see which DAGs it has. Nothing was checked.",
     "Correct the file. Then run the command again.",
 )
 TEMPLATE_NEEDS_RUN = COMMANDS.code(
@@ -1209,7 +1210,7 @@ REGISTRY_UNREACHABLE = REGISTRY.code(
     "EPOCHS-REGISTRY-UNREACHABLE",
     NotApplied,
     "The schema registry does not answer, or it answers with a failure of its own, or the server of its tokens gives "
-    "none.",
+    "no token.",
     "Let Airflow retry, or clear the failed task once the registry answers. If it never did, correct the host of the "
     "connection.",
 )
@@ -1260,7 +1261,7 @@ INTERVAL_MISSING = INTERVALS.code(
     "EPOCHS-INTERVAL-MISSING",
     Refused,
     'The KafkaSource has `bounds="data_interval"`, and the run has no data interval, or one without duration. Runs '
-    "for asset events have none. A run that is started by hand has one only if it has a logical date, or, with "
+    "for asset events have no interval. A run that is started by hand has one only if it has a logical date, or, with "
     "CronPartitionTimetable, a partition key. The interval of a cron text in `schedule` has no duration in Airflow 3, "
     "unless `[scheduler] create_cron_data_intervals` is set.",
     "Create a backfill in place of a run that was started by hand: `airflow backfill create`. `airflow epochs retry "
@@ -1324,9 +1325,9 @@ TRANSFORM_MISSING = TRANSFORM.code(
 CODE_NOT_ACKNOWLEDGED = TRANSFORM.code(
     "EPOCHS-CODE-NOT-ACKNOWLEDGED",
     Refused,
-    "The code of the transform is not that of the epoch before, and the pipeline has on_code_change='stop'. No reader "
-    "sees rows of the new code.",
-    "Compare the transform's file, and the files that it imports, with those of before. Then type `airflow epochs "
+    "The code of the transform has changed since the epoch before, and the pipeline has on_code_change='stop'. No "
+    "reader sees rows of the new code.",
+    "Compare the transform's file, and the files that it imports, with their earlier state. Then type `airflow epochs "
     "acknowledge-code PIPELINE --why …`, and after it `airflow epochs retry PIPELINE --why …`. To go on with the old "
     "code, put the files back instead.",
 )
@@ -1443,7 +1444,7 @@ DEAD_LETTERS_APART = TRANSFORM.code(
     "Rows were left out of the sinks as dead letters, in a Spark job that does not stage the sink of the dead letters. "
     "They would be in no table. Nothing is shown. This is a defect of the provider.",
     'Remove `dead_letters`, and what is expected with `otherwise="quarantine"`, from the DAG: such a row then aborts '
-    "its epoch, and none is lost. Then clear the stage task. Report the error.",
+    "its epoch, and no row is lost. Then clear the stage task. Report the error.",
 )
 VOTED_AGAINST = TRANSFORM.code(
     "EPOCHS-VOTED-AGAINST",
@@ -1774,22 +1775,22 @@ STAGED_CALENDAR = STAGED.code(
 PROMISED_ROWS_GONE = STAGED.code(
     "EPOCHS-PROMISED-ROWS-GONE",
     RowsGone,
-    "The staged rows that the vote promised are gone or damaged, and the sink does not show them yet.",
+    "The staged rows that the sink voted for are gone or damaged, and the sink does not show them yet.",
     "Clear the commit task. It stages the same offsets again. If a VACUUM deleted the files, let VACUUM keep files "
     "for longer than an epoch may be in doubt.",
 )
 PROMISED_ROWS_CHANGED = STAGED.code(
     "EPOCHS-PROMISED-ROWS-CHANGED",
     Corrupt,
-    "The staged rows are not the rows that the vote promised: the staging table was changed. Nothing was written.",
+    "The staged rows are not the rows that the sink voted for: the staging table was changed. Nothing was written.",
     "Restore the folder that the message names from a backup, or delete it. Then clear the commit task. If the folder "
     "is gone, the task stages the same offsets again.",
 )
 DIGEST_OF_OTHER_VERSION = STAGED.code(
     "EPOCHS-DIGEST-OF-OTHER-VERSION",
     Corrupt,
-    "Another version of the provider computed the digest of the promised rows. This version cannot compare the staged "
-    "rows with it. Nothing was written.",
+    "Another version of the provider computed the digest of the rows at the vote. This version cannot compare the "
+    "staged rows with it. Nothing was written.",
     "Install the version of the provider that voted, and clear the commit task. Or complete the epoch without the "
     "sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
@@ -1878,7 +1879,7 @@ DELTA_NOT_RESTORABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-RESTORABLE",
     Refused,
     "The table cannot go back to the version that it had after an earlier epoch: `rewind --restore-tables` brings all "
-    "tables back, or none.",
+    "tables back, or no table.",
     "Type the command `rewind` again, with a later epoch, or without `--restore-tables`: then the rows that are read "
     "again come twice in the tables.",
 )
@@ -1930,7 +1931,7 @@ DELTA_FOREIGN_CHANGE = DELTA.code(
     Corrupt,
     "Another program may have removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was "
     "opened.",
-    "Compare the rows with those of the version before. If rows are missing, put them back by RESTORE TABLE, as the "
+    "Compare the rows with the version before. If rows are missing, put them back by RESTORE TABLE, as the "
     "message says. Otherwise, or if the change was intended, set on_foreign_change='warn' on the sink until the next "
     "epoch is complete. Then clear the open task.",
 )
@@ -1967,7 +1968,7 @@ DELTA_COMMIT_FORGOTTEN = DELTA.code(
     "EPOCHS-DELTA-COMMIT-FORGOTTEN",
     Corrupt,
     "The table shows the epoch that waits for its receipt, but a clean-up of the table's log has removed the commit. "
-    "So the table no longer tells whether it has this transaction's rows, or those of another ledger.",
+    "So the table no longer tells whether it has this transaction's rows, or rows of another ledger.",
     "Find out whether the table has the rows that are staged at the place in the message. If it has them, run `airflow "
     "epochs waive PIPELINE EPOCH SINK --why …`, and clear the failed task: the sink goes on with the next epoch. Do "
     "not rename the sink, and do not backfill it. If it does not have them, another ledger wrote the epoch: see "
@@ -1976,9 +1977,9 @@ DELTA_COMMIT_FORGOTTEN = DELTA.code(
 DELTA_COMMIT_REFUSED = DELTA.code(
     "EPOCHS-DELTA-COMMIT-REFUSED",
     Corrupt,
-    "The table does not take the promised rows: it was changed after the vote, or the values that a `MERGE` makes of "
-    "these rows and the table's break a rule of the table, or several rows are for one row of the table. Nothing was "
-    "written.",
+    "The table does not take the rows that the sink voted for: it was changed after the vote, or the values that a "
+    "`MERGE` makes of these rows and the table's break a rule of the table, or several rows are for one row of "
+    "the table. Nothing was written.",
     "Undo the change of the table, or remove the rule, and clear the commit task. If `stage` warned of settings that "
     "the transform changes, set them in `session_conf` of SparkConnect, or in `conf` of SparkSubmit, and clear the "
     "commit task. Or complete the epoch without the sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
@@ -1993,7 +1994,7 @@ DELTA_TABLE_REPLACED = DELTA.code(
 DELTA_REFERENCES_UNKNOWN = DELTA.code(
     "EPOCHS-DELTA-REFERENCES-UNKNOWN",
     NotApplied,
-    "The provider cannot tell whether the table refers to staged files. It deleted none of them.",
+    "The provider cannot tell whether the table refers to staged files. It deleted no staged file.",
     "Do nothing: VACUUM of the table deletes files that the table does not refer to.",
 )
 DELTA_COMPACTION_MISCOUNTED = DELTA.code(
@@ -2236,7 +2237,7 @@ SQL_TABLE_UNUSABLE = SQL.code(
 SQL_UNIQUE_INDEX_MISSING = SQL.code(
     "EPOCHS-SQL-UNIQUE-INDEX-MISSING",
     Refused,
-    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has none, or has a deferrable "
+    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has no such index, or a deferrable "
     "constraint on these columns, by which PostgreSQL lets no upsert go.",
     "Create a unique index on these columns, neither partial nor deferrable; drop a deferrable constraint on them "
     "first. Then clear the failed task.",
@@ -2265,7 +2266,7 @@ SQL_MARKER_CHANGED = SQL.code(
 SQL_COMMIT_REFUSED = SQL.code(
     "EPOCHS-SQL-COMMIT-REFUSED",
     Corrupt,
-    "The database refuses the rows of an epoch that the sink promised in its vote: somebody changed the database "
+    "The database refuses the rows of an epoch that the sink voted for: somebody changed the database "
     "after the vote, the connection leads to another database, or the vote did not rehearse the rows "
     "(`rehearse=False`).",
     "Undo the change, remove what conflicts with the rows, or point the connection back. Then clear the commit task. "

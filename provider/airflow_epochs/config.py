@@ -63,8 +63,8 @@ class Pipeline:
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what is expected of its rows.
         dead_letters: The sink that gets the rows that other sinks would not take; None: such a row aborts the epoch.
-        vote: The user's own function, which is asked before the epoch is decided; None: there is none.
-        on_code_change: What ``open`` does when the transform's code is not that of the epoch before: "warn" or "stop".
+        vote: The user's own function, which is asked before the epoch is decided; None: no function.
+        on_code_change: What ``open`` does when the transform's code differs from the epoch before: "warn" or "stop".
         on_failed_epoch: What ``open`` does with an unfinished epoch of another run: "take_over" or "block". None:
             "block" if epochs belong to data intervals, else "take_over".
         in_dag: The names of all pipelines in the DAG; None: they are not known.

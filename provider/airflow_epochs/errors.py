@@ -52,7 +52,7 @@ def filled(text: str, **place: object) -> str:
 
 @dataclass(frozen=True)
 class Code:
-    """One kind of failure, by a name that one can search for. ``codes`` declares those of this package.
+    """One kind of failure, by a name that one can search for. ``codes`` declares the codes of this package.
 
     Attributes:
         name: ``EPOCHS-…``; begins the text of the error, and names its section in docs/failures.md.
@@ -159,15 +159,15 @@ class Fenced(EpochError):
 
 
 class Corrupt(EpochError):
-    """Ledger and sink disagree, or promised data is gone. Nothing was written; a human must look."""
+    """Ledger and sink disagree, or data that a sink voted for is gone. Nothing was written; a human must look."""
 
 
 class RowsGone(Corrupt):
-    """Staged rows were promised and are gone, and the sink does not show their epoch. The coordinator stages again."""
+    """Rows that a sink voted for are gone, and it does not show their epoch. The coordinator stages them again."""
 
 
 class RowsLost(RowsGone):
-    """The sink shows an epoch of which rows have vanished since. Staged again, they take the place of those.
+    """The sink shows an epoch, and some of its rows have vanished since. The coordinator stages the epoch's rows again.
 
     Attributes:
         undo: How to take back what the sink still shows of the epoch, for rows that cannot be staged again.
@@ -231,7 +231,7 @@ def tolerated(
         remedy = _OF_TASK.sub("", " ".join(error.filled_remedy.split())).strip() if remedied else ""
         told = with_remedy(error.cause, remedy) if remedy else error.cause
         log.warning("%s failed; %s: %s", what, then, " ".join(told.split()))
-        log.debug("what led to it", exc_info=True)
+        log.debug("the traceback of the failure above", exc_info=True)
     except RAISED_BY_USERS:
         log.warning("%s failed; %s", what, then, exc_info=True)
 

@@ -94,7 +94,7 @@ _YEAR_1 = -62_135_596_800_000_000
 
 
 def next_watermarks(event_time: EventTime | None, before: CompleteRecord | None, now: str) -> Watermarks:
-    """The watermarks of a new epoch: its own, then those of the epochs before, newest first. None of them ever falls.
+    """The watermarks of a new epoch: its own, then those of the epochs before, newest first. A watermark never falls.
 
     Its own is the least of the newest event times of all partitions that are not idle, less the delay, less 1 µs: a row
     that is exactly ``delay`` older than the newest one is not late.

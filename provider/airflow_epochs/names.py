@@ -43,7 +43,7 @@ def validated_name(kind: str, name: str) -> str:
 
 
 def call_of(kind: str, *values: object, **options: object) -> str:
-    """A ``repr`` in the form of a call of ``kind``: these values, and those of these options that are set."""
+    """A ``repr`` in the form of a call of ``kind``: these values, and the options that are set."""
     given = [repr(value) for value in values]
     given += [f"{name}={value!r}" for name, value in options.items() if value]
     return f"{kind}({', '.join(given)})"

@@ -53,7 +53,7 @@ class _LedgerNotifier(BaseNotifier):
         require_texts([self])
         alert = self._alert(EpochsHook(self.ledger_conn_id).ledger(self.pipeline))
         if alert:
-            self.log.warning("%s", alert)
+            self.log.warning("the notifier sends an alert: %s", alert)
             # Airflow renders a notifier in place: one that several share would repeat the first text for ever.
             then = copy.copy(self.then) if isinstance(self.then, BaseNotifier) else self.then
             then(cast("Context", {**context, ALERT: alert}))

@@ -129,20 +129,20 @@ _PARAMS_OF_SINGLE = {
 
 
 class EpochPipeline(TaskGroup):
-    """The tasks of one exactly-once pipeline. Each run takes one epoch: all sinks show it exactly once, or none does.
+    """The tasks of one exactly-once pipeline. Each run takes one epoch: all sinks show it exactly once, or no sink.
 
     ::
 
         open ──▶ stage ──▶ vote ──▶ commit.<sink> (one per sink) ──▶ complete
                    └────────┴────▶ abort ─────────────────────────────▶
 
-    Sinks that commit in one transaction, as those of one database, have their commit tasks one after the other. So do
+    Sinks that commit in one transaction, as in one database, have their commit tasks one after the other. So do
     all sinks of databases if the connection of one is a template, which may lead to any of them.
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
     the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
     ``savepoint`` to the DAG, except those that the DAG defines, and those that the source does not take. It also adds
-    the tag ``epochs``, and a ``doc_md`` if the DAG has none.
+    the tag ``epochs``, and a ``doc_md`` if the DAG has no text of its own.
 
     With ``layout="single"`` the group is one task, ``epochs``, which runs all these phases for one epoch after another:
     see ``EpochsOperator``. The group then adds the params ``for_seconds`` and ``max_epochs``, too.
@@ -159,7 +159,7 @@ class EpochPipeline(TaskGroup):
         deferrable: Whether ``open`` waits for data, and ``stage`` for an application that YARN runs in cluster mode, in
             Airflow's triggerer, where no worker slot is held.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …). A
-            ``trigger_rule``, here or in ``default_args``, is that of the first task only.
+            ``trigger_rule``, here or in ``default_args``, applies to the first task only.
         task_group_args: More arguments for the TaskGroup.
 
     Raises:

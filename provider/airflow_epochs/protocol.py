@@ -135,7 +135,7 @@ class Epoch:
     txn: TransactionId | None = None
     """The newest attempt's transaction; None before the first."""
     sinks: frozenset[str] = frozenset()
-    """The sinks of the newest attempt. Votes and acknowledgements below are those of the same attempt."""
+    """The sinks of the newest attempt. Votes and acknowledgements below belong to the same attempt."""
     votes: Mapping[str, VoteKind] = field(default_factory=dict)
     acknowledged: frozenset[str] = frozenset()
 
@@ -235,7 +235,7 @@ RECOVERY: Mapping[State, Step] = {
     State.NEW: Step.PLAN,
     State.OPEN: Step.PRESUME_ABORT,  # its coordinator may be dead or late: the put decides which
     State.ABORTED: Step.REOPEN,
-    State.IN_DOUBT: Step.ROLL_FORWARD,  # every sink has promised, and some may show the epoch already
+    State.IN_DOUBT: Step.ROLL_FORWARD,  # every sink voted VOTE_COMMIT, and some may show the epoch already
     State.COMPLETE: Step.PROCEED,
 }
 """The next step of ``open``, by the state it finds."""

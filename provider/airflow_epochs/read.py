@@ -91,7 +91,7 @@ def complete_epoch(
     ledger_root: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> CompleteEpoch | None:
-    """The newest complete epoch of a pipeline, or epoch ``number``; None if there is none or it is not complete.
+    """The newest complete epoch of a pipeline, or epoch ``number``; None if it does not exist or is not complete.
 
     Reads only. Inside Airflow, name the ledger by ``ledger_conn_id``, a connection of type ``epochs``: records are
     checked with its password. Without Airflow, give ``ledger_root``, a path or URL, and ``storage_options``, as the
@@ -126,8 +126,8 @@ def state(
         epoch: A complete epoch; None: the newest one.
         ledger_conn_id: The ledger's connection, inside Airflow.
         ledger_root: The ledger's path or URL, without Airflow.
-        storage_options: As the ``object_store`` crate names them. With ``ledger_root``: of the ledger's store and of
-            the table's. Inside Airflow: of the table's store. If None, its connection is that of the ``StateTable``.
+        storage_options: As the ``object_store`` crate names them. With ``ledger_root``: for the ledger's store and
+            the table's. Inside Airflow: for the table's store; if None, the connection of the ``StateTable`` is used.
 
     Raises:
         Refused: There is no such state or no such epoch, or its version cannot be read any more.

@@ -339,7 +339,7 @@ def warn_once(log: logging.Logger, text: str) -> None:
     """Log a warning, unless this process has logged the same text before."""
     if text not in _warned:
         _warned.add(text)
-        log.warning("%s", text)
+        log.warning("%s (this process logs this warning once)", text)
 
 
 def is_loopback(host: str) -> bool:

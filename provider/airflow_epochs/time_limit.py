@@ -1,4 +1,4 @@
-"""A time limit for a call that has none of its own, such as one of a client whose server never answers."""
+"""A time limit for a call that has no limit of its own, such as a client's call to a server that never answers."""
 
 from __future__ import annotations
 

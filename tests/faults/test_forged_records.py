@@ -213,7 +213,7 @@ def test_a_try_that_names_another_place_clears_nothing_away(
     first = {name: digest for name, digest in world.snapshot_of_tables().items() if "/2-" not in name}
     assert world.run(3) is None
     assert first.items() <= world.snapshot_of_tables().items()
-    assert f"a try of {attempt.txn_id} is said to have made it, but cannot have" in caplog.text
+    assert f"as a staging place of {attempt.txn_id}, but this attempt cannot have made it" in caplog.text
     assert world.rows("orders") == world.rows("audit") == sorted(world.source.all_rows())
 
 

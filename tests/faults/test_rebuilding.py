@@ -554,7 +554,7 @@ def test_tables_whose_logs_lack_the_last_commit_need_the_offsets(world: DiskWorl
     assert "type `airflow epochs rebuild orders --offsets FILE --why …`" in str(error.value)
     words = ("--offsets", offsets_file(tmp_path, newest.ranges))
     screen = typed_rebuild(lambda: task(world), refused(world), *words, ledger_root=world.ledger_root)
-    assert "the sinks show epoch 3" in screen and "They are those of the file." in screen
+    assert "the sinks show epoch 3" in screen and "They are the offsets of the file." in screen
     assert "A partition that it does not name is read from offset 0 on" in screen
     assert_goes_on(world)
 

@@ -163,7 +163,7 @@ def test_a_corrected_transform_shows_exactly_the_rows_that_change_and_the_same_o
         "rejected": (2, 2, 0, 0),
     }
     assert found["database"].dead_letters == 1
-    assert "cannot tell the rows of one epoch from others" in found["database"].note
+    assert "cannot list the rows of one epoch" in found["database"].note
     b_then, b_now = ({"amount": amount, "day": "mon", "id": "b"} for amount in (499, 500))
     c_then, c_now = ({"amount": amount, "day": "mon", "id": "c"} for amount in (699, 700))
     assert samples(found["lake"]) == ([b_then, c_then], [b_now, c_now])

@@ -133,7 +133,7 @@ def test_all_that_lack_the_epoch_can_be_left_out(database: Related) -> None:
 
 
 def test_sinks_of_a_database_agree_once_the_fenced_one_is_left_out(database: Related) -> None:
-    with pytest.raises(Refused, match="take those that show none out of the DAG"):
+    with pytest.raises(Refused, match="take those that show no epoch out of the DAG"):
         rebuild(replace(database, tables={"gold": "elsewhere"}), "gold", "orders")
     then = replace(database, names=("orders", "audit"), tables={}, backfill={})
     rebuild(then, "orders")

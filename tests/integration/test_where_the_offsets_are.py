@@ -171,7 +171,7 @@ def test_the_consumer_group_says_where_to_go_on_where_no_marker_does(world: Worl
     assert group == ends == {world.topic(): {"0": 4, "1": 3}}
     file = world.folder / "FILE"
     file.write_text(json.dumps(group))
-    assert "They are those of the file." in world.rebuild(error, "--offsets", str(file))
+    assert "They are the offsets of the file." in world.rebuild(error, "--offsets", str(file))
     assert world.run(81) is None
     assert world.shown("rows") == "abcdefghij"
 

@@ -156,4 +156,4 @@ def test_a_triggerer_that_cannot_ask_the_brokers_leaves_it_to_a_task(
     connect(HOME)
     monkeypatch.setattr(poller, "Brokers", WithoutPackage)
     assert reasons(trigger()) == ["trouble"]
-    assert "cannot ask the brokers from here: No module named 'kafka'" in caplog.text
+    assert "this process cannot ask the brokers: No module named 'kafka'" in caplog.text

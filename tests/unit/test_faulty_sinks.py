@@ -309,14 +309,14 @@ def test_a_value_that_the_record_spells_in_another_way_stops_a_new_sink_and_is_a
     spec, drawn = Own.spec, count()
     with monkeypatch.context() as mistake:
         mistake.setattr(Own, "spec", lambda self: {**spec(self), "drawn": next(drawn)})
-        assert "another value of drawn than that of the DAG" in refused_at_open(world)
+        assert "another value of drawn than the sink of the DAG" in refused_at_open(world)
     run_epoch(coordinator(world), RUN)
     assert shown(world) == ["a", "b"]
     world.produce("orders", 0, ["c"])
     monkeypatch.setattr(Own, "spec", lambda self: {**spec(self), "drawn": next(drawn)})
     run_epoch(coordinator(world), NEXT)
     assert shown(world) == ["a", "b", "c"]
-    assert "another value of drawn than that of the DAG" in caplog.text
+    assert "another value of drawn than the sink of the DAG" in caplog.text
 
 
 def test_two_classes_of_one_kind_are_not_mixed_up(world: MemoryWorld) -> None:

@@ -23,6 +23,10 @@ from tests.support.one_task import run_in_one_task
 
 PACKAGE = Path(codes.__file__).parent
 CLEARS = re.compile(r"\bclear\b[^.:;]*\b(?:tasks?|`\w+`)", re.IGNORECASE)
+HEADLESS = re.compile(r"(?:Of|(?:That|Those|This|These) of|That|Those)\b(?!,)|None of (?:which|them|these|it)\b")
+"""How a docstring begins that leaves out its noun: "Of a note." for "The length of a note."."""
+LOGS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-#0 +]*[\d*.]*[a-zA-Z]")
 OTHERS = re.compile(r"\b(?:open|stage|vote|commit|complete|abort|failed) (?:tasks?\b|`)|downstream|tasks of")
 
 
@@ -37,6 +41,42 @@ def texts() -> Iterator[str]:
                 yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
                 yield node.value
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Every docstring of the package, of attributes and constants too, with its file and line."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node.value.value.strip()
+
+
+def log_formats() -> Iterator[tuple[str, str]]:
+    """The format of every log call of the package that is written as a text, with its file and line."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOGS:
+                of_log = node.args[1:] if node.func.attr == "log" else node.args
+                if of_log and isinstance(of_log[0], ast.Constant) and isinstance(of_log[0].value, str):
+                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", of_log[0].value
+
+
+@pytest.mark.proof
+def test_no_docstring_begins_without_its_noun() -> None:
+    found = list(docstrings())
+    assert len(found) > 3000
+    assert {where: text.splitlines()[0] for where, text in found if HEADLESS.match(text)} == {}
+
+
+@pytest.mark.proof
+def test_every_log_line_has_words_that_one_can_search_for() -> None:
+    found = list(log_formats())
+    assert len(found) > 150
+    assert {where: text for where, text in found if not re.search("[a-z]{3}", PLACEHOLDER.sub("", text))} == {}
 
 
 @pytest.mark.proof

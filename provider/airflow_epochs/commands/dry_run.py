@@ -70,7 +70,7 @@ def todays_task(args: Namespace) -> TaskTry:
 
 
 def _with_transform(task: TaskTry, text: str) -> TaskTry:
-    """The task with the code in another file; its function has the name of today's if ``text`` names none."""
+    """The task with the code in another file; its function has the name of today's if ``text`` names no function."""
     named = text if ":" in Path(text).name else f"{text}:{task.pipeline.transform.function}"
     transform: Transform = find_transform(named, [Path.cwd()])
     return replace(task, pipeline=replace(task.pipeline, transform=transform))

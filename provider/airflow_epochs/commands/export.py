@@ -47,7 +47,7 @@ def export_command() -> ActionCommand:
 
 @tells_refusals
 def export(args: Namespace) -> None:
-    """Write the file, and say how many epochs it has. If it cannot be written, there is none."""
+    """Write the file, and say how many epochs it has. If that fails, there is no file."""
     ledger, path = known_ledger_of(args), Path(args.file)
     write = {".parquet": _write_parquet, ".jsonl": _write_lines}.get(path.suffix)
     if write is None or path.exists():

@@ -331,14 +331,14 @@ def _taken_back(at: BetweenEpochs, adoption: Adoption) -> list[str]:
     ]
     if at.order and at.order.restored_to:
         lines.append(
-            f"  The next epoch brings the tables of epoch {at.order.restored_to} back, but not that of this sink. To "
-            "bring it back too, type the `rewind` again after this command."
+            f"  The next epoch brings the tables of epoch {at.order.restored_to} back, but not the table of this sink. "
+            "To bring it back too, type the `rewind` again after this command."
         )
     return lines
 
 
 def _rows(ledger: Ledger, adoption: Adoption, lacks: tuple[int, int]) -> str:
-    """How many rows these are by their receipts; nothing if there are none, or too many epochs to read them.
+    """How many rows these are by their receipts; empty if there are no rows, or too many epochs to read.
 
     An epoch in which the sink was waived, or took no part, has no receipt of it.
     """
@@ -357,5 +357,5 @@ def environment() -> AirflowEnvironment:
 
 
 def wrong_options(remedy: str) -> Refused:
-    """The error for options that contradict each other, or of which one is missing."""
+    """The error for options that contradict each other, or that lack one more."""
     return Refused("The options of the command do not fit each other.", code=codes.COMMAND_OPTIONS, remedy=remedy)

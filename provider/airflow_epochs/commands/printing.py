@@ -34,13 +34,13 @@ def answer_alone() -> Iterator[None]:
 
 
 def print_rows(rows: Iterable[PrintedRow], output: str) -> None:
-    """Print the rows. Values are those of JSON."""
+    """Print the rows. ``output``: the format. Values have JSON's types."""
     found = [dict(row) for row in rows]
     if output in DOCUMENTS:
         print_document(found, output)
     else:
         cells = [{name: _cell(value) for name, value in row.items()} for row in found]
-        # Reasons and names are text of users: [id] is no style, and [/lake] ends none.
+        # Reasons and names are text of users: [id] is no style, and [/lake] ends no style.
         AirflowConsole(markup=False, emoji=False).print_as(data=cells, output=output)
 
 

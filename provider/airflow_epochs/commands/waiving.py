@@ -22,7 +22,7 @@ class WaiveWithDags(informed_actions.InformedWaive):
     """As ``InformedWaive``. The command may run DAG files, which the API server must not."""
 
     def sinks_of_today(self, ledger: Ledger) -> Collection[Sink]:
-        """The sinks of the pipeline in the DAGs of this installation; none if no DAG tells them."""
+        """The sinks of the pipeline in the DAGs of this installation; empty if no DAG tells them."""
         try:
             owner = admin.owner_of(ledger, self.pipeline)
             with answer_alone():

@@ -74,11 +74,11 @@ class KnownByMarker(Protocol):
     """A sink whose marker stands beside its rows, and not among them: only receipts tell which rows are its own."""
 
     def in_place_of(self, own: Receipt, others: Sequence[Receipt], env: Environment) -> Receipt | None:
-        """That of ``others``, of other sinks, which was committed where this sink points to now.
+        """The receipt among ``others``, of other sinks, whose rows were committed to where this sink points now.
 
-        None if it is still where it committed ``own``, or if no other sink was there. Each ``open`` asks. Nearly every
-        sink answers by its configuration; one whose place depends on its server, as a table without a schema in
-        PostgreSQL does, opens a connection.
+        None if this sink still points to where it committed ``own``, or if no other sink committed there. Each ``open``
+        asks. Nearly every sink answers by its configuration. A sink whose place depends on its server opens a
+        connection: a table without a schema in PostgreSQL is such a place.
 
         Raises:
             Corrupt: It is in another place now, and nobody has chosen that.

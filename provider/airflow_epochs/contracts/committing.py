@@ -31,7 +31,7 @@ class Joint(Protocol):
         ...
 
     def commit_together(self, those: Sequence[tuple[Any, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:
-        """``Sink.commit`` for a group: all of them show the epoch, or none does. Receipts by sink name.
+        """``Sink.commit`` for a group: all of them show the epoch, or no sink does. Receipts by sink name.
 
         Raises:
             RowsGone: A sink's staged rows are gone. Every error raised here names the sink that it concerns.
@@ -64,11 +64,11 @@ class Replacing(Protocol):
     def replaces_by(self) -> tuple[str, ...] | None:
         """The columns whose values a row shares with the earlier rows that it replaces.
 
-        Empty: it replaces none. None: the rows of several epochs cannot be written at once.
+        Empty: a row replaces no earlier row. None: the rows of several epochs cannot be written at once.
         """
         ...
 
 
 def replaces_by(sink: object) -> tuple[str, ...] | None:
-    """As ``Replacing``. In a sink that is none, all rows stay."""
+    """``Replacing.replaces_by`` of the sink; empty for a sink that is not ``Replacing``: in it all rows stay."""
     return sink.replaces_by() if isinstance(sink, Replacing) else ()

@@ -25,7 +25,7 @@ def names_a_service(connection: Connection) -> bool:
 
 @contextmanager
 def used_as(connection: Connection, *types: str, named: str = "in the DAG") -> Iterator[None]:
-    """Give each error from here the type of the connection, if it is none of ``types``, and the remedy for that.
+    """Give each error from here the type of the connection, if it is not one of ``types``, and the remedy for that.
 
     ``named``: where people name the connection.
     """

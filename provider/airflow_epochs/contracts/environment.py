@@ -34,7 +34,7 @@ class Environment(Protocol):
         """The connection with this id.
 
         Raises:
-            NotApplied: There is none, or nobody who could tell has answered.
+            NotApplied: No connection has this id, or no backend that could tell has answered.
         """
         ...
 

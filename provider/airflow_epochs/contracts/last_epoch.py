@@ -31,7 +31,7 @@ class LastEpoch:
     Attributes:
         marker: As ``Sink.last_committed`` returns it.
         txn: The transaction; None if the sink no longer knows it.
-        ends: As in ``SinkAttempt``; None if the commit does not say it, as those of version 0.1.
+        ends: As in ``SinkAttempt``; None if the commit does not say it, such as a commit of version 0.1.
         receipt: The commit's receipt, as far as the sink knows; None if it no longer knows the commit.
         watermarks, event_times: As in ``CompleteRecord``; empty if the commit does not say it.
         elsewhere: Set if the commit says that its rows went to another place than the sink's.

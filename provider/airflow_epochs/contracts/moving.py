@@ -71,7 +71,7 @@ class Movable(Before, Protocol):
     """
 
     def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
-        """Go on with what the source has after losses in ``topics``; none: in all topics."""
+        """Go on with what the source has after losses in ``topics``; empty: in all topics."""
         ...
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
@@ -79,7 +79,7 @@ class Movable(Before, Protocol):
         ...
 
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
-        """Go on in what has these names now; none: in all of them. ``starting``: as the source's option, or offsets."""
+        """Go on in what has these names now; empty: in all topics. ``starting``: as the source's option, or offsets."""
         ...
 
 

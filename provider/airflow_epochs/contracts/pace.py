@@ -96,7 +96,7 @@ class ByInterval(Protocol):
         ...
 
     def read_until(self, state: JsonDict) -> datetime | None:
-        """The end of the interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: it had none."""
+        """The end of the interval that an epoch with this ``PlannedEpoch.state`` was planned for; None: no interval."""
         ...
 
 

@@ -65,6 +65,7 @@ class Surrounded(Protocol):
     def tables_around(self, place: str, env: Environment) -> Iterable[tuple[str, str]]:
         """The tables whose ``VACUUM`` may delete this one, each with this one's folder as it lies in it.
 
-        ``place``: that of a try. Called before the sink's first epoch only. A folder that cannot be read is none.
+        ``place``: a try's staging place. Called before the sink's first epoch only. A folder that cannot be read counts
+        as no table.
         """
         ...

@@ -25,7 +25,7 @@ class Telling(Protocol):
         """The rows that this commit made visible.
 
         Raises:
-            Refused: They cannot be told, or not any more; says why. With the first row, or instead of a later one.
+            Refused: The sink cannot list them, or not any more; says why. It may be raised in place of any row.
         """
         ...
 

@@ -33,12 +33,12 @@ class SinkAttempt:
 
     Attributes:
         txn: The attempt's transaction.
-        ledger_id: Keeps this pipeline's staging places in a table apart from those of other pipelines.
+        ledger_id: Keeps this pipeline's staging places in a table apart from the places of other pipelines.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
         ends: Where the epoch ends. A sink stores it with its commit, so the position survives the loss of the ledger.
         ledger: Where the ledger is, for people to read; empty if unknown.
         promised: True if GLOBAL_COMMIT has been decided and lost rows are staged again. The vote then leaves out
-            checks that only say that a promise would be unwise: the promise has been made.
+            checks that only say whether a VOTE_COMMIT is wise: the sink has given it.
         watermarks: As in ``OpenRecord``.
         event_times: As in ``CompleteRecord`` of this epoch; given to the commit alone.
         state: The version that a state table's changes rest on; None for other sinks.

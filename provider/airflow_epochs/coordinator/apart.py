@@ -35,7 +35,8 @@ def require_apart(
         opened: The attempt.
         tables: Sink name -> table, as the sinks tell them.
         folders: Sink name -> the table's folder, of the sinks whose table is one.
-        around: Sink name, a table around that of the sink, and the sink's folder in it; of the sinks without an epoch.
+        around: Sink name, a table whose folder contains the sink's table, and the sink's folder in it; of the sinks
+            without an epoch.
     """
     with located(**attempt_fields(opened.txn)):
         _require_own_tables(tables)
@@ -75,7 +76,7 @@ def _tables_in_tables(sinks: Mapping[str, str]) -> Iterator[tuple[set[str], Refu
     for outer, inner in permutations(sinks, 2):
         if endangers(outer, inner):
             problem = Refused(
-                f"The table of the sink {sinks[inner]!r}, {inner}, lies inside that of the sink {sinks[outer]!r}, "
+                f"The table of the sink {sinks[inner]!r}, {inner}, lies inside the table of the sink {sinks[outer]!r}, "
                 f"{outer}. A VACUUM of the outer table may delete the files of the inner one.",
                 code=codes.TABLE_IN_TABLE,
             )

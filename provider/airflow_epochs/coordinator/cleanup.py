@@ -12,7 +12,7 @@ When
 
 A record alone never deletes a place, because the record may be in an old copy of the ledger, or in a copy that is used
 beside the original. Three more conditions must hold: the place is the one that its try would make; the attempt was
-opened in this ledger; and the sink shows what this ledger says. Otherwise the place is left alone and the log says why:
+opened in this ledger; and the sink shows what this ledger says. Otherwise the place stays, and the log says why:
 litter is better than loss. Besides, no sink deletes what it shows, or what it has shown and readers can still read.
 """
 
@@ -122,12 +122,16 @@ class _Clearing:
     def _clear(self, sink: Sink, opened: OpenRecord, try_id: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
         if not is_own_place(sink, attempt, place, self.env):
-            log.warning("%s is left alone: a try of %s is said to have made it, but cannot have", place, opened.txn_id)
+            log.warning(
+                "%s is not deleted: a record names it as a staging place of %s, but this attempt cannot have made it",
+                place,
+                opened.txn_id,
+            )
             return
         if isinstance(sink, Leftovers) and not sink.has_leftovers(attempt, place, self.env, published=published):
             return
         if why := self._objection(sink, opened, attempt, try_id, place):
-            log.warning("%s is left alone: %s", place, why)
+            log.warning("%s is not deleted: %s", place, why)
             return
         sink.discard(attempt, place, self.env, published=published)
 
@@ -159,7 +163,7 @@ def _is_of_a_later_epoch(ledger: Ledger, found: Marker, sink: str) -> bool:
 def _published(
     ledger: Ledger, complete: CompleteRecord, decision: DecisionRecord, tries: list[TryRecord], sink: str
 ) -> list[str]:
-    """The places whose rows ``sink`` shows, or may show. ``tries``: those of the decided attempt."""
+    """The places whose rows ``sink`` shows, or may show. ``tries``: of the decided attempt."""
     receipt = complete.receipts.get(sink)
     tried = [record.places[sink] for record in tries if sink in record.places]
     if receipt is None or (receipt.place and receipt.place not in tried):

@@ -1,7 +1,7 @@
 """Whether the transform's code has changed since the last epoch, and who has acknowledged that.
 
-Code is compared by ``Transform.digest``, which is that of the files, and by the function. Where one of two digests is
-unknown, nothing is said to have changed: a record of an older version has none, and neither has a rebuilt ledger. The
+Code is compared by ``Transform.digest``, the digest of the files, and by the function. If one of two digests is
+unknown, the code counts as unchanged: records of an older version and a rebuilt ledger have no digest. The
 function is compared only where both are known: the open record that has it may be pruned.
 """
 
@@ -54,9 +54,9 @@ def code_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
 
 
 def of_attempt(task: TaskTry, epoch: int, before: CompleteRecord | None, restored_to: int) -> str | None:
-    """The code of an attempt that is about to be opened: today's. Warns if it is not that of the epoch before.
+    """The code of an attempt that is about to be opened: today's. Warns if it differs from the epoch before.
 
-    An attempt that brings tables back runs no transform. Its code is that of the rows that come back.
+    An attempt that brings tables back runs no transform. Its code is the code that made the rows that come back.
 
     Raises:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was opened.
@@ -93,7 +93,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
 
 
 def has_changed(task: TaskTry, before: CompleteRecord | None) -> bool:
-    """Whether today's code is another one than that of a complete epoch, as far as both are known."""
+    """Whether today's code differs from the code of a complete epoch, as far as both are known."""
     now = TransformCode.of(task.pipeline.transform)
     return now.digest is not None and differ(of_epoch(task.ledger, before), now)
 
@@ -125,7 +125,7 @@ def is_of_today(task: TaskTry, opened: OpenRecord, tried: TryRecord) -> bool:
 
 
 def of_try(task: TaskTry, opened: OpenRecord) -> TransformCode:
-    """The code that a try of this attempt runs. One that brings tables back runs none, and has that of their rows."""
+    """The code that a try of this attempt runs. An attempt that brings tables back has the code of their rows."""
     return TransformCode(opened.code, None) if opened.restored_to else TransformCode.of(task.pipeline.transform)
 
 
@@ -151,7 +151,7 @@ def told(then: TransformCode, now: TransformCode) -> str:
 
 
 def obeyed(ledger: Ledger, opened: OpenRecord, code: str | None, before: CompleteRecord | None) -> tuple[Command, ...]:
-    """The acknowledgement of an epoch's code, for its completion record; none if it has the files of the epoch before.
+    """The acknowledgement of an epoch's code, for its completion record; empty if its files are unchanged.
 
     It looks at no function: an open record that cannot be read must not keep a decided epoch from its completion.
     """
@@ -235,7 +235,7 @@ def _not_acknowledged(task: TaskTry, what: str, epoch: int, attempt: int | None 
     return Refused(
         f"{what} The pipeline has on_code_change='stop', and nobody has acknowledged the new code.",
         code=codes.CODE_NOT_ACKNOWLEDGED,
-        remedy="Compare the transform's file, and the files that it imports, with those of before. Then type "
+        remedy="Compare the transform's file, and the files that it imports, with their earlier state. Then type "
         f"`airflow epochs acknowledge-code {name} --code {now} --why …`, and after it `airflow epochs retry {name} "
         "--why …`. To go on with the old code, put the files, and the function that `transform` of the DAG names, back "
         "instead.",

@@ -98,7 +98,7 @@ def completion(
 def _waived_ids(
     before: CompleteRecord | None, view: EpochView, receipts: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """``CompleteRecord.waived_ids``: those of the epoch before and of this one, for sinks without a receipt; sorted."""
+    """``CompleteRecord.waived_ids``, sorted: of the epoch before and of this one, for sinks without a receipt."""
     waived = view.opened.sinks.keys() - set(receipts)  # every sink has a receipt or a waiver by now
     earlier = {sink: before.may_show(sink) for sink in before.waived} if before else {}
     return {

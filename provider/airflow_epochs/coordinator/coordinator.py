@@ -6,7 +6,7 @@ safely, does nothing, or fails with a sentence that says what to do.
 
 The order of effects is what survives a crash: a record that announces an effect is put before it (open, try,
 restaged, decision), and a record that reports an effect is put after it (receipt, completion). So a task that
-finds a record knows what may have happened, and a task that finds none knows what cannot have happened.
+finds a record knows what may have happened, and a task that finds no record knows what cannot have happened.
 """
 
 from __future__ import annotations
@@ -318,7 +318,10 @@ class Coordinator:
         return self.checkpoint(replace(view, receipts={**view.receipts, sink: receipt}))
 
     def _nothing_left(self, view: EpochView, sink: str) -> Checkpoint:
-        """Of a sink with a receipt or a waiver, or added to the DAG after ``open``: it begins with the next epoch."""
+        """The checkpoint for a sink that has nothing to commit.
+
+        It has a receipt or a waiver, or it was added to the DAG after ``open`` and begins with the next epoch.
+        """
         found = self.checkpoint(view)
         if sink not in found.receipts:
             self.task.env.reached(f"left_out.{sink}")
@@ -511,7 +514,7 @@ class Coordinator:
         )
 
     def _metrics(self, view: EpochView, waived: Collection[str]) -> JsonDict:
-        """The metrics of a complete epoch; else the promised rows. Both if a waived sink does not get its rows."""
+        """The metrics of a complete epoch; else the rows voted for. Both if a waived sink does not get its rows."""
         if view.complete is None:
             return _rows_out(view.decision)
         txn = view.complete.txn

@@ -22,7 +22,7 @@ _OF_ROWS = tuple(
 
 
 def sink_in(task: TaskTry, opened: OpenRecord) -> str | None:
-    """The sink that gets the attempt's dead letters; None if there is none, so that such a row aborts the attempt."""
+    """The sink that gets the attempt's dead letters; None if no sink does, so that such a row aborts the attempt."""
     name = task.pipeline.dead_letters
     return None if name is None or _why_none(opened, name) else name
 
@@ -57,7 +57,7 @@ def _why_none_of(opened: OpenRecord, name: str, letters: str) -> str:
 
 
 def _why_none(opened: OpenRecord, letters: str) -> str:
-    """Why the attempt has none; "" if it has. A sink that is backfilled is staged by a job of its own."""
+    """Why no sink gets the attempt's dead letters; "" if one does. A backfilled sink is staged by its own job."""
     if letters not in opened.sinks:
         return f"it was opened before the DAG had the sink {letters!r}, which gets them"
     if opened.sinks[letters].ranges is not None:

@@ -23,7 +23,7 @@ class Checked:
     """One check and its result.
 
     Attributes:
-        about: Of which part of the pipeline: ``LEDGER``, …, or "sink" and its name.
+        about: The part of the pipeline that was checked: ``LEDGER``, …, or "sink" and its name.
         check: What was looked at.
         where: The connection, the file or the destination that was asked.
         details: What was found; or why it was not checked.

@@ -296,7 +296,7 @@ def _require_all_restored(task: TaskTry, epoch: int, last: OpenRecord) -> None:
     commands = ", ".join(f"`airflow epochs adopt-sink {task.pipeline.name} {name} --why …`" for name in lacking)
     raise Refused(
         f"The epoch brings the tables of epoch {last.restored_to} back, and the DAG has no sink {', '.join(lacking)}, "
-        "whose table goes back too. All go back, or none does. Nothing was opened.",
+        "whose table goes back too. Either all these tables go back, or no table does. Nothing was opened.",
         code=codes.RESTORE_LACKS_SINK,
         remedy="Put the sink back into the DAG, and clear the failed task. When the epoch is complete, you may remove "
         f"the sink. But if the table of a sink is gone, type its command: {commands}. The other tables go back without "
@@ -345,7 +345,7 @@ def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[st
                 raise
             errors.append(error)
     for other in errors[1:]:
-        log.error("%s", other)
+        log.error("another sink cannot be opened either: %s", other)
     if errors:
         raise errors[0]
     return plans
@@ -397,7 +397,7 @@ def changes_by_others(
         if receipt and isinstance(sink, Watching):
             found += sink.foreign_changes(receipt, task.pipeline.name, told, task.env)
     for change in found:
-        log.warning("%s", change)
+        log.warning("another writer changed rows of complete epochs: %s", change)
     return tuple(map(secrecy.scrubbed, found))
 
 

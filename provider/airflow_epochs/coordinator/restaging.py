@@ -51,7 +51,7 @@ log = secrecy.logger(__name__)
 
 
 def event_times(ledger: Ledger, view: EpochView) -> EventTimes:
-    """Those of the epoch before, or of the epoch that comes back, and of the rows that the decision is about."""
+    """The newest event times up to this epoch: of the epoch before, or the one that comes back, and of its own rows."""
     before = ledger.complete_record(view.opened.restored_to or view.number - 1)
     seen = view.decision.event_times if view.decision else {}
     return times_after(before, seen, view.opened.ranges, view.opened.now)
@@ -87,10 +87,10 @@ class Promise:
         return self._commit(group, {promise.name: promise.staged() for promise in group})
 
     def staged(self) -> Staged:
-        """The staged rows to commit: those of the newest restaged record, else those of the vote.
+        """The staged rows to commit: as the newest restaged record names them, else as the vote does.
 
         Raises:
-            Corrupt: A record names rows or a place that this attempt cannot have promised.
+            Corrupt: A record names rows or a place that the vote of this attempt cannot have named.
         """
         again = self._on_record()
         if again:
@@ -146,7 +146,7 @@ class Promise:
         return None if isinstance(self._sink, Stateful) else agreement.late_commit(self._sink, before, self._env)
 
     def _is_doubled_by(self, shown: TransactionId) -> bool:
-        """Whether the rows of ``shown`` are among those of this epoch. A fence has no rows."""
+        """Whether this epoch stages the rows of ``shown`` once more. A fence has no rows."""
         before = self.task.ledger.complete_record(self.view.number - 1)
         return self._is_backfill and before is not None and str(shown) in before.may_show(self.name)
 
@@ -168,7 +168,7 @@ class Promise:
         """Stage the rows of ``lost`` again and put the record that replaces it, unless another task did so first.
 
         Raises:
-            Corrupt: The new rows are not the promised ones, or other code made them, and the sink still lacks them.
+            Corrupt: The new rows are not the rows voted for, or other code made them, and the sink still lacks them.
         """
         before = self._on_record()
         standing = before[-1].staged if before else self._voted
@@ -192,7 +192,7 @@ class Promise:
         except Corrupt as error:
             raise self._broken(gone, f"The provider cannot stage these rows again: {error.what}") from error
         for warning in report.warnings:
-            log.warning("%s", warning)
+            log.warning("warning while the rows of sink %s were staged again: %s", self.name, warning)
         # Sinks that commit together also vote together: rows of one may refer to rows of another.
         others = {name: Promise(self.task, self.view, name).staged() for name in self._group if name != self.name}
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
@@ -237,9 +237,9 @@ class Promise:
         return Corrupt(
             f"{gone.what} {why} Nothing was changed.",
             code=codes.RESTAGED_OTHERWISE,
-            remedy="Restore the files from a backup, or undo the change that the message names. If it names none, a "
-            "table or a file that the transform reads beside the batch has changed: put that back as it was. Then "
-            f"clear the commit task. If neither is possible,{first} run `airflow epochs waive {txn.pipeline} "
+            remedy="Restore the files from a backup, or undo the change that the message names. If it names no "
+            "change, a table or a file that the transform reads beside the batch has changed: put that back as it was. "
+            f"Then clear the commit task. If neither is possible,{first} run `airflow epochs waive {txn.pipeline} "
             f"{txn.epoch} {self.name} --why …`: the epoch is then completed without this sink's rows.",
             sink=self.name,
             **attempt_fields(txn),
@@ -247,7 +247,7 @@ class Promise:
 
     def _not_those(self, gone: RowsGone, difference: str | None) -> Corrupt:
         changed = " The transform's code has changed since its rows were staged." if self._code_changed else ""
-        differ = "The rows that were staged again differ from the rows that the sink promised"
+        differ = "The rows that were staged again differ from the rows that the sink voted for"
         return self._broken(gone, f"{differ}: {difference}.{changed}{self._as_judged}")
 
     @property
@@ -259,7 +259,7 @@ class Promise:
             return ""
         version = " So must be the version of the provider, which makes the column `row` of dead letters."
         return (
-            " Its rows are the promised ones only if `dead_letters`, and what is expected with "
+            " The rows can be equal only if `dead_letters`, and what is expected with "
             f'`otherwise="quarantine"`, are what they were at the vote.{version if letters == self.name else ""}'
         )
 
@@ -272,7 +272,7 @@ class Promise:
             "were staged"
         )
         return Corrupt(
-            f"{gone.what} The provider staged the rows again, and their digest is the promised one. But the "
+            f"{gone.what} The provider staged the rows again, and their digest is the one of the vote. But the "
             f"transform's code has changed since its rows were staged ({code_changes.told(then, now)}), so the rows "
             "may differ. Nothing was changed.",
             code=codes.RESTAGED_BY_OTHER_CODE,
@@ -283,7 +283,7 @@ class Promise:
         )
 
     def _other_code(self, vote: Vote) -> bool:
-        """Whether other code than that of the promised rows made these, without a known reason for the change.
+        """Whether other code made these rows than the rows voted for, without a known reason for the change.
 
         If the DAG gained or lost a sink, the transform had to change. Then an equal digest of all values is enough.
         """
@@ -298,7 +298,7 @@ class Promise:
 
     @cached_property
     def _code_then(self) -> TransformCode:
-        """The code that made the promised rows."""
+        """The code that made the rows of the vote."""
         assert self.view.decision
         place, decided = self._voted.place, self.view.decision.code
         return code_changes.of_rows(self.task.ledger, self._opened, self.name, place, decided)
@@ -327,7 +327,7 @@ class Promise:
 
     @property
     def _is_backfill(self) -> bool:
-        """Whether this epoch's rows may have those of earlier epochs among them."""
+        """Whether this epoch's rows may contain rows of earlier epochs, which a backfill takes along."""
         return self._opened.sinks[self.name].ranges is not None
 
     @property
@@ -358,7 +358,7 @@ class Promise:
 
 
 def _difference(promised: Staged, vote: Vote) -> str | None:
-    """How the rows that were staged again differ from the promised ones; None if they do not."""
+    """How the rows that were staged again differ from the rows of the vote; None if they do not."""
     if vote.staged is None:
         return cause_and_remedy(vote.reason or "")[0].rstrip(".")
     if lacking := sorted({*promised.detail.get(STORED, ())} - {*vote.staged.detail.get(STORED, ())}):

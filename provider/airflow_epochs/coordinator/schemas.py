@@ -1,7 +1,7 @@
 """The schemas by which an epoch's input is decoded: asked for by ``open``, facts of the epoch from then on.
 
-A later attempt has those of the first one, whatever the registry says by then. Only if the DAG names another registry
-or other subjects, the registry is asked again: an aborted attempt has shown no rows.
+A later attempt uses the schemas of the first one, whatever the registry says by then. Only if the DAG names another
+registry or other subjects, the registry is asked again: an aborted attempt has shown no rows.
 """
 
 from __future__ import annotations

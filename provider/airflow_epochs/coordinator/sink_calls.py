@@ -1,7 +1,7 @@
 """Asks sinks, and looks at what they answer: here a mistake in a class of the user's own gets its name.
 
 Unlooked at, such an answer fails later, in other code, or stands in a record for good. A method that only asks has
-changed nothing, whatever it answers. After a wrong answer of ``commit``, nobody knows whether the sink shows the epoch.
+changed nothing, whatever it answers. After a wrong answer of ``commit``, the sink may or may not show the epoch.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def fenced(
 def asked(sink: object, method: str) -> Iterator[None]:
     """For a method that changes nothing that readers see: an error that says nothing of the effect becomes NotApplied.
 
-    Only of a sink of the user's own. The cause may pass, as that of an OSError does, so Airflow may try again.
+    Only for a sink of the user's own. The cause may pass, as with an OSError, so Airflow may try again.
     """
     try:
         yield

@@ -13,7 +13,10 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import GROUP, from_spec, is_built_in, is_own, names_its_class
 
 _MISTAKES_IN_CODE = KeyError, AttributeError, SystemExit
-"""Of a ``from_spec`` that reads what ``spec`` does not write, or ends the process. Others are about an argument."""
+"""Errors that say: ``from_spec`` reads a key that ``spec`` does not write, or ends the process.
+
+Other errors are about an argument.
+"""
 
 log = secrecy.logger(__name__)
 
@@ -35,7 +38,7 @@ def readable_spec(sink: Sink, pipeline: Pipeline, *, is_new: bool = False) -> Js
         if unlike := _unlike_rebuilt(sink, spec, _rebuilt(sink, spec, pipeline)):
             if is_new:
                 raise unlike
-            log.warning("%s", unlike.what)
+            log.warning("sink %s may not be made again from its record: %s", sink.name, unlike.what)
     return spec
 
 
@@ -95,7 +98,7 @@ def _unlike_rebuilt(sink: Sink, spec: JsonDict, rebuilt: Sink) -> Refused | None
         return _unlike(sink, f"makes a {type(rebuilt).__qualname__}: another sink of the DAG has the same `kind`")
     was, now = _recorded(spec), _recorded(rebuilt.spec())
     if fields := sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key)):
-        return _unlike(sink, f"makes a sink with another value of {', '.join(fields)} than that of the DAG")
+        return _unlike(sink, f"makes a sink with another value of {', '.join(fields)} than the sink of the DAG")
     return None
 
 

@@ -65,7 +65,7 @@ from airflow_epochs.staged.digest import needs_statistics, needs_variants_by_jso
 log = secrecy.logger(__name__)
 
 _ATTEMPTS_STOPPED = 2
-"""An attempt's jobs are stopped in its own tasks and in those of the next one that stages."""
+"""The newest attempts whose jobs are stopped: a job is stopped by its own attempt or by the next one that stages."""
 
 PutTry = Callable[[TryRecord], object]
 
@@ -112,8 +112,8 @@ def stage_try(task: TaskTry, opened: OpenRecord, only: Sequence[str], *, promise
         task: The try of the Airflow task that stages.
         opened: The attempt.
         only: The names of the sinks.
-        promised: What the sink has promised, if it is staged again after GLOBAL_COMMIT; else None. The DAG may have
-            gained and lost other sinks since.
+        promised: The rows that the sink voted for, if they are staged again after GLOBAL_COMMIT; else None. The DAG may
+            have gained and lost other sinks since.
 
     Raises:
         NotApplied: Spark failed, or its report cannot be read. Its places are on record and will be swept.
@@ -303,7 +303,7 @@ def _folders(tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
 
 
 def _tables_around(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str, str]]:
-    """Sink name, a table around that of the sink, and the sink's folder in it; of each sink without an epoch."""
+    """For each sink without an epoch: its name, a table whose folder contains its table, and its folder in there."""
     for each in tries:
         for name, (sink, attempt) in each.sinks.items():
             if attempt.previous is None and isinstance(sink, Surrounded):
@@ -398,10 +398,10 @@ def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
 
 
 def _expectations(task: TaskTry, this: _Try, letters: LettersPlan | None) -> dict[str, Rules]:
-    """Of rows that have yet to be voted on: promised rows are staged again as they are.
+    """The rules for the rows that these sinks stage. Called before the vote only: rows voted for are not judged again.
 
-    Rows in quarantine are dead letters (``_fit``). Where there are none, such a row aborts its epoch: in a backfill,
-    and in an attempt that has none (``dead_letters``).
+    A row in quarantine becomes a dead letter (``_fit``). It aborts its epoch where nothing takes dead letters: in a
+    backfill, and in an attempt without a sink for them (``dead_letters``).
     """
     judged = letters.fits if letters else {}
     keys = _replaces_by(this)
@@ -416,7 +416,7 @@ def _expectations(task: TaskTry, this: _Try, letters: LettersPlan | None) -> dic
 def _rules(
     expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...], *, has_quarantine: bool
 ) -> Rules:
-    """``keys``: the columns that a message shows where an expectation names none."""
+    """The rules for one sink. ``keys``: the columns that a message shows where an expectation names no columns."""
     rows = [each for each in expected if isinstance(each, ExpectedRows)]
     counted = [
         replace(each, otherwise="abort") if each.otherwise == QUARANTINE else each
@@ -484,8 +484,8 @@ def _with_event_times(task: TaskTry, ranges: Ranges) -> Ranges:
 def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:
     """Stop the Spark jobs that killed tries of the epoch may have left running, and forget their reports.
 
-    A failure is logged. Those of attempts before the last two were stopped in the tasks of these. If one runs on, it
-    ends by itself: no task reads what it writes, and a sweep deletes that.
+    A failure is logged. Jobs of attempts before the last two were stopped in the tasks of the last two. If one runs on,
+    it ends by itself: no task reads what it writes, and a sweep deletes that.
 
     ``only``: stop just the tries that staged this sink and no other. ``spared``: the id of the attempt whose jobs a new
     try may go on with.
@@ -501,7 +501,7 @@ def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, sp
                 if only is None and (lasting := outliving(task)):  # no task goes on with a job of another attempt
                     lasting.release(earlier.session)
             else:
-                log.warning("%s", _not_stopped(earlier))
+                log.warning("an earlier Spark job may still run: %s", _not_stopped(earlier))
 
 
 def _not_stopped(earlier: TryRecord) -> str:

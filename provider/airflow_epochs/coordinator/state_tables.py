@@ -38,8 +38,8 @@ def pins(
 ) -> dict[str, StatePin]:
     """The version of each state table of today's DAG that an attempt reads.
 
-    ``adopted``: as in ``OpenRecord``; a state in it begins anew. ``earlier``: those of the attempt before, which stand
-    for a state that has begun. Every table is looked at all the same.
+    ``adopted``: as in ``OpenRecord``; a state in it begins anew. ``earlier``: the versions of the attempt before, which
+    stand for a state that has begun. Every table is looked at all the same.
 
     Raises:
         Refused: A state table has missed epochs, cannot begin here, or takes the place of another one.
@@ -125,7 +125,7 @@ def of_epoch(ledger: Ledger, complete: CompleteRecord) -> frozenset[str]:
 
 
 def _initials(ledger: Ledger, before: CompleteRecord, states: Sequence[str]) -> set[str | None]:
-    """What ``initial`` of a new state may be without saying anything: None, or that of one of ``states``."""
+    """The values of ``initial`` that say nothing about a new state: None, and what each of ``states`` has."""
     opened = ledger.open_record(before.txn.epoch, before.txn.attempt) if states else None
     plans = [opened.sinks[name] for name in states if name in opened.sinks] if opened else []
     return {None, *(_initial(plan.spec) for plan in plans)}
@@ -139,7 +139,7 @@ def _initial(spec: JsonDict) -> str | None:
 def _replaced(task: TaskTry, unclear: Mapping[str, str | None], left: Sequence[str], epoch: int) -> Refused:
     new = _listed(unclear)
     stale = [name for name, initial in unclear.items() if initial]
-    why = f" `initial` of {_listed(stale)} is still that of an old state." if stale else ""
+    why = f" `initial` of {_listed(stale)} is still the one of an old state." if stale else ""
     return Refused(
         f"{'The state' if len(unclear) == 1 else 'The states'} {new} {'is' if len(unclear) == 1 else 'are'} new. The "
         f"DAG no longer has {_listed(left)}, {'a state' if len(left) == 1 else 'states'} of epoch {epoch}. If a new "

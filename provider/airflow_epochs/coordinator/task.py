@@ -47,7 +47,7 @@ class TaskTry:
     """One try of a task, with its pipeline, its ledger and its environment.
 
     Attributes:
-        writer: Tells its records from those of all other tries: ``<32 hex digits>@<host>:<process id>``.
+        writer: Tells its records from the records of all other tries: ``<32 hex digits>@<host>:<process id>``.
         interval: The data interval of the run; None if it has none.
         clock, draw_id, sleep, jitter: The only sources of time and chance, so that tests can choose them.
     """
@@ -75,7 +75,7 @@ class TaskTry:
         return {name: self.sink_of(opened, name) for name in opened.sinks if name in names}
 
     def view_of(self, run: Run) -> EpochView:
-        """The epoch that the run opened; the one after the newest complete one if it opened none."""
+        """The epoch that the run opened; the one after the newest complete one if it has opened no epoch."""
         number = self.ledger.epoch_of(run)
         return self.ledger.view(number) if number else self.ledger.view_of_next()
 
@@ -109,7 +109,7 @@ class TaskTry:
         return view
 
     def fenced(self, by: OpenRecord | CompleteRecord, run: Run | None = None) -> Fenced:
-        """The error for a task whose epoch another task has opened or completed: that of ``by``.
+        """The error for a task whose epoch another task has opened or completed. ``by``: the record of that task.
 
         ``run``: the run of the task that fails; None if it has none.
         """

@@ -21,10 +21,11 @@ _NOT_GREEN = (FAILED, "upstream_failed", "skipped")
 
 
 def clear(ledger: Ledger, pipeline: str, run: Run) -> None:
-    """Clear the tasks of a run that failed, were skipped or are green but not done; all, if none is or it did not fail.
+    """Clear the tasks of a run that failed, were skipped or are green but not done.
 
-    They run with the newest version of the DAG's bundle, unless the DAG or Airflow's configuration says no: most
-    retries follow a correction of the code. What Airflow has deleted of the run's tasks it gets again.
+    All tasks are cleared if there is no such task, or if the run did not fail. They run with the newest version of the
+    DAG's bundle, unless the DAG or Airflow's configuration keeps the old one: most retries follow a correction of the
+    code. What Airflow has deleted of the run's tasks it gets again.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
     from airflow.utils.session import create_session
@@ -80,7 +81,7 @@ def operators_again(ledger: Ledger, pipeline: str, run: Run) -> set[str]:
 
 
 def not_green(run: Run) -> list[tuple[str, int]]:
-    """The tasks of a failed run that failed or were skipped: id and map index. None of a run that did not fail.
+    """The tasks of a failed run that failed or were skipped: id and map index. Empty if the run did not fail.
 
     If somebody marks a run as failed, or it has lasted longer than ``dagrun_timeout``, Airflow skips what has not
     finished. Tasks that a green run skips too, such as ``abort``, are among them: cleared, they are skipped again by
@@ -115,7 +116,7 @@ def marked_green(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int
         rows = session.query(Task.task_id, Task.map_index, Task.operator, Task.state)
         ours = rows.filter_by(dag_id=run.dag_id, run_id=run.run_id).filter(Task.operator.in_(_undone(None))).all()
     undone = _undone(view)
-    # Perhaps also those of a pipeline of this name with another ledger: what is done does nothing.
+    # Perhaps also tasks of a pipeline of this name with another ledger: a task whose work is done does nothing.
     return [
         (task_id, index)
         for task_id, index, operator, state in own_tasks(pipeline, run.dag_id, ours)

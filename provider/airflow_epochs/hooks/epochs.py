@@ -72,8 +72,8 @@ def _found(conn_id: str) -> AirflowConnection:
     """Airflow's own description of the connection.
 
     Raises:
-        NotApplied: There is none, or nobody who could tell has answered. Airflow gives both the same error: it swallows
-            those of its secrets backends and of its API server. So Airflow retries a task that meets this.
+        NotApplied: No connection has this id, or no backend that could tell has answered. Airflow gives both the same
+            error: it swallows the errors of its secrets backends and of its API server. So Airflow retries the task.
     """
     try:
         return BaseHook.get_connection(conn_id)
@@ -208,7 +208,10 @@ class EpochsHook(BaseHook):
         return self._listed(pipelines_in)
 
     def nothing_stored(self) -> str:
-        """That nothing is stored at the root: no run has begun yet, or the ledger is lost. Empty if something is."""
+        """A sentence that says: nothing is stored at the root. Empty if something is.
+
+        Nothing is stored if no run has begun yet, or if the ledger is lost.
+        """
         if self._listed(lambda store: store.folders()):
             return ""
         store = self.get_conn()
@@ -228,7 +231,7 @@ class EpochsHook(BaseHook):
             return listing(store)
         except EpochError:
             raise
-        except Exception as error:  # that of a disk or of an object store
+        except Exception as error:  # of a disk or of an object store
             raise OutcomeUnknown(
                 f"The provider cannot list the ledgers of connection {self.ledger_conn_id!r}: {told(error)}.",
                 code=codes.LEDGER_UNREADABLE,
@@ -277,7 +280,7 @@ class EpochsHook(BaseHook):
         """Write a probe record, and remove it. Returns what that has shown.
 
         Raises:
-            Refused: The folder does not exist, or the store is none for a ledger.
+            Refused: The folder does not exist, or the store cannot hold a ledger.
             NotApplied: The store cannot be written.
         """
         folder = _local_folder(self.get_conn())
@@ -288,7 +291,7 @@ class EpochsHook(BaseHook):
             ledger.identity()  # is not there: a store may deny to say so
             ledger.probe()
         except EpochError as error:
-            error.pipeline = None  # it is none of the user's
+            error.pipeline = None  # the user has no pipeline of this name
             raise
         finally:
             if folder:
@@ -316,7 +319,7 @@ def _local_folder(store: Store) -> Path | None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders that a probe has left. None that holds anything."""
+    """Remove the folders that a probe has left, if they are empty."""
     for each in (folder / "probe", folder):
         with suppress(OSError):
             each.rmdir()

@@ -28,7 +28,7 @@ def ledger_conn_ids() -> list[str]:
 
 
 def _in_database() -> list[str]:
-    """Without those of a team: in Airflow's multi-team mode, only tasks of that team can read them."""
+    """The connections in Airflow's database. A team's are left out: in multi-team mode, only its tasks read them."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
     from sqlalchemy.exc import DBAPIError

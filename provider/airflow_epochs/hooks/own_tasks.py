@@ -19,11 +19,11 @@ _OPERATORS = (
 
 
 def own_tasks(pipeline: str, dag_id: str, tasks: Collection[Any], ledger_conn_id: str = "") -> list[Any]:
-    """Of the tasks of one run, rows with ``task_id`` and ``operator``, those of the pipeline.
+    """The pipeline's tasks among ``tasks``, which are rows of one run with ``task_id`` and ``operator``.
 
-    The newest version of the DAG tells; of a task that it lacks, the id. With ``prefix_group_id=False``, or without an
-    EpochPipeline, no id tells the pipeline: then all tasks with an operator of this package that the DAG does not tell
-    of. ``ledger_conn_id`` tells two pipelines of one name apart.
+    The newest version of the DAG says whose they are; the id says it of a task that this version lacks. With
+    ``prefix_group_id=False``, or without an EpochPipeline, no id names the pipeline: then all tasks with an operator of
+    this package count of which the DAG says nothing. ``ledger_conn_id`` tells two pipelines of one name apart.
     """
     told = _told(dag_id)
     by_id = {task.task_id: (pipeline, ledger_conn_id) for task in tasks if _inside(pipeline, task.task_id)}
@@ -43,7 +43,7 @@ def stored_tasks(dag_id: str) -> Iterator[Mapping[str, Any]]:
 
 
 def stored_own_tasks(pipeline: str, dag_id: str, ledger_conn_id: str) -> list[Mapping[str, Any]]:
-    """Of the tasks of the DAG's newest version, those of the pipeline; of two with one name, those of the ledger."""
+    """The pipeline's tasks in the newest version of the DAG. The connection tells two pipelines of one name apart."""
     named = [task for task in stored_tasks(dag_id) if task.get("pipeline") == pipeline]
     return [task for task in named if task.get("ledger_conn_id", "") == ledger_conn_id] or named
 

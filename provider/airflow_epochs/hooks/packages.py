@@ -18,7 +18,7 @@ _EXTRAS = {
     "pandas": "spark",
     "airflow.providers.apache.spark": "spark",
 }
-"""Package -> an extra that installs it: those of pyproject.toml, but for packages with an error of their own."""
+"""Package -> an extra that installs it, as in pyproject.toml; without packages that have an error of their own."""
 _PARENT = "airflow.providers.apache"
 """What Python misses in place of the Spark provider, if no provider of Apache is installed."""
 _OURS = {"airflow_epochs", "airflow", *(package.partition(".")[0] for package in _EXTRAS)}

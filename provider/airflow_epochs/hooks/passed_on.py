@@ -63,7 +63,7 @@ def interval_of_run(run: Run) -> Interval | None:
 
 
 def _is_all_in_one(run: Run) -> bool:
-    """Whether a task of the run, or of its DAG if Airflow has deleted those of the run, runs all phases."""
+    """Whether one task runs all phases: a task of the run, or of its DAG if Airflow has deleted the run's tasks."""
     from airflow.models.taskinstance import TaskInstance as Task
     from airflow.utils.session import create_session
 

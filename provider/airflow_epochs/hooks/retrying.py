@@ -150,7 +150,7 @@ class Retry:
         return is_by_interval(source)
 
     def _failed(self, ledger: Ledger, view: EpochView | None, needs_interval: bool) -> Run | None:
-        """The failed run that takes the next epoch if it is cleared; None if none does.
+        """The failed run that takes the next epoch if it is cleared; None if no run does.
 
         With ``missed="refuse"`` that is the run of the next data interval only: a later one would fail again. A run
         whose epoch is complete, and behind which a task has failed, is cleared all the same.
@@ -282,7 +282,7 @@ class Retry:
 def _ignores(ledger: Ledger, view: EpochView | None, run: Run) -> bool:
     """Whether a command waits, and the run, if it is cleared, passes its complete epoch on and does not obey.
 
-    Never of a run with an interval: a new one would have none, and fail.
+    Never for a run with an interval: a new run would have no interval, and fail.
     """
     waits = view is not None and view.opened.command is not None and source_by_interval(ledger, run) is None
     return waits and epoch_passed_on(ledger, run) is not None

@@ -10,7 +10,7 @@ from airflow_epochs.hooks.epochs import connection
 class SchemaRegistryHook(BaseHook):
     """Asks a Confluent-compatible schema registry through a connection of type ``schema_registry``.
 
-    The host is the registry's URL; login and password are those of basic authentication. The extra may have more
+    The host is the registry's URL; login and password are for basic authentication. The extra may have more
     settings of Confluent's client, such as ``ssl.ca.location``.
     """
 

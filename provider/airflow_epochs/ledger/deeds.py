@@ -1,4 +1,4 @@
-"""What operators have done to a pipeline: who, why and when. None of these records is ever pruned."""
+"""What operators have done to a pipeline: who, why and when. These records are never pruned."""
 
 from __future__ import annotations
 

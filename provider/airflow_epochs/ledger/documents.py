@@ -29,7 +29,7 @@ def oldest_first(ledger: Ledger, most: int | None) -> Iterator[EpochView]:
 
 
 def document(ledger: Ledger, view: EpochView) -> JsonDict:
-    """All records of an epoch, those of aborted attempts too, as far as they are kept."""
+    """All records of an epoch, of aborted attempts too, as far as they are kept."""
     records = epoch_records(ledger, view)
     told = replace(view, waived=records.waived)
     accounted = accounts(view.complete) if view.complete else {}

@@ -36,7 +36,7 @@ class EpochRecords:
 
     Attributes:
         attempts: Oldest first.
-        receipts: Those of the completion record, if there is one.
+        receipts: As in the completion record, if there is one.
         restaged: Sink -> what was staged again after the decision, oldest first.
     """
 

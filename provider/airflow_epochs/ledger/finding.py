@@ -19,8 +19,9 @@ _PLACE = re.compile(r"([1-9][0-9]{0,18})-[0-9]+-[0-9a-f]{32}")
 def epochs_that_read(ledger: Ledger, topic: str, partition: int, offset: int) -> Iterator[CompleteRecord]:
     """The complete epochs whose input has the offset, newest first.
 
-    There may be several if a command moved the pipeline back. If none ever did, the epoch is found by halving: an epoch
-    begins where the one before ended. Before a rebuilding, records may be missing, so there each one is looked at.
+    There may be several if a command moved the pipeline back. If no command ever did, the epoch is found by halving: an
+    epoch begins where the one before ended. Before a rebuilding, records may be missing, so there each one is looked
+    at.
     """
     newest = ledger.complete_record(ledger.newest_complete())
     if newest is None:
@@ -74,7 +75,7 @@ def epochs_that_made(
 
 
 def _is_of(receipt: Receipt, place: str, *, known: bool) -> bool:
-    """Whether the receipt is of this table. ``known``: what to answer if it does not say of which one it is."""
+    """Whether the receipt is of this table. ``known``: the answer for a receipt that names no table."""
     table = receipt.detail.get("table")
     return resolved(normalised(str(table))) == place if table else known
 

@@ -139,7 +139,7 @@ def _key_of_epoch_record(record: EpochRecord) -> str:
 
 
 def pipeline_of(record: object) -> str | None:
-    """The pipeline that a record names; None if it names none."""
+    """The pipeline that a record names; None if it names no pipeline."""
     if isinstance(record, PipelinesRecord):
         return record.pipeline
     txn_id = getattr(record, "txn_id", None)
@@ -163,7 +163,7 @@ def epoch_completed_by(key: str) -> int | None:
 
 
 def epoch_of(key: str) -> int | None:
-    """The epoch that a record under this key belongs to; None if it belongs to none."""
+    """The epoch that a record under this key belongs to; None if it belongs to no epoch."""
     found = _EPOCH.match(key)
     return int(found[1]) if found else None
 
@@ -174,7 +174,7 @@ def attempt_key(epoch: int, attempt: int, what: str) -> str:
 
 
 def attempt_tried(key: str) -> int | None:
-    """The attempt of which the record under this key tells a try; None for every other key."""
+    """The attempt, if the key is one of a try's record; None for every other key."""
     found = _TRY.fullmatch(key)
     return int(found[1]) if found else None
 

@@ -85,7 +85,7 @@ class Ledger:
     Args:
         store: The store that holds the records.
         pipeline: The pipeline's name.
-        keys: The keys that sign and check records; none: records are not signed.
+        keys: The keys that sign and check records; empty: records are not signed.
         require_signed: Whether a ledger that was never signed is refused.
         checked: False: every record is believed without a check. Only for readers without keys, which must not write.
     """
@@ -387,7 +387,7 @@ class Ledger:
         return bool(opened and opened.command)
 
     def _acknowledged(self, view: EpochView, of: Collection[str] | None) -> EpochView:
-        """The epoch with the receipts of these sinks, None: all, and with the waivers of those that have no receipt."""
+        """``view`` with receipts of the sinks ``of`` (None: all), and with waivers of those that have no receipt."""
         sinks = [sink for sink in view.opened.sinks if of is None or sink in of]
         receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sinks}
         waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}
@@ -439,7 +439,7 @@ class Ledger:
     def epoch_of(self, run: Run) -> int | None:
         """The epoch that the run opened or rolled forward, by its index; None if it has no index.
 
-        A run that died before it wrote its index has none. The index of a run from before the ledger was signed, or
+        A run that died early has not written its index. The index of a run from before the ledger was signed, or
         before its key changed, is ignored unless one of today's keys has signed it: it may be forged, and would let a
         run pass on an old epoch. The run then counts as a new one.
         """
@@ -458,7 +458,7 @@ class Ledger:
         """The records of all tries of ``stage`` in the epoch, sorted by key.
 
         Each record takes a request, and an epoch that keeps failing gets more with every attempt. So a task of one
-        attempt should not ask for all. ``newest``: only those of so many attempts, the newest ones that have any.
+        attempt should not ask for all. ``newest``: only the tries of so many attempts, the newest ones that have tries.
         """
         keys = self._keys_of_tries(number)
         if newest is not None:
@@ -467,7 +467,7 @@ class Ledger:
         return self._tries_at(keys)
 
     def tries_of(self, opened: OpenRecord) -> list[TryRecord]:
-        """The records of this attempt's tries, sorted by key: no other attempt's, and none of another ledger's."""
+        """The records of this attempt's tries, sorted by key; without those of other attempts or ledgers."""
         keys = [key for key in self._keys_of_tries(opened.txn.epoch) if attempt_tried(key) == opened.txn.attempt]
         return [record for record in self._tries_at(keys) if record.txn_id == opened.txn_id]
 

@@ -28,7 +28,7 @@ _PARALLEL = 16
 
 
 _KEY_UNKNOWN = (codes.LEDGER_RECORD_FORGED, codes.SIGNING_PASSWORD_MISSING)
-"""Of errors that a record cannot be believed, and may be in order: another key has signed it."""
+"""Errors for a record that cannot be believed but may be in order: it may be signed with another key."""
 
 
 class Condition(str, Enum):
@@ -95,12 +95,12 @@ class PipelineRow:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether a rewind acts now: an epoch is complete, and none is undecided or in doubt."""
+        """Whether a rewind acts now: an epoch is complete, and no epoch is undecided or in doubt."""
         return bool(self.epoch) and self.condition not in (Condition.RUNNING, Condition.IN_DOUBT)
 
     @property
     def rows_per_second(self) -> float | None:
-        """Of the newest complete epoch; None if its time was not measured."""
+        """The throughput of the newest complete epoch; None if its time was not measured."""
         return self.rows / self.seconds if self.seconds else None
 
 
@@ -125,7 +125,7 @@ class Owned:
 
 
 def owned(ledgers: Iterable[Ledger]) -> list[Owned]:
-    """Those that a DAG has owned. One whose owner cannot be read is left out, with a warning.
+    """The ledgers of pipelines that a DAG has owned. One whose owner cannot be read is left out, with a warning.
 
     Raises OutcomeUnknown if the store does not answer.
     """

@@ -1,4 +1,4 @@
-"""Deletes records that nothing needs any more: those of complete epochs that are older than the pipeline keeps."""
+"""Deletes records that nothing needs any more: of complete epochs that are older than the pipeline keeps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Pruning:
         return len(keys)
 
     def _prunable(self, number: int) -> list[str]:
-        """The keys that pruning deletes; none of an epoch that has no completion record."""
+        """The keys that pruning deletes; empty for an epoch without a completion record."""
         keys = self._records.keys_in(epoch_folder(number)) if number >= 1 else []
         if complete_key(number) not in keys:
             return []

@@ -171,7 +171,7 @@ def in_doubt(ledger: Ledger) -> tuple[EpochView, datetime] | None:
 
 
 def waits_for(view: EpochView) -> tuple[str, ...]:
-    """The names of the sinks that an epoch in doubt waits for, sorted; none for an epoch in another state."""
+    """The names of the sinks that an epoch in doubt waits for, sorted; empty for an epoch in another state."""
     return tuple(sorted(view.epoch.unacknowledged)) if view.state is State.IN_DOUBT else ()
 
 
@@ -206,7 +206,7 @@ def position_of_next(ledger: Ledger) -> tuple[int, Position | None]:
 def order_in_force(ledger: Ledger, view: EpochView) -> OpenRecord | None:
     """The attempt that holds the newest command of this epoch, also if a run has obeyed it since; None: there is none.
 
-    ``view``: that of the next epoch.
+    ``view``: of the next epoch.
     """
     return ledger.open_record(view.number, view.open.obeys) if view.open and view.open.obeys else None
 

@@ -106,7 +106,7 @@ class Records:
             return self._store.get(self.key(key))
 
     def last(self, key_of_number: Callable[[int], str]) -> int:
-        """The last of the dense numbers 1, 2, 3 … whose key exists; 0 if none does."""
+        """The last of the dense numbers 1, 2, 3 … whose key exists; 0 if there is none."""
         return last_of(lambda number: self.exists(key_of_number(number)))
 
     def get(self, key: str, kind: type[R]) -> R | None:
@@ -179,7 +179,7 @@ class Records:
         raise self._not_put(key, error) from error
 
     def _not_put(self, key: str, error: Exception | None) -> EpochError:
-        """The error for a record of which nobody says that it stands. ``error``: of the last put, if it had one."""
+        """The error for a record that may not be stored. ``error``: what the last put raised, if it raised."""
         why = told(error) if error else "it says that the key exists, and has no value for it"
         if disk := disk_says_no(error):
             return NotApplied(
@@ -242,7 +242,7 @@ class Records:
                 remedy="Find out who wrote this file. If you changed the password of the ledger's connection, set it "
                 "to the new password, a comma and the old password. If one of your tasks wrote the file before the "
                 f"password was set, run `airflow epochs sign {self.pipeline} --why …`: it lists the records that are "
-                "not signed, and accepts them. If none of your tasks wrote the file, it is forged: restore it from a "
+                "not signed, and accepts them. If no task of yours wrote the file, it is forged: restore it from a "
                 "backup of the ledger, or move it away if the backup does not have it.",
                 pipeline=self.pipeline,
             ) from error

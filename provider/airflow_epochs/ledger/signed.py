@@ -52,7 +52,7 @@ class Signing:
     def unsigned(self) -> list[str]:
         """The keys of the records that today's signing keys do not confirm, though the next epoch rests on them.
 
-        Also those of dry runs that were killed: the next dry run reads them.
+        Also records of dry runs that were killed: the next dry run reads them.
         """
         needed = {**self._needed_next(), **self._dry_runs()}
         return [key for key, value in needed.items() if not self._is_believed(key, value)]

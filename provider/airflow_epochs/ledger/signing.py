@@ -25,7 +25,7 @@ class Keys:
 
     @classmethod
     def parse(cls, password: str | None) -> Keys:
-        """The keys in a password, separated by commas as in Airflow's ``fernet_key``; none if there is no password."""
+        """The keys in a password, separated by commas as in Airflow's ``fernet_key``; empty if there is no password."""
         return cls(tuple(key for part in (password or "").split(",") if (key := part.strip())))
 
     def __bool__(self) -> bool:
@@ -38,7 +38,7 @@ class Keys:
 
     @property
     def newest(self) -> Keys:
-        """The key that signs, alone; none if there is none."""
+        """The key that signs, alone; empty if there is no key."""
         return Keys(self.secrets[:1])
 
     def sign(self, message: bytes) -> str:
@@ -46,7 +46,7 @@ class Keys:
         return _hmac(self.secrets[0], message)
 
     def fit(self, message: bytes, signature: str) -> bool:
-        """Whether ``signature`` is that of one of the keys. Takes the same time for every wrong signature."""
+        """Whether one of the keys has made ``signature``. Takes the same time for every wrong signature."""
         return any(hmac.compare_digest(_hmac(key, message), signature) for key in self.secrets)
 
 

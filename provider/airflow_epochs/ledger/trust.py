@@ -33,7 +33,7 @@ _EPOCH = re.compile(r"epochs/([0-9]{20})/")
 
 
 class NotBelieved(ValueError):
-    """A record is not signed, or is signed with none of our keys."""
+    """A record is not signed, or not signed with one of our keys."""
 
 
 class KeyMissing(ValueError):
@@ -51,7 +51,7 @@ class Trust:
         required: Whether a ledger that was never signed is refused.
         pipeline: The pipeline's name.
         get: Key -> its stored bytes; None if there are none.
-        last: Returns the last of the numbers 1, 2, 3 … whose key exists; 0 if none does.
+        last: Returns the last of the numbers 1, 2, 3 … whose key exists; 0 if there is none.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Trust:
         body, signature = signature_of(value)
         if self._fits(self.keys, key, body, signature):
             if getattr(record, "format", FORMAT) != FORMAT:
-                raise NotBelieved("its signature is valid, but its format is that of records without a signature")
+                raise NotBelieved("its signature is valid, but it has the format of records without a signature")
             self._require_beginning(key)
             return record
         if signature is None and getattr(record, "format", FORMAT_UNSIGNED) == FORMAT:
-            raise NotBelieved("its format is that of signed records, but it has no signature")
+            raise NotBelieved("it has the format of signed records, but no signature")
         if signature and not self.keys:
             raise KeyMissing
         if self.keys and not self._is_exempt(key, value, record, signature):
@@ -205,7 +205,7 @@ class Trust:
         )
 
     def _is_exempt(self, key: str, value: bytes, record: object, signature: str | None) -> bool:
-        """Whether a record is believed although none of our keys has signed it."""
+        """Whether a record is believed although it is not signed with one of our keys."""
         signing = self.signing()
         if signing is None:
             never_signed = not signature and not self._is_signed_from_the_start()

@@ -22,7 +22,7 @@ from airflow_epochs.protocol import Epoch, State
 
 @dataclass(frozen=True, kw_only=True)
 class EpochView:
-    """The records of an epoch: those of its newest attempt, or the completion record alone if it is complete."""
+    """The records of an epoch: of its newest attempt, or the completion record alone if it is complete."""
 
     number: int
     open: OpenRecord | None = None

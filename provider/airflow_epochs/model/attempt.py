@@ -57,7 +57,7 @@ class StatePin:
         epochs: How many epochs have changed the state since.
         folded_in: The epoch of that fold, or the first one; None if unknown.
         closed: Up to where the transform's operator had closed the state by the epoch before: one instant, or None, if
-            there was no watermark. Empty if nobody knows.
+            there was no watermark. Empty if unknown.
     """
 
     version: int | None
@@ -82,21 +82,21 @@ class OpenRecord:
         ledger_id: As in ``PipelineRecord``.
         ranges: The input, half-open. Every attempt of the epoch has the same, except as ``Renewing`` says, and after a
             command.
-        now, seed: Those of attempt 1, so every attempt computes the same rows.
+        now, seed: As in attempt 1, so every attempt computes the same rows.
         code: ``Transform.digest`` of the transform; None if unknown.
         ledger: The location of the ledger when the attempt was opened; empty if unknown. A copy of the ledger lies
             elsewhere, and so finds out that it is a copy.
         warnings: What other writers have done to the sinks' rows since they were committed.
-        watermarks: Those of attempt 1 (``event_time.next_watermarks``). Empty without event time.
-        state: State table -> the version that this epoch reads; those of attempt 1.
+        watermarks: As in attempt 1 (``event_time.next_watermarks``). Empty without event time.
+        state: State table -> the version that this epoch reads; as in attempt 1.
         command: The command that the attempt holds; None: a run opened it.
         obeys: The attempt with the newest command of this epoch; 0 if there is none. Of a command: itself.
         moved: Whether a command of this epoch moved its input.
         adopted: Sink -> the transaction that it shows before this epoch, by a command of this epoch; None: no epoch.
-        restored_to: The epoch whose position and tables come back, by a command of this epoch; 0: none does. Such an
+        restored_to: The epoch whose position and tables come back, by a command of this epoch; 0: no epoch. Such an
             epoch reads no input.
         restores: Sink -> the version that comes back. The other sinks get no rows.
-        backlog: That of attempt 1, or of the first one after a command; None if the source does not tell.
+        backlog: As in attempt 1, or in the first one after a command; None if the source does not tell.
         schemas: The ``digest`` of the SchemaRecord with which the input is decoded; None: no registry was asked.
     """
 

@@ -12,12 +12,12 @@ from airflow_epochs.model.ranges import OffsetRange, Ranges, ends_of
 
 
 def obeyed(order: OpenRecord, later: Sequence[OpenRecord]) -> Command:
-    """The command that ``order`` holds, as far as the epoch obeys it together with those of ``later`` attempts.
+    """The command that ``order`` holds, as far as the epoch obeys it together with the commands of ``later`` attempts.
 
-    What is lost or read again follows from where the newest one lets the epoch begin; what is lost is that of the last
-    one that counts it. What was lost behind the place where the command's own epoch would begin stays lost. A table
-    goes back only if the newest one says so; a command that changes which ones do has counted anew what is passed over.
-    A time counts as long as some partition begins where the command has put it.
+    What is lost or read again follows from where the newest command lets the epoch begin. What is lost is taken from
+    the last command that counts it. What was lost behind the place where the command's own epoch would begin stays
+    lost. A table goes back only if the newest command says so; a command that changes which tables go back has counted
+    anew what is passed over. A time counts as long as some partition begins where the command has put it.
     """
     command = order.command
     assert command, "an attempt that holds a command"

@@ -11,7 +11,7 @@ Spans = Mapping[tuple[str, int], OffsetRange]
 
 
 def in_two(of: Ranges, read: Iterable[Spans]) -> tuple[Ranges, Ranges]:
-    """``of`` in two parts: what none of ``read`` has, and the rest."""
+    """``of`` in two parts: what lies outside all of ``read``, and the rest."""
     new, old = of, dict[str, tuple[OffsetRange, ...]]()
     for spans in read:
         old = added(old, _each(new, spans, _common))

@@ -86,7 +86,7 @@ class RebuiltRecord:
         txn_id: The transaction that all of ``sinks`` show.
         source, transform: The pipeline as it was then, as in ``OpenRecord``.
         sinks: Sink -> its specification.
-        without: The sinks that do not show ``epoch`` and were left out -> the epoch that they show, 0 if none.
+        without: The sinks that do not show ``epoch`` and were left out -> the epoch that they show, 0 for no epoch.
         who, host, login: As in ``TakeoverRecord``.
     """
 
@@ -120,7 +120,7 @@ class AcknowledgedRecord:
     Attributes:
         code: The new code, as in ``OpenRecord``.
         before: The code of the newest complete epoch at that time; None if unknown.
-        function: The transform's function; None: the operator named none, so that only changed files are meant.
+        function: The transform's function; None: the operator named no function, so that only changed files are meant.
         who, host, login: As in ``TakeoverRecord``.
     """
 
@@ -166,7 +166,7 @@ class RetriedRecord:
     Attributes:
         dag_id, run_id: The run of Airflow.
         cleared: Whether its tasks were cleared; else it was started.
-        epoch: The epoch that was unfinished then; 0: none was.
+        epoch: The epoch that was unfinished then; 0: no epoch was.
         who, host, login: As in ``TakeoverRecord``.
     """
 

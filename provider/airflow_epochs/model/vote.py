@@ -37,7 +37,7 @@ class Staged:
         place: The staging place of the try.
         version: The version of the staging table that holds the rows.
         digest: A digest of the staged files. The same rows, staged again *into files of the same kind*, have the same.
-        content: A digest of the rows alone, whatever their order and their files; None if the sink computes none.
+        content: A digest of the rows alone, whatever their order and their files; None if the sink computes no digest.
         detail: What else the sink saw when it voted. Its commit compares this with what it finds.
     """
 

@@ -32,7 +32,7 @@ class AnnouncesSinks(EpochOperator):
     _declared: tuple[list[Any], list[Any]] | None = None
 
     def prepare_for_execution(self) -> Self:
-        """Called by Airflow, which then asks if all inlets and outlets are active. There are none until it executes.
+        """Called by Airflow, which then asks if all inlets and outlets are active. It has none until it executes.
 
         Airflow emits events for the outlets that the operator has at its end.
         """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def contents(value: object) -> str:
-    """Equal for equal arguments. An object of a user's own class is equal to itself only: nobody knows what it holds.
+    """A text that is equal for equal arguments. An object of a user's own class is equal to itself only.
 
     Airflow renders templates in place, so an argument is to be told before that.
     """

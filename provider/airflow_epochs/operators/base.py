@@ -87,7 +87,7 @@ class EpochOperator(BaseOperator):
             Without it, such a row aborts its epoch.
         vote: A function of your own, which the vote task calls with a ``Ballot`` when every sink has voted VOTE_COMMIT.
             It returns None, or a text that says why the epoch must not be shown.
-        on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
+        on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, differs from
             the epoch before. "warn": it says so in its log. "stop": it fails, until somebody types
             ``airflow epochs acknowledge-code``.
         on_failed_epoch: What ``open`` does with an epoch that another run has opened and not completed. "take_over": it
@@ -239,7 +239,7 @@ class EpochOperator(BaseOperator):
             raise AirflowFailException(str(final)) from final
         self.epoch = checkpoint.epoch
         seconds = time.monotonic() - started
-        self.log.info("%s", told(self.step, checkpoint, seconds))
+        self.log.info("step %s has ended: %s", self.step, told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
 
     def _worked(self, coordinator: Coordinator, context: Context) -> Checkpoint:
@@ -400,7 +400,7 @@ class EpochOperator(BaseOperator):
 
     @cached_property
     def _checkpoints(self) -> list[Checkpoint]:
-        """Of the tasks before. Asked for after Airflow has rendered ``checkpoint``."""
+        """The checkpoint records of the upstream tasks. Use it only after Airflow has rendered ``checkpoint``."""
         from airflow_epochs.operators.xcom import checkpoints_in
 
         return list(checkpoints_in(self.checkpoint))
@@ -455,7 +455,7 @@ def _alone(failure: BaseException) -> BaseException:
 
 def try_number(context: Context) -> int:
     """Which try of its task this is, from 1."""
-    return getattr(context.get("ti"), "try_number", 1)  # a step that is called by hand has none
+    return getattr(context.get("ti"), "try_number", 1)  # a step that is called by hand has no task instance
 
 
 def run_of(context: Context) -> Run:

@@ -1,4 +1,4 @@
-"""How long tasks wait, and where: in the triggerer, or here, in their worker slot. ``Wait`` is that of ``open``."""
+"""How long tasks wait, and where: in the triggerer, or here, in their worker slot. ``Wait``: how ``open`` waits."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 TAG = "epochs"
-"""Of every DAG with a pipeline, so that Airflow's list of DAGs can be narrowed to them."""
+"""The tag of every DAG with a pipeline, so that Airflow's list of DAGs can be narrowed to them."""
 HEADING = "# Exactly-once pipelines\n\nAn epoch of the input shows in all sinks exactly once, or in none.\n"
 """How the text of a DAG begins that this module has written."""
 

@@ -265,7 +265,7 @@ class CommitSinkOperator(ReportsLineage, NeedsTransform):
         try:
             return super()._transform(beside_dag)
         except Refused as missing:
-            self.log.warning("%s", missing)
+            self.log.warning("rows that were lost cannot be staged again without the transform: %s", missing)
             return Transform.parse(self.transform)
 
 
@@ -314,7 +314,7 @@ class AbortEpochOperator(EpochOperator):
 def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
     """An asset for each sink, also entered as an outlet into the operator's arguments ``kwargs``.
 
-    ``default_args`` in ``kwargs`` are those of the DAG and of its groups, which Airflow has merged. It uses them only
+    ``default_args`` in ``kwargs`` come from the DAG and its groups; Airflow has merged them. It uses them only
     for arguments that are not given.
     """
     assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}

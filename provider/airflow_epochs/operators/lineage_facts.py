@@ -34,7 +34,7 @@ class Noted:
     """What some sinks show of an epoch, as the ledger says.
 
     Attributes:
-        without: Those of them that show nothing of it: they were waived, or are new and begin with a later epoch.
+        without: The sinks among them that show nothing of it: waived ones, and new ones that begin with a later epoch.
     """
 
     txn: TransactionId

@@ -33,11 +33,11 @@ class Partial(OperatorPartial):
         return cls(operator_class=made.operator_class, kwargs=made.kwargs, params=made.params)
 
     def expand(self, **mapped_kwargs: Any) -> MappedOperator:
-        """As that of Airflow. Raises BadArgument if instances may share a pipeline's epochs."""
+        """As in Airflow's class. Raises BadArgument if instances may share a pipeline's epochs."""
         return _allowed(super().expand(**mapped_kwargs))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-        """As that of Airflow. Raises BadArgument if instances may share a pipeline's epochs."""
+        """As in Airflow's class. Raises BadArgument if instances may share a pipeline's epochs."""
         return _allowed(super().expand_kwargs(kwargs, strict=strict))
 
 
@@ -77,7 +77,7 @@ def _allowed(mapped: MappedOperator) -> MappedOperator:
             code=codes.PIPELINE_ARGUMENT,
         )
     for row in _rows(mapped) or []:
-        mapped.unmap(row)  # checks its arguments, as those of any other operator
+        mapped.unmap(row)  # checks its arguments, like any other operator's
     return mapped
 
 

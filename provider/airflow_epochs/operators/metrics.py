@@ -111,7 +111,7 @@ class _Step:
         return "left_out" if f"left_out.{sink}" in self.reached else "already"
 
     def _abort_reason(self, phase: str) -> str | None:
-        """Why an attempt was aborted in this step; None if none was."""
+        """Why an attempt was aborted in this step; None if no attempt was aborted."""
         if phase == "open" and "abort.put" in self.reached:
             return "taken_over"
         if phase == "vote" and self.error and "decision.landed" in self.reached:

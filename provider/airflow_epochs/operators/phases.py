@@ -51,7 +51,7 @@ def asked_limits(params: Mapping[str, Any]) -> Limits:
 
 
 def asked_savepoint(params: Mapping[str, Any]) -> str | None:
-    """The savepoint's name that the run's params set; None: it is to have none."""
+    """The savepoint's name that the run's params set; None: no savepoint is made."""
     name: str | None = _asked(params, "savepoint")
     return name
 
@@ -81,7 +81,7 @@ def stage(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Chec
     """Stage all sinks, and log Spark's warnings."""
     checkpoint = coordinator.stage(run, limits_again(params))
     for warning in checkpoint.stage.warnings if checkpoint.stage else ():
-        log.warning("%s", warning)
+        log.warning("warning while the rows were staged: %s", warning)
     return checkpoint
 
 

@@ -73,7 +73,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
     def _executed(self, context: Context) -> JsonDict:
         """As ``EpochOperator``. Before a decision, a connection that is missing is asked for as often as by ``open``.
 
-        The retries of this task are those of a commit, which go on for an hour: too long to tell of a misspelled name.
+        This task has as many retries as a commit, which go on for an hour: too long to report a misspelled name.
         """
         try:
             return super()._executed(context)
@@ -140,11 +140,11 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         try:
             return coordinator, self._epoch(coordinator, run_ids.nth(run, number), bounds, context)
         except NoNewData as caught_up:
-            log.info("%s", caught_up)
+            log.info("the run takes no further epoch: %s", caught_up)
         except Refused as error:
             if not series.has_next_run(coordinator.task, error):
                 raise
-            log.info("%s", error.cause)
+            log.info("the run has ended, and takes no further epoch: %s", error.cause)
         return None
 
     def _epoch(self, coordinator: Coordinator, run: Run, bounds: _Bounds, context: Context) -> Checkpoint:
@@ -169,7 +169,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
         with timed("complete"):
             checkpoint = coordinator.complete(run, metrics)
         self.note_lineage(coordinator, checkpoint, {*checkpoint.receipts, *(sink.name for sink in self.sinks)})
-        log.info("%s", told("complete", checkpoint, sum(timed.seconds.values())))
+        log.info("all steps have ended: %s", told("complete", checkpoint, sum(timed.seconds.values())))
         return replace(checkpoint, seconds=timed.seconds)
 
     def _measuring(self, coordinator: Coordinator, context: Context) -> AbstractContextManager[None]:
@@ -201,9 +201,12 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
 
         before = len(self.environment.phases)
         try:
-            log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error, self)])).cause)
+            log.info(
+                "the attempt is aborted: %s",
+                coordinator.abort(run, causes.reason(run, [causes.cause_of(error, self)])).cause,
+            )
         except NoNewData as nothing:
-            log.info("%s", nothing.cause)
+            log.info("nothing is aborted: %s", nothing.cause)
         if "abort.put" in self.environment.phases[before:]:  # else the vote has aborted the attempt, and counted that
             metrics.count_abort(coordinator.task.pipeline.name, error)
 
@@ -216,7 +219,7 @@ class EpochsOperator(ReportsLineage, AnnouncesSinks, NeedsTransform):
                     coordinator.commit(run, sink.name)
             except EpochError as error:
                 error.sink, error.remedy = error.sink or sink.name, in_one_task(error.remedy)
-                log.error("%s", error)
+                log.error("the commit of sink %s failed: %s", error.sink, error)
                 failed = failed or error
         if failed:
             raise failed

@@ -69,7 +69,7 @@ def _complete(step: str, done: Checkpoint) -> str:
 
 
 def _given_up(done: Checkpoint, sink: str) -> str:
-    """That a sink was waived, by whom and why, and which rows it does not get."""
+    """A clause that says: a sink was waived, by whom and why, and how many rows it does not get."""
     said, rows = done.waived[sink], (done.metrics.get("rows_out") or {}).get(sink)
     its = "its rows" if rows is None else f"its {rows:,} rows"
     return f"sink {sink} was waived by {said.who} ({said.why}), so it does not get {its}"

@@ -1,4 +1,4 @@
-"""Finds the user's transform on the worker. Reads files, and runs none of them."""
+"""Finds the user's transform on the worker. Reads files, and runs no code of them."""
 
 from __future__ import annotations
 

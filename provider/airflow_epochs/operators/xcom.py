@@ -18,7 +18,7 @@ from airflow_epochs.model import Checkpoint, JsonDict, Receipt
 log = secrecy.logger(__name__)
 
 BYTES_MAX = 47 * 1024
-"""Of the JSON with blanks, as Airflow writes it. The rest of the 48 KB is for what Airflow adds."""
+"""The largest XCom: JSON with blanks, as Airflow writes it. The rest of the 48 KB is for what Airflow adds."""
 ENTRIES_MAX = 100
 """A receipt loses the collections in its detail that have more entries than this."""
 

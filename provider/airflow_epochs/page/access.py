@@ -30,7 +30,7 @@ RUNNING: tuple[ResourceMethod, ...] = ("POST", "PUT")
 
 
 def readable_dags(user: GetUserDep, dag_ids: Collection[str]) -> set[str]:
-    """Those of the DAGs that the user may read."""
+    """The DAGs among ``dag_ids`` that the user may read."""
     teams = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
     return {dag_id for dag_id in dag_ids if _may(user, "GET", dag_id, teams.get(dag_id))}
 
@@ -52,7 +52,7 @@ def _all_dags() -> set[str]:
 
 
 def _names(dag_id: str, conn_id: str) -> bool:
-    """Whether a task of the DAG has this connection as that of its ledger. A template may be rendered to any."""
+    """Whether a task of the DAG names this connection for its ledger. A template may be rendered to any connection."""
     named = [str(task.get("ledger_conn_id", "")) for task in stored_tasks(dag_id)]
     return any(name == conn_id or "{{" in name for name in named)
 

@@ -1,4 +1,4 @@
-"""The actions of the page: what will happen, a reason, and the deed in the ledger. Those of the command line, too."""
+"""The actions of the page: what will happen, a reason, and the deed in the ledger. The command line has the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ACTIONS: dict[str, type[Any]] = {kind.name: kind for kind in _KINDS}
 
 
 class Asked(BaseModel):
-    """The fields of all forms, of which each action has some."""
+    """The fields of all forms. Each action uses some of them."""
 
     epoch: int = 0
     sink: str = ""
@@ -64,7 +64,7 @@ class Asked(BaseModel):
     to_time: str = ""
     attempt: int = 0
     ledger_conn_id: str = ""
-    """That of the address, whatever a form says."""
+    """The connection in the page's address; a form cannot change it."""
 
 
 class Agreed(Asked):

@@ -100,7 +100,7 @@ class Charted:
 
 
 def charts(views: Iterable[EpochView]) -> dict[str, list[Any]]:
-    """Columns for the charts, oldest epoch first; without those of which no epoch knows anything."""
+    """Columns for the charts, oldest epoch first; without columns that have no value in any epoch."""
     points = [point for view in views if (point := Charted.of(view))]
     columns = {each.name: [getattr(point, each.name) for point in reversed(points)] for each in fields(Charted)}
     return {name: values for name, values in columns.items() if any(value is not None for value in values)}

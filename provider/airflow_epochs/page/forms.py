@@ -27,7 +27,7 @@ class ActionForm:
 
     @property
     def needs(self) -> str:
-        """The field without which the action cannot be told."""
+        """The field without which nobody can say what the action will do."""
         return self.inputs[0].name
 
 

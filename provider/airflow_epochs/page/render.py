@@ -49,7 +49,7 @@ def lasted(seconds: float | None) -> str:
 
 
 def instant(text: str | None) -> datetime | None:
-    """ISO 8601 as an instant; None if it is none, because a forged record may hold anything."""
+    """ISO 8601 as an instant; None if it is not ISO 8601: a forged record may hold anything."""
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError:

@@ -48,7 +48,7 @@ def pipelines(request: Request, user: GetUserDep) -> Response:
 
 @router.get("/dags/{dag_id}")
 def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Response:
-    """The tab of a DAG: its pipeline; a list, if it has several or none."""
+    """The tab of a DAG: its pipeline; a list, if it has several or no pipelines."""
     listed, unlisted = all_pipelines(user, dag_id)
     its = [each for each in listed if each.row.dag_id == dag_id]
     if len(its) == 1:

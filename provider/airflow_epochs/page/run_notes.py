@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WRITER = "airflow_epochs"
 """Whose notes are ours. A note with another writer is a person's, and stays."""
 LENGTH_MAX = 1000
-"""Of a note, in Airflow's database."""
+"""The longest note that Airflow's database stores."""
 
 
 @hookimpl
@@ -52,7 +52,7 @@ def _write(dag_id: str, run_id: str, pipeline: str, line: str) -> None:
 
 
 def merged(note: str, pipeline: str, line: str) -> str:
-    """The note with the pipeline's new line. A line that begins with the pipeline's name leaves those of others."""
+    """The note with the pipeline's new line. A line that begins with the pipeline's name keeps the lines of others."""
     name = f"{pipeline}: "
     if not line.startswith(name):
         return line

@@ -1,7 +1,7 @@
 """Bytes at paths below a root: what tables' files and the ledger have in common.
 
-Errors are those of the disk or of obstore. ``storage.files`` turns them into errors with a remedy. ``ledger.store``
-passes them on, because to the ledger every error means the same: the effect is unknown.
+Errors of the disk or of obstore are raised as they are. ``storage.files`` turns them into errors with a remedy.
+``ledger.store`` passes them on, because to the ledger every error means the same: the effect is unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Blobs(Protocol):
         ...
 
     def below(self, folder: str) -> list[str]:
-        """All paths below a folder, recursively, in no order; none if there is no such folder."""
+        """All paths below a folder, recursively, in no order; empty if there is no such folder."""
         ...
 
     def folders(self, folder: str) -> list[str]:

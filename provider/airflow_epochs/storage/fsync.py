@@ -44,7 +44,7 @@ def make_folder(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files below a folder, recursively; none if it does not exist. Raises OSError if a folder cannot be read."""
+    """All files below a folder, recursively; empty if it does not exist. Raises OSError if a folder cannot be read."""
 
     def unless_absent(error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):

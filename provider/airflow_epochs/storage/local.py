@@ -167,7 +167,7 @@ class LocalFiles:
             return self._disk.put_new(path, value)
 
     def probe(self, folder: str) -> None:
-        """As ``Files.probe``: in the nearest folder that is there, so none is created that is missing."""
+        """As ``Files.probe``: in the nearest folder that exists, so no missing folder is created."""
         target = self._root / folder
         with _local_errors(target):
             try:

@@ -170,7 +170,7 @@ class Objects:
 
 
 def _require_bucket(missing: FileNotFoundError) -> None:
-    """Raise it again if the whole bucket is missing: nobody knows then what is in it."""
+    """Raise it again if the whole bucket is missing: then a missing key does not mean that there is no file."""
     if trouble_of(missing) is Trouble.NO_BUCKET:
         raise missing
 

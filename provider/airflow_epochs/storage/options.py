@@ -47,7 +47,7 @@ _SECRETS = (
 
 
 def storage_options(connection: Connection | None) -> dict[str, str]:
-    """The ``object_store`` options of an Airflow connection; none without a connection: the environment counts then.
+    """The ``object_store`` options of an Airflow connection; empty without a connection: the environment counts then.
 
     It understands connections of type ``aws``, ``google_cloud_platform`` and ``wasb``/``adls``, as their official
     providers define them. For every type, the extra field ``storage_options`` (a JSON object of ``object_store``
@@ -68,7 +68,7 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
     }
     options = by_type.get(connection.conn_type, lambda _: {})(connection)
     explicit = _explicit_options(connection)
-    if explicit is not None:  # none at all are an answer, too
+    if explicit is not None:  # no options at all are an answer, too
         options |= explicit
     elif connection.conn_type in by_type:
         _refuse_another_identity(connection, options)
@@ -101,9 +101,9 @@ def _refuse_unread_fields(connection: Connection) -> None:
     fields = {**connection.extra, "login": connection.login, "password": connection.password}
     if found := [name for name in ("login", "password", *_SECRETS, *_ROLES, *_CREDENTIALS) if fields.get(name)]:
         raise Refused(
-            f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}, of which the provider reads "
-            f"nothing for an object store, and it has {', '.join(found)}. The provider would ignore that, and use the "
-            "worker's own credentials.",
+            f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}. From this type, the provider "
+            f"reads nothing for an object store, and the connection has {', '.join(found)}. The provider would ignore "
+            "that, and use the worker's own credentials.",
             code=codes.STORE_UNUSABLE,
             remedy=_remedy_of_unread(connection),
         )

@@ -20,7 +20,7 @@ def tables_around(place: str, options: Mapping[str, str]) -> Iterator[tuple[str,
     """The Delta tables whose ``VACUUM`` may delete what lies at the place: each folder, and the place as seen in it.
 
     A ``VACUUM`` follows links, so on a disk the folders count by which the place is named, and those where it is. A
-    folder that cannot be read is taken for none. Each costs one request.
+    folder that cannot be read counts as no table. Each costs one request.
     """
     for spelling in dict.fromkeys((resolved(place), place)):
         for folder in _parents(spelling):
@@ -29,7 +29,7 @@ def tables_around(place: str, options: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def _parents(place: str) -> Iterator[str]:
-    """The folders around a place, the nearest first. Of a path with ``..``, none: only its real path tells."""
+    """The folders around a place, the nearest first. Empty for a path with ``..``: only its real path tells."""
     begin, path = "", place
     if "://" in place:
         parts = urlsplit(place)

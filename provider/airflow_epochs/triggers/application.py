@@ -70,7 +70,7 @@ class ApplicationTrigger(BaseTrigger):
         try:
             app = await self._ended()
         except Exception as error:  # `stage` meets the same, and reports it where its users look
-            log.warning("cannot wait here: %s", error)
+            log.warning("the trigger cannot ask YARN about the application; the `stage` task will ask: %s", error)
             return TROUBLE
         return ENDED if app else GONE
 

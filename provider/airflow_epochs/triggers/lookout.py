@@ -49,7 +49,7 @@ class Lookout:
     async def answers(self) -> AsyncIterator[PartitionEnds | None]:
         """What each poll sees; None if this process cannot ask, or the brokers refuse to answer.
 
-        While none answers, it waits, and says so once.
+        While no broker answers, it waits, and says so once.
         """
         while True:
             seen = await self._watch.next()
@@ -86,8 +86,10 @@ class Lookout:
 
     def _tell(self, error: Exception | None) -> None:
         if error and not self._silent:
-            away = "the brokers do not answer; the wait goes on, and asks them again and again"
-            log.warning("%s: %s", away if isinstance(error, NotApplied) else "cannot ask the brokers from here", error)
+            if isinstance(error, NotApplied):
+                log.warning("the brokers do not answer; the wait goes on, and asks them again and again: %s", error)
+            else:
+                log.warning("this process cannot ask the brokers: %s", error)
         if self._silent and not error:
             log.info("the brokers answer again")
         self._silent = error is not None

@@ -18,7 +18,7 @@ from airflow_epochs.triggers.lookout import TROUBLE, Lookout, access_to
 log = secrecy.logger(__name__)
 
 OVER = "over"
-"""The event's ``why``, besides those of ``lookout``: the time is over."""
+"""The event's ``why`` if the time is over. ``lookout`` has the other values."""
 
 
 class RecordsTrigger(BaseTrigger):

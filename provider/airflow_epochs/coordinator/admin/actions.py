@@ -103,7 +103,7 @@ class Waive:
         if shown:
             return [
                 f"Sink {self.sink} shows the {promised.rows} rows of the epoch: its commit has landed, and a waiver "
-                "takes none of them back. Waive it only if it cannot get its receipt: to complete the epoch with the "
+                "takes no row back. Waive it only if it cannot get its receipt: to complete the epoch with the "
                 f"sink, clear the failed task, or start a run (transaction {view.opened.txn_id})."
             ]
         if self.sink in view.receipts:
@@ -208,7 +208,7 @@ class Abort:
 
     @classmethod
     def of(cls, ledger: Ledger, pipeline: str) -> Abort:
-        """The action for the attempt that is open now. Raises Refused if none is."""
+        """The action for the attempt that is open now. Raises Refused if no attempt is open."""
         view = unfinished(ledger)
         if view is None or view.state is not State.OPEN:
             raise Refused(
@@ -223,7 +223,7 @@ class Abort:
         opened = self._view(ledger).opened
         return [
             f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} will be "
-            f"aborted ({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, and none will.",
+            f"aborted ({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, or will show them.",
             "If that run is still at work, it goes on with a new attempt. To stop it, first mark the run as failed in "
             "Airflow.",
             "A Spark job that stages for this attempt may run to its end, in vain.",

@@ -114,7 +114,7 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise Refused(
-            f"The epoch does not wait for this sink. It waits for: {names}.",
+            f"Epoch {epoch} does not wait for sink {sink}. It waits for: {names}.",
             code=codes.SINK_NOT_AWAITED,
             epoch=epoch,
             sink=sink,
@@ -123,7 +123,7 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
 
 
 def promised(ledger: Ledger, view: EpochView, sink: str) -> Staged:
-    """The staged rows that a waiver would cost the sink: those of the decision, or of the newest restaged record."""
+    """The staged rows that a waiver would cost the sink, from the newest restaged record, else from the decision."""
     assert view.decision
     found = [view.decision.votes[sink].staged, *(again.staged for again in ledger.restaged(view.number, sink))][-1]
     assert found

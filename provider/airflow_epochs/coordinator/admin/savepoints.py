@@ -79,7 +79,7 @@ def _record(ledger: Ledger, pipeline: str, name: str, record: CompleteRecord, by
 
 
 def find(ledger: Ledger, pipeline: str, name: str) -> SavepointRecord:
-    """The savepoint. Raises Refused if there is none of this name."""
+    """The savepoint of this name. Raises Refused if there is none."""
     found = ledger.savepoint(name) if is_name(name) else None
     if found is None:
         names = ", ".join(each.name for each in ledger.savepoints())
@@ -92,7 +92,7 @@ def find(ledger: Ledger, pipeline: str, name: str) -> SavepointRecord:
 
 
 def dispose(ledger: Ledger, pipeline: str, name: str, by: Account) -> None:
-    """Let the savepoint not count any more. Raises Refused if there is none of this name."""
+    """Let the savepoint of this name not count any more. Raises Refused if there is none."""
     find(ledger, pipeline, name)
     ledger.put(
         DisposedRecord(

@@ -3,13 +3,13 @@
 The protocol does not know of backfills. The open record holds the sink's own ranges: they start where the earlier epoch
 started and end where this epoch ends. So the sink's rows are staged, voted on and committed like all others.
 
-Rows that depend on state or on a watermark are those of their own epoch. So in a pipeline with state or event time the
+Rows that depend on state or on a watermark must come out as in their own epoch. So with state or event time the
 transform runs once for each epoch, with the input, the state, the watermarks, ``now`` and ``seed`` that this epoch had.
 All these are facts of open records. One Spark job stages what all the runs return.
 
 It does so in any pipeline for a sink whose later rows replace earlier ones by their keys: only the epochs tell which of
 two rows is the later one. Where that is impossible, such a sink takes all epochs as one, and a key that two of them
-share may abort it. It is no reason to refuse what works if none is shared.
+share may abort it. That is no reason to refuse it, because it works if they share no key.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def with_backfill(
 
 
 def shows_no_epoch(task: TaskTry, sink: str, previous: str | None, epoch: int) -> bool:
-    """Whether a sink of which the ledger has no epoch shows none. ``previous``: what it shows before ``epoch``.
+    """Whether a sink without an epoch in the ledger shows no epoch. ``previous``: what it shows before ``epoch``.
 
-    A fence is none: it stands for an epoch that was waived, and never landed.
+    A fence is no epoch: it stands for an epoch that was waived, and never landed.
     """
     before = task.ledger.complete_record(epoch - 1) if previous else None
     return previous is None or (before is not None and previous not in before.may_show(sink))
@@ -108,7 +108,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
         raise Corrupt(
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
             code=codes.BACKFILL_GONE,
-            remedy="Let `backfill` name a later epoch, of which everything is still there, or remove the sink from "
+            remedy="Let `backfill` name a later epoch that still has everything it needs, or remove the sink from "
             f"`backfill`: the sink then begins with epoch {epoch}. Then clear the failed task.",
             pipeline=task.pipeline.name,
             epoch=epoch,
@@ -158,7 +158,7 @@ def explained(opened: OpenRecord, votes: Mapping[str, Vote]) -> dict[str, Vote]:
 def _explained(plan: SinkPlan, vote: Vote) -> Vote:
     if plan.ranges is None or vote.vote is not VoteKind.VOTE_ABORT:
         return vote
-    as_one = " as those of one epoch" if plan.replayed_from is None else ""
+    as_one = " as the rows of one epoch" if plan.replayed_from is None else ""
     cause = f"`backfill` gives the sink the rows of earlier epochs together with this one's{as_one}."
     return replace(vote, reason=with_more(vote.reason or "", cause, _WITHOUT_BACKFILL))
 
@@ -192,9 +192,9 @@ def _replayable(task: TaskTry, sink: str, first: int, epoch: int) -> list[OpenRe
 
 
 def _require_marks(task: TaskTry, sink: str, earlier: Sequence[OpenRecord], epoch: int) -> None:
-    """Raise Refused if nobody knows what an operator closed in an epoch that was opened with a smaller ``depth``.
+    """Raise Refused if an epoch was opened with a smaller ``depth``: what each operator closed in it is not known.
 
-    It may stand further behind today, and the record has no watermark for that place.
+    An operator may stand further behind today, and the record has no watermark for that place.
     """
     unknown = [opened for opened in earlier if _lacks_marks(task, opened)]
     if not unknown:
@@ -204,7 +204,7 @@ def _require_marks(task: TaskTry, sink: str, earlier: Sequence[OpenRecord], epoc
     raise Refused(
         f"`backfill` lets sink {sink!r} begin with epoch {earlier[0].txn.epoch}. EventTime of the pipeline has "
         f"depth={_depth(task)}, and epoch {unknown[-1].txn.epoch} was opened with depth="
-        f"{len(unknown[-1].watermarks) - 1}: nobody knows what each operator would have closed in it. Nothing was "
+        f"{len(unknown[-1].watermarks) - 1}: so what each operator would have closed in it is not known. Nothing was "
         "opened.",
         code=codes.BACKFILL_WITH_STATE,
         remedy=f"{later} the sink from `backfill`: it then begins with epoch {epoch}. Then clear the failed task.",
@@ -318,7 +318,7 @@ def _completed(task: TaskTry, number: int) -> tuple[OpenRecord, CompleteRecord]:
     if complete is None or opened is None:
         raise _gone(task, number, "has no open record any more: it was pruned (`keep_epochs`)")
     if opened.txn != complete.txn:
-        raise _gone(task, number, "was rebuilt, and its open record is that of another transaction")
+        raise _gone(task, number, "was rebuilt, and its open record belongs to another transaction")
     return opened, complete
 
 

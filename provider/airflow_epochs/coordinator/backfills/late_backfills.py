@@ -1,7 +1,7 @@
 """A waived commit lands after the next epoch, which backfills the same table or topic, was decided.
 
-The table or topic now shows rows that this epoch's promised rows have among them. On top of each other they would come
-twice. The waived commit may be one of the new sink itself, or of a sink that had another name.
+The table or topic now shows rows that this epoch has staged once more. If the epoch were committed too, they would be
+there twice. The waived commit may be one of the new sink itself, or of a sink that had another name.
 """
 
 from __future__ import annotations

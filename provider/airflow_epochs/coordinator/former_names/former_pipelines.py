@@ -78,12 +78,12 @@ class Former:
 
     @property
     def newest(self) -> Rows | None:
-        """Those of ``rows`` that go furthest; None if there are none."""
+        """The rows of the latest epoch among ``rows``; None if ``rows`` is empty."""
         return max(self.rows, key=lambda each: each.until.txn.epoch, default=None)
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody knows yet if the rows of its unfinished epoch will come."""
+        """Whether its unfinished epoch is not decided yet, so that its rows may still come."""
         return self.view is not None and self.view.state is State.OPEN
 
 
@@ -101,14 +101,17 @@ def _time_of(record: OpenRecord | CompleteRecord) -> str:
 def formers(task: TaskTry, in_dag: Collection[str]) -> list[Former]:
     """The pipelines outside of the DAG that wrote to places of today, the last one first.
 
-    Those of another DAG only if they have the same transform, which makes the same rows.
+    Pipelines of another DAG count only if they have the same transform, which makes the same rows.
     """
     try:
         others = task.ledger.others()
     except OutcomeUnknown as error:
         if may_answer_later(error):
             raise
-        log.warning("The other pipelines of the ledger cannot be seen, so nobody knows if this one had another name.")
+        log.warning(
+            "The ledger's store does not list the other pipelines, so the provider cannot find out whether this "
+            "pipeline had another name."
+        )
         return []
     found = [_former(task, each) for each in owned(task.ledger.of(name) for name in others if name not in in_dag)]
     return sorted((each for each in found if each), key=lambda each: each.at, reverse=True)

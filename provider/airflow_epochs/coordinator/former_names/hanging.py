@@ -27,9 +27,9 @@ class Hanging:
 
     Attributes:
         sink: That name.
-        here: Those that surely write to this place, of all epochs, and whose markers stand together.
-        since: Those of them that the backfill would bring a second time.
-        perhaps: Those that the backfill would bring a second time, if they write to this place.
+        here: The transactions of all epochs that surely write to this place, and whose markers stand together.
+        since: Of these, the transactions whose rows the backfill would bring a second time.
+        perhaps: More transactions whose rows the backfill would bring a second time, if they write to this place.
     """
 
     sink: str

@@ -1,7 +1,7 @@
 """Rows that sinks of other names have written to the place of a sink of today.
 
-The marker of the other name tells, and the ledger. Where a marker stands beside the rows, it may be in another table or
-topic than that of the sink of today, or be gone, and the rows are there all the same. So there the receipts tell too.
+The marker of the other name tells, and the ledger. A marker that stands beside the rows may be in another table or
+topic than today's sink writes to, or be gone, and the rows are there all the same. So there the receipts tell too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SinkDestination:
     # -- epochs that were waived ---------------------------------------------------------------------------------
 
     def late_since(self, first: int) -> Iterator[WrittenByOther]:
-        """Of each other sink, the waived transaction, of the epoch ``first`` or a later one, that landed here."""
+        """For each other sink: its waived transaction, of epoch ``first`` or a later one, whose rows landed here."""
         for other in self.before.waived:
             waived = [txn for txn in self.before.may_show(other) if TransactionId.parse(txn).epoch >= first]
             if other != self.sink.name and waived and (txn := self._late(other, waived)):
@@ -173,7 +173,7 @@ class SinkDestination:
         return self.told[other]
 
     def _told_by_others(self, other: str, then: Sink | None) -> int | None:
-        """The newest epoch that a marker of any name tells of, where that of ``other`` should be.
+        """The newest epoch in a marker of any name, where the marker of ``other`` should be.
 
         None if ``other`` had rows by then: so its marker alone is gone, and the other sinks took no part since.
         """

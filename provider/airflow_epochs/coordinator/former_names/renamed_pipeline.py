@@ -29,7 +29,7 @@ def require_new_input(
         task: Of the pipeline.
         epoch: The number of the epoch.
         planned: Its input.
-        after: The attempt before. That of a first epoch was looked at, or is a command that says where to begin.
+        after: The attempt before. In a first epoch it was checked already, or is a command that says where to begin.
         starting: What the run says in place of the source's ``starting``; None: nothing.
     """
     is_first = epoch == 1 and after is None
@@ -61,7 +61,7 @@ def _require_unread(task: TaskTry, epoch: int, found: Sequence[Former], now: Pos
 def _again(rows: Rows, now: Position) -> Partition | None:
     """A partition that both read, where the new input begins before the end of the former one; None if there is none.
 
-    One that the former pipeline has not read is none of these.
+    A partition that the former pipeline has not read does not count.
     """
     ends = rows.ends(now)
     return next((at for at, start in starts_of(now.ranges).items() if start < ends.get(at, 0)), None)

@@ -255,7 +255,7 @@ def _names(spec: Mapping[str, object]) -> list[str]:
 
 
 def _input(state: _State) -> str:
-    """The input of the next epoch, as ``open`` plans it. None is no fault."""
+    """The input of the next epoch, as ``open`` plans it. An epoch without new input is no fault."""
     view, task = state.view, state.task
     with task.unless_overtaken(view):
         if view.state in (State.OPEN, State.ABORTED) and not view.opened.command:

@@ -45,9 +45,9 @@ class SinkResult:
     """One sink in a dry run.
 
     Attributes:
-        rows_then: The rows that the epoch published; None if it published none here.
-        rows_now: The rows that were staged; None if none were.
-        difference: The rows of only one side; None if rows cannot be told apart: ``note`` says why.
+        rows_then: How many rows the epoch published; None if it published no rows here.
+        rows_now: How many rows were staged; None if no rows were.
+        difference: The rows of only one side; None if the rows cannot be compared: ``note`` says why.
         deleted_then, deleted_now: Of a state table, how many of the changes are deletions; else None.
         broken: Condition of an expectation -> how many rows break it.
         dead_letters: How many rows became dead letters.
@@ -197,7 +197,7 @@ def _unsuitable(task: TaskTry, epoch: int, why: str) -> Refused:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Of what the epoch published with what was staged now. ``recorded``: its attempt; ``played``: the dry run's."""
+    """Compares the rows that the epoch published (``recorded``) with the rows that the dry run staged (``played``)."""
 
     task: TaskTry
     recorded: OpenRecord
@@ -277,7 +277,7 @@ class _Comparison:
             return
         sink = self.task.sink_of(self.recorded, name)
         if not isinstance(sink, Telling):
-            raise _Untold("A sink of its kind cannot tell the rows of one epoch from others. They were only counted.")
+            raise _Untold("This kind of sink cannot list the rows of one epoch. They were only counted.")
         pin = self.recorded.state.get(name)
         if pin and pin.fold:
             raise _Untold(
@@ -299,7 +299,7 @@ class _Comparison:
 
 
 class _Untold(Exception):
-    """Rows cannot be told apart. It never leaves this module."""
+    """The rows of one side cannot be listed. This error never leaves the module."""
 
 
 def _require_all(expected: int | None, found: Tally, who_says: str) -> None:

@@ -1,7 +1,7 @@
 """A preview: runs today's code on the next records of the source, and shows what each sink would get.
 
-Nothing is opened, decided or committed, so the next attempt takes the same records: those of an aborted one, or those
-after the newest complete epoch, from where a command has moved it.
+Nothing is opened, decided or committed, so the next attempt takes the same records: the records of an aborted attempt,
+or those after the newest complete epoch, or from where a command has moved the pipeline.
 The rows are staged as ``coordinator.inspection.unpublished`` says. The sinks' tables and topics need not exist yet.
 """
 
@@ -46,7 +46,7 @@ class SinkPreview:
 
     Attributes:
         rows: How many rows were staged; None if that is not known.
-        sample: Their columns, and some of them; None if there are none to show.
+        sample: Their columns, and some of the rows; None if there are no rows to show.
         problem: Why the sink would vote against these rows; None if nothing was found without asking it.
         broken: Condition of an expectation -> how many rows break it.
         dead_letters: How many rows became dead letters.

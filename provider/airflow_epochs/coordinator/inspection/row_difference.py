@@ -72,7 +72,7 @@ def _digest(row: Row) -> bytes:
 
 
 def shown(row: Row) -> str:
-    """A row as JSON, cut off if it is long. Bytes are shown as text, with escapes where they are none."""
+    """A row as JSON, cut off if it is long. Bytes are shown as text, with escapes where they are no text."""
     text = json.dumps(dict(_known(row)), default=_as_text, ensure_ascii=False)
     return text if len(text) <= TEXT_LENGTH_MAX else f"{text[: TEXT_LENGTH_MAX - 1]}…"
 

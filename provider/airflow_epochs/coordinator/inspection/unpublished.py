@@ -49,7 +49,7 @@ def _put(task: TaskTry, played: OpenRecord, tried: TryRecord) -> DryRunRecord:
 
 
 def clear_away(task: TaskTry) -> None:
-    """Clear away what killed dry runs have left. One that may still be running is left alone."""
+    """Clear away what killed dry runs have left. A dry run that may still be running is not touched."""
     for record in task.ledger.dry_runs():
         if _is_over(task, record):
             _clear(task, record)
@@ -103,5 +103,5 @@ def _cleared(task: TaskTry, record: DryRunRecord, name: str, place: str) -> bool
         if is_own_place(sink, attempt, place, task.env):
             sink.discard(attempt, place, task.env, published=False)
             return True
-        log.warning("%s is left alone: the dry run %s cannot have made it", place, record.tried.try_id)
+        log.warning("%s is not deleted: its path is not one of dry run %s", place, record.tried.try_id)
     return False

@@ -69,7 +69,7 @@ class Finding:
 
 
 Looked = Callable[[int], None]
-"""Is called with 1 after each epoch of which a sink was asked."""
+"""A function that is called with 1 each time a sink has been asked about one epoch."""
 
 
 def verify(task: TaskTry, epochs: int, looked: Looked = lambda more: None) -> Iterator[Finding]:

@@ -169,7 +169,7 @@ def put(
         by: The operator.
         move: Where the next epoch begins. Without a move: ``Move(position=…)`` as it is.
         adoption: The sink that this command takes as it is.
-        restoration: The versions of tables that come back; None: those of an earlier command of this epoch, if any.
+        restoration: The versions of tables that come back; None: as an earlier command of this epoch says, if any.
 
     Raises:
         Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
@@ -183,7 +183,10 @@ def put(
 
 
 def ordered_restoration(at: BetweenEpochs, adoption: Adoption | None = None) -> Restoration:
-    """That of an earlier command of this epoch, without a sink that is now taken as it is. None is left: it reads."""
+    """The tables that an earlier command of this epoch restores, without the sink that ``adoption`` takes as it is.
+
+    NO_RESTORATION if no table is left: then the epoch reads input.
+    """
     ordered = at.order.restores if at.order else {}
     left = {name: point for name, point in ordered.items() if not (adoption and name == adoption.sink)}
     if not (at.order and left):
@@ -211,7 +214,7 @@ def _race(at: BetweenEpochs, standing: OpenRecord, complete: CompleteRecord | No
 def _attempt(
     ledger: Ledger, at: BetweenEpochs, move: Move, command: Command, adoption: Adoption | None, restoration: Restoration
 ) -> OpenRecord:
-    """The attempt that holds the command. What nobody asks of it is that of the newest attempt."""
+    """The attempt that holds the command. Fields that the command does not set are copied from the newest attempt."""
     number = at.attempt + 1
     return replace(
         at.newest,
@@ -325,7 +328,7 @@ def _stretches(ledger: Ledger, at: BetweenEpochs, number: int) -> list[range]:
 def _began(
     partition: tuple[str, int], stretches: Sequence[range], starts: Callable[[int], Mapping[tuple[str, int], int]]
 ) -> int | None:
-    """Where the first of the epochs that has the partition began in it; None if none has it."""
+    """Where the first of the epochs that have the partition began in it; None if no epoch has it."""
     for epochs in stretches:
         first = bisect_left(epochs, True, key=lambda epoch: partition in starts(epoch))
         if first < len(epochs):
@@ -368,7 +371,7 @@ class Restoration:
     """The tables that come back.
 
     Attributes:
-        epoch: The epoch whose tables come back; 0: none do.
+        epoch: The epoch whose tables come back; 0: no tables come back.
         points: Sink -> the version that comes back.
         stay: The sinks that stay as they are, because they had no table then, or are no tables.
     """
@@ -385,7 +388,7 @@ def restoration(ledger: Ledger, at: BetweenEpochs, number: int, env: Environment
     """The versions that the pipeline's tables had after a complete epoch. Reads only.
 
     Raises:
-        Refused: A table cannot go back; or no sink is a table that had an epoch by then. All go back, or none does.
+        Refused: A table cannot go back, so no table does; or no sink is a table that had an epoch by then.
     """
     record = ledger.complete_record(number)
     points = {}
@@ -429,7 +432,7 @@ class Adoption:
         expected: The transaction that the last complete epoch expects it to show. None: it was waived in its first
             epoch, and in all since.
         lacks: The epochs ``[first, last]`` that the ledger says it got, or was waived in, and that it does not show.
-            None: it lacks none.
+            None: it lacks no epoch.
         is_state: Whether it is a state table.
         is_new: Whether no epoch was completed with a sink of this name: it simply begins.
     """
@@ -443,7 +446,7 @@ class Adoption:
 
     @property
     def takes_back(self) -> bool:
-        """Whether the sink lacks none any more, so that an earlier ``adopt-sink`` is not obeyed."""
+        """Whether the sink no longer lacks an epoch, so that an earlier ``adopt-sink`` is not obeyed."""
         return self.lacks is None and not self.is_new
 
     def onto(self, adopted: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -463,7 +466,7 @@ def adopt(
         name: The sink.
         env: The environment to ask the sink in.
         new_table: The DAG points the sink to a new table, which shows no epoch. The sink is not asked: the next run
-            asks it. A name with which no epoch was completed is that of a new state, if the pipeline has states;
+            asks it. A name with which no epoch was completed is the name of a new state, if the pipeline has states;
             attempts that were aborted may have had it.
         shows: The DAG points the sink to another table, which shows this epoch. Else as ``new_table``.
 
@@ -571,7 +574,7 @@ def _is_state(described: OpenRecord | None, name: str) -> bool:
 
 
 def _marker_in(ledger: Ledger, at: BetweenEpochs, sink: str, epoch: int | None) -> Marker | None:
-    """The marker of the sink's rows in this epoch; None: of no epoch. Raises Refused if the ledger has none."""
+    """The marker of the sink's rows in this epoch; None: of no epoch. Raises Refused if the ledger has no marker."""
     if epoch is None:
         return None
     complete = ledger.complete_record(epoch)

@@ -117,12 +117,12 @@ def _left_out(source: object, position: Position) -> tuple[str, ...]:
 
 
 def _goes_on(at: BetweenEpochs, name: str, adopted: Mapping[str, str | None]) -> bool:
-    """No, if a command says of a sink that it begins: then it lacks no rows, and gets none twice."""
+    """Whether the sink goes on. One that a command lets begin anew lacks no rows, and gets no row twice."""
     return name not in adopted or at.has_had(name)
 
 
 def _last_shown(at: BetweenEpochs, name: str, back: Restoration, adopted: Mapping[str, str | None]) -> int:
-    """The newest epoch whose rows the sink shows when the next one opens; 0: none."""
+    """The newest epoch whose rows the sink shows when the next one opens; 0: it shows no epoch."""
     if name in back.points:
         return back.epoch
     if name not in adopted:
@@ -138,7 +138,7 @@ class _Counting:
     Attributes:
         move: It leads to where the next epoch begins.
         base: Where it would begin without commands.
-        anew: Where the waiting commands put partitions whose offsets stand for other records than those of ``base``.
+        anew: Where the waiting commands put partitions whose offsets stand for other records than in ``base``.
         anew_now: The same, with the command that is asked about.
         left: The topics that all these commands leave.
         complete, ends: ``ledger.complete_record``, and ``ends_at`` an epoch, both asked once: all sinks need the same.
@@ -180,7 +180,10 @@ class _Counting:
         )
 
     def outcome(self, upto: int, sink: str | None = None) -> Outcome:
-        """That of a sink that shows the rows up to an epoch. None: if no table had ever gone back."""
+        """What becomes of the rows of a sink that shows epochs up to ``upto``.
+
+        ``sink`` None: as if no table had ever been restored.
+        """
         ends = {**self._ends_at(upto), **self.anew}
         spans = [
             self._cut(each)

@@ -49,7 +49,7 @@ def told(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
 
 
 def planned_anew(ledger: Ledger, at: BetweenEpochs, look: Outlook) -> list[str]:
-    """That an aborted epoch begins where it began, and that its input is planned once more."""
+    """The lines for an aborted epoch: it begins where it began, and its input is planned once more."""
     twice = "" if at.order else ": no record that is there is left out, and none is read twice"
     return [
         f"Epoch {at.epoch} of pipeline {at.newest.txn.pipeline} was aborted. Its input was {shown(at.newest.ranges)}.",
@@ -90,7 +90,7 @@ def _of_restore(at: BetweenEpochs, now: Restoration, by: Command) -> str:
     if now.epoch != then:
         return f"  the tables go back to epoch {now.epoch}, not to epoch {then}: this takes the place of {_named(by)}"
     without = [name for name in tables if name not in now.points]
-    but = f", but no longer that of sink {', '.join(without)}" if without else ""
+    but = f", but no longer the table of sink {', '.join(without)}" if without else ""
     return f"  the tables still go back to epoch {then}{but}, by {_named(by)}"
 
 
@@ -235,7 +235,7 @@ def _replaces_by(at: BetweenEpochs, name: str) -> tuple[str, ...] | None:
 
 
 def _counted_again(at: BetweenEpochs, look: Outlook) -> list[str]:
-    """The state tables that have seen the records, with a command for each. One that begins anew has seen none."""
+    """The state tables that have seen the records, with a command for each. One that begins anew is left out."""
     counted = {name for name, each in look.sinks.items() if each.again}
     states = sorted(name for name in at.newest.state.keys() & counted - look.restoration.points.keys())
     if not states:

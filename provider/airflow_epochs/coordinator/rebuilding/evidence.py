@@ -42,7 +42,7 @@ class Told:
 
 
 def last_epochs(task: TaskTry, without: Collection[str]) -> dict[str, LastEpoch | None]:
-    """What every sink of today's DAG shows. Of those that are left out, another pipeline's marker counts as none."""
+    """What every sink of today's DAG shows. If a sink is left out, another pipeline's marker in it does not count."""
     return {sink.name: _last_epoch(sink, task, sink.name in without) for sink in task.pipeline.sinks}
 
 

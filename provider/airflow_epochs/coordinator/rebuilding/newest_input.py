@@ -27,7 +27,7 @@ class NewestInput:
     """What is known of the newest epoch's input.
 
     Attributes:
-        ranges: Its ranges. They are empty, at its ends, if nobody knows where it began.
+        ranges: Its ranges. If its beginning is not known, each range is empty and stands at its end.
         source_state: What the source recorded with it; empty if it is not known.
         moved_in: As in ``CompleteRecord``, as far as it is known.
         backfill_from: As in ``RebuiltRecord``.
@@ -84,7 +84,7 @@ def _one_start(left_out: LastEpochs) -> Ends | None:
             "Only one of these can be where they begin again. Nothing was changed.",
             code=codes.SINKS_DISAGREE,
             remedy="Restore newer copies of some of them, or copies of all of them that show one epoch. Then "
-            "type the command again. Or take those that show none out of the DAG until the command is done.",
+            "type the command again. Or take those that show no epoch out of the DAG until the command is done.",
         )
     return starts[0]
 

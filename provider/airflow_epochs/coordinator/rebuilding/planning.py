@@ -36,7 +36,7 @@ class Plan:
         txn: The transaction that all sinks of ``shown`` show.
         shown: The sinks that the plan rests on.
         without: The sinks that are left out, with what they show.
-        anew: Those of ``without`` that are state tables without rows: they begin anew.
+        anew: The state tables in ``without`` that have no rows: they begin anew.
         told: What an operator said because no sink knows it.
         input: The input of the epoch that the sinks show.
         carried: The markers of sinks that today's DAG does not have, as far as the ledger knows them.

@@ -23,7 +23,7 @@ COMMAND = "airflow epochs rebuild"
 def carry_out(task: TaskTry, planned: Plan, *, by: Account) -> RebuiltRecord:
     """Record what was planned. A repeat after a crash records the same again, and nothing that counts twice.
 
-    ``task`` is another one than that of ``plan``, so that it reads everything anew.
+    ``task`` is not the one that made the plan, so that it reads everything anew.
 
     Raises:
         Refused: The ledger or a sink has changed since. Nothing that counts was put.

@@ -91,8 +91,8 @@ def _require_states(task: TaskTry, shown: Mapping[str, LastEpoch]) -> None:
         receipt = shown[sink.name].receipt if sink.name in shown else None
         if isinstance(sink, Stateful) and sink.name in shown and (receipt is None or receipt.version is None):
             raise Refused(
-                f"The log of the state table {sink.name} no longer has the commit of its last epoch. So nobody knows "
-                "which of its versions the next epoch must read. Nothing was changed.",
+                f"The log of the state table {sink.name} no longer has the commit of its last epoch. So it is "
+                "not known which of its versions the next epoch must read. Nothing was changed.",
                 code=codes.STATE_COMMIT_GONE,
                 sink=sink.name,
             )
@@ -116,7 +116,7 @@ def require_fitting(ledger: Ledger, txn: TransactionId, sinks: frozenset[str], *
             if name in sinks and not opened.command  # a command has the plans of the epoch before
         )
     ):
-        raise _in_parts(f"The ledger has records of epoch {later}, and the sinks show none after epoch {txn.epoch}.")
+        raise _in_parts(f"The ledger has records of epoch {later}, and the sinks show nothing after epoch {txn.epoch}.")
 
 
 def _in_parts(why: str) -> Refused:

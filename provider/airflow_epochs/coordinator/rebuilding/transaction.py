@@ -55,7 +55,7 @@ def common_transaction(pipeline: Pipeline, shown: Mapping[str, LastEpoch]) -> Tr
     """The transaction that all these sinks show, which show the same epoch.
 
     Raises:
-        Refused: They show several; or none of them tells its whole id, and one needs that.
+        Refused: They show several; or no sink tells its whole id, and one needs that.
     """
     txn = _only_transaction(pipeline.name, shown)
     _require_whole_id(pipeline.sinks, shown)
@@ -128,7 +128,7 @@ def _disagree(name: str, shows: LastEpochs, *, is_state: bool) -> Refused:
 
 def _has(last: LastEpoch | None, newest: int) -> str:
     if last is not None and is_fence(last):
-        return f"{in_words(last)}, which was waived, and has none of its rows"
+        return f"{in_words(last)}, which was waived, and has no row of it"
     since = last.marker.epoch + 1 if last else 1
     shown = in_words(last) if last else "no epoch of this pipeline"
     return f"{shown}, and lacks {described_epochs(since, newest)}"

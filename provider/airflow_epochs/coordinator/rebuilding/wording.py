@@ -30,7 +30,7 @@ def announced(plan: Plan) -> Iterator[str]:
     yield f"The next epoch is {plan.txn.epoch + 1}. It goes on from these offsets:"
     yield from _positions(plan.input.ranges)
     if plan.told.ends:
-        yield "They are those of the file. If they are too early, rows come twice; if too late, rows are missing."
+        yield "They are the offsets of the file. If they are too early, rows come twice; if too late, rows are missing."
         yield (
             "The file must name every topic and partition that the pipeline has read. A partition that it does not "
             "name is read from offset 0 on, and a topic from where `starting` says: their rows would come twice."

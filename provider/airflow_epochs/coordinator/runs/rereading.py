@@ -83,7 +83,7 @@ def goes_back(command: Command) -> bool:
 
 
 def _complete(ledger: Ledger, run: Run, last: int) -> CompleteRecord | None:
-    """The complete epoch of a run, known by this id; None if it has none after epoch ``last``, so every search ends."""
+    """The complete epoch of a run, by this id; None if there is none after epoch ``last``, so every search ends."""
     number = ledger.epoch_of(run)
     return ledger.complete_record(number) if number and number > last else None
 

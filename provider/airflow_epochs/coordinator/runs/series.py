@@ -25,7 +25,7 @@ from airflow_epochs.model import Run
 def newest(ledger: Ledger, run: Run) -> int:
     """How many epochs have an index: the newest of them may be unfinished. 1 if there is none.
 
-    An index that is ignored counts too: behind those of complete epochs, the newest one may be of an unfinished epoch.
+    An index that is ignored counts too: behind indexes of complete epochs, the newest may be of an unfinished one.
     """
     return max(1, last_of(lambda number: ledger.has_index(nth(run, number))))
 
@@ -39,8 +39,8 @@ def has_ended(ledger: Ledger, run: Run, number: int) -> bool:
 def is_at_its_end(task: TaskTry, epoch: int) -> bool:
     """Whether a run takes no further epoch after this complete one, whatever the source has.
 
-    It takes none after an epoch that brought tables back: the run after it reads on. Where epochs belong to data
-    intervals, it takes none once it has read its own, or if it has none and has finished the epoch of another run.
+    After an epoch that brought tables back, it takes no further one: the run after it reads on. Where epochs belong to
+    data intervals, it stops when it has read its own; if it has no interval, when it has finished another run's epoch.
     """
     record = task.ledger.complete_record(epoch)
     assert record, "the run has just completed it, or found it complete"
@@ -54,7 +54,7 @@ def is_at_its_end(task: TaskTry, epoch: int) -> bool:
 
 
 def has_next_run(task: TaskTry, error: EpochError) -> bool:
-    """Whether a run that has had an epoch has ended, because ``open`` refused the next one as that of another run.
+    """Whether a run that has had an epoch has ended, because ``open`` refused the next one: it is another run's.
 
     It has not ended where epochs belong to data intervals: the run has not read its own, as ``is_at_its_end`` has told.
     """
