@@ -44,9 +44,9 @@ def topics_of(source: KafkaSource) -> tuple[str, ...]:
 
 
 def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: Environment) -> Beginning:
-    """Begin at ``offsets``, and where there are none as ``otherwise`` says. Reads only.
+    """Begin at ``offsets``; partitions that they do not name begin as ``otherwise`` says. Reads only.
 
-    A topic of the source that ``offsets`` does not name has no part in the beginning: the source's ``starting`` counts.
+    If ``offsets`` does not name a topic of the source, this topic begins as the source's ``starting`` says.
 
     Raises:
         Refused: ``offsets`` has no topic of the source, or an offset that the brokers do not have.
@@ -71,7 +71,7 @@ def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: En
 
 
 def unread_partitions(source: KafkaSource, offsets: Offsets, env: Environment) -> Offsets:
-    """The partitions that the topics in ``offsets`` have and ``offsets`` has not, with 0, where an epoch would begin.
+    """The partitions of the topics in ``offsets`` that ``offsets`` lacks, with 0: an epoch would begin there.
 
     Raises Refused: The brokers do not have one of the topics.
     """
@@ -91,7 +91,7 @@ def _index(brokers: Brokers, cluster: ClusterLog, otherwise: Starting) -> TimeIn
 
 
 def begun(offsets: Offsets, otherwise: Starting, cluster: ClusterLog, index: TimeIndex) -> Move:
-    """The position at ``offsets``, where it is known of no record what came before. No I/O.
+    """The position at ``offsets``, without facts of the records before them, which the pipeline has not read. No I/O.
 
     Raises Refused: The brokers do not have one of the offsets.
     """
