@@ -1,6 +1,6 @@
 """Asks YARN's ResourceManager about applications, and ends them, through its REST interface.
 
-What it says is only a hint when to look: whether rows are staged, the report of Spark's driver and the sinks say.
+Its answers are only a hint when to look: the report of Spark's driver and the sinks decide whether rows are staged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Application:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Application:
-        """Out of the JSON. Fields that a ResourceManager may leave out are empty."""
+        """The application out of its JSON. Fields that a ResourceManager may leave out are empty."""
         return cls(
             id=str(told["id"]),
             state=str(told["state"]),
@@ -62,7 +62,7 @@ class Application:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, and will not."""
+        """Whether the application has ended for good."""
         return self.state in _ENDED
 
     @property

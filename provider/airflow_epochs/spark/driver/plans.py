@@ -28,7 +28,7 @@ class TransformFile:
 
 @dataclass(frozen=True, kw_only=True)
 class EventTimePlan:
-    """What is observed of the rows' event times.
+    """How the event times of rows are observed.
 
     Attributes:
         partitions: Topic -> its partitions.
@@ -82,8 +82,8 @@ class StateRead:
         declared: The same in Spark's JSON, once Spark has read them.
         keys: The columns that identify a row.
         expires: The column up to which a row matters; None if every row matters for ever.
-        hidden_to: Rows that expired up to this instant are hidden; None: no row is.
-        folded_in: The epoch whose rows have each key once, and before which there are no rows; None if there is none.
+        hidden_to: Rows that expired up to this instant are hidden; None: all rows are shown.
+        folded_in: The epoch of the last fold: its rows have each key once, and older rows do not count. None: no fold.
         initial: Where the table is that the state begins as; None if the state does not begin so in this epoch.
         initial_version: The version of that table.
         closed: Up to where the operator had closed the state in the epoch before: an instant in microseconds since 1970
@@ -191,7 +191,7 @@ class StagePlan(JobPlan):
         connection: The id of the connection that they come from, for errors.
         transform: The user's function.
         outputs: The sinks that may get a DataFrame.
-        again: Whether promised rows are staged again, so that other sinks' DataFrames are no mistake.
+        again: Whether rows are staged again after the vote, so that other sinks' DataFrames are no mistake.
         files_of_0_1: Whether version 0.1 promised these rows by a digest of their files.
         statistics: Whether Spark collects statistics of what it stages: a vote of another version counts on them.
         variants_by_json: Whether variants count in the digest by their JSON alone: a vote of another version did so.

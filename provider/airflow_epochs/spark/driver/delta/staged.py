@@ -22,8 +22,8 @@ def rows(spark: SparkSession, place: str) -> DataFrame:
     """What was staged at ``place``.
 
     Spark reads the few lines of the log, and the files that they name. Delta's reader would first compute the state of
-    the table: three queries more, which take longer than the rows of a small epoch. It reads only what the files alone
-    do not tell.
+    the table: three queries more, which take longer than the rows of a small epoch. It is used only if the files do not
+    hold all that the table has.
     """
     from pyspark.sql.types import StructType
 

@@ -117,7 +117,7 @@ def _with_partitions(spark: SparkSession, read: TableRead, rows: DataFrame, sche
 
 
 def _column(field: StructField, partitions: Mapping[str, str]) -> Column:
-    """A partition column of a row, by the row's file. Spark fails on a file that is not named."""
+    """A column of a row. A partition column follows from the row's file: Spark fails on a file that is not named."""
     from pyspark.sql import functions as F
 
     if field.name not in partitions:
