@@ -389,7 +389,7 @@ def _tell_unknown(program: str, prefix: str) -> None:
 
 
 def driver_code() -> bytes:
-    """A zip of the modules that Spark's driver needs. At import they need only the standard library and pyspark."""
+    """A zip of the modules that Spark's driver needs. Besides each other they need the standard library and pyspark."""
     files = (file for pattern in _DRIVER_FILES for file in _PACKAGE.glob(pattern))
     return user_files.archive({str(file.relative_to(_PACKAGE.parent)): file for file in files})
 
@@ -413,7 +413,7 @@ def _master(connection: Connection) -> str:
 
 
 def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
-    """The deploy mode, as spark-submit finds it: an argument, also one made of the connection's, overrides a setting."""
+    """The deploy mode, as spark-submit finds it: an argument, also the one that the hook makes, overrides a setting."""
     return config.deploy_mode or connection.extra.get("deploy-mode") or config.conf.get(MODE_CONF) or CLIENT
 
 

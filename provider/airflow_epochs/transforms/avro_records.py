@@ -27,7 +27,7 @@ _CHECKS = Checks("parse_avro")
 _FRAME, _VALUE, _RAW = "__epochs_frame", "__epochs_value", "__epochs_raw"
 _END = b"EPOCHS\0!"
 """Bytes put behind each value that Spark decodes. If it finds others there, the value is corrupt. By itself, Spark
-reports neither a value that cannot be decoded nor bytes that are left over. No beginning of these bytes is their end."""
+reports neither a value that cannot be decoded nor bytes that are left over. No beginning of them is also their end."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _JAR = "org.apache.spark:spark-avro_2.13"
 

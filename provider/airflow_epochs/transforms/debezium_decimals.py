@@ -34,12 +34,12 @@ def debezium_decimal(
     Args:
         column: The base64.
         precision: How many digits the result has, of the type ``decimal(precision, scale)``. At most 38.
-        scale: How many of them are behind the point: of a text alone, as many as the database's column has.
+        scale: How many of them are behind the point. Without ``value_scale``: as many as the database's column has.
         value_scale: Where each value's own scale is, for a ``numeric`` without a precision. A value with more digits
             behind the point than ``scale`` is rounded half up, as in a cast.
 
     Returns:
-        The number; NULL where there is none, where it has too many digits, and for a text that is no base64.
+        The number; NULL for NULL, for a number with too many digits, and for a text that is not base64.
 
     Raises:
         Refused: An argument is not valid.
@@ -80,7 +80,7 @@ def _whole(digits: Column) -> Column:
 
 
 def _unsigned(digits: Column) -> Column:
-    """Hexadecimal digits as a decimal; NULL if it has over 38 digits, or none. ``conv`` takes 64 bits at once."""
+    """Hexadecimal digits as a decimal; NULL for no digits, or over 38 in the result. ``conv`` takes 64 bits at once."""
     from pyspark.sql import functions as F
 
     padded = F.when(F.length(digits).between(1, _HEX_MAX), F.lpad(digits, _HEX_MAX, "0"))

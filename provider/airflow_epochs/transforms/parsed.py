@@ -25,7 +25,7 @@ _RENAME = (
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a parser makes of a batch. Each record is in one of the two, once.
+    """What a parser makes of a batch. Each record is either in ``rows`` or in ``corrupt``, once.
 
     Attributes:
         rows: The columns that were kept, then those of the schema.

@@ -123,14 +123,14 @@ class Brokers:
         return {each["transactional_id"] for each in found}
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Per partition, the first readable offset at or after a time in ms since 1970; None if there is none yet."""
+        """Per partition, the first readable offset at or after a time in ms since 1970; None if no record is so new."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Per partition, the first record at or after a time and an offset that readers of committed records see.
 
-        None if there is none yet. ``ms``: the time in ms since 1970. ``begins``: the offsets.
+        None if no such record exists yet. ``ms``: the time in ms since 1970. ``begins``: the offsets.
         """
         told = {at: offset for at, offset in self.offsets_at(ms, begins).items() if offset is not None}
         last = self._round(ms, {at: max(offset, begins[at]) for at, offset in told.items()}, told, FIRST_BYTES)

@@ -51,7 +51,7 @@ class KafkaConfig:
     """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target.
 
     ``by_interval``: ``bounds`` is "data_interval". ``refuses_missed``: ``missed`` is "refuse". ``registry_conn_id``:
-    None if no schema registry is asked. ``subjects``: those of the topics' values if the user names none.
+    None if no schema registry is asked. ``subjects``: by default ``<topic>-value`` of each topic.
     """
 
     topics: tuple[str, ...]

@@ -196,16 +196,17 @@ class StagePlan(JobPlan):
         statistics: Whether Spark collects statistics of what it stages: a vote of another version counts on them.
         variants_by_json: Whether variants count in the digest by their JSON alone: a vote of another version did so.
         measure_input: Whether the records read are counted.
-        sinks: The plan of each sink that is staged. Its ``kind`` says of which class it is (``stage.STAGERS``).
-        watermarks: The epoch's, then those of the epochs before, newest first, in microseconds since 1970 (UTC). None:
-            there was none yet.
+        sinks: The plan of each sink that is staged. Its ``kind`` names its class (``stage.STAGERS``).
+        watermarks: The watermarks of the epoch and of the epochs before, newest first, in microseconds since 1970
+            (UTC). None: there was no watermark yet.
         event_time: What is observed of event times; None if the pipeline has none.
         state: State table -> what the transform reads of it.
         earlier: Epochs that the sinks take together with this one, oldest first. Their own ``sinks`` are empty.
         replaces_by: Sink -> the columns by which its rows of a later epoch replace those of an earlier one.
         expectations: Sink -> what is expected of its rows.
         nothing: Whether the sinks get no rows, whatever the transform returns: tables go back to an earlier epoch.
-        letters: Where dead letters go; None: there are none, and a row that does not fit aborts the epoch.
+        letters: Where dead letters go; None: the pipeline has no dead letters, and a row that does not fit aborts the
+            epoch.
         table: What is read of a Delta table; None: ``read`` says what is read of Kafka.
         registry: The schemas that records were written with.
     """

@@ -28,7 +28,7 @@ def with_earlier(
     own: Mapping[str, DataFrame],
     letters: str | None,
 ) -> dict[str, DataFrame]:
-    """The rows of ``own``, which the plan's epoch gives, and those of all its earlier epochs, for each sink.
+    """For each sink, the rows of all earlier epochs of the plan, and ``own``, the rows of the plan's epoch.
 
     ``letters``: the sink of the dead letters, which the transform need not return; None: the pipeline has no such sink.
 

@@ -77,7 +77,7 @@ def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
 
 
 def require_unambiguous(spark: SparkSession, plan: CommitPlan, table: Table | None) -> None:
-    """Check the staged rows once more before their commit, whose time zone may differ from that of their staging.
+    """Check the staged rows once more before their commit: its time zone may differ from the time zone of staging.
 
     The table may also be partitioned by other columns since.
 

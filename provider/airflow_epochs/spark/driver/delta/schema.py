@@ -115,9 +115,9 @@ def copies(clauses: str) -> bool:
 def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str, keys: Collection[str]) -> list[str]:
     """Why a MERGE with these clauses cannot bring rows of schema ``rows`` into ``table``; empty if it can.
 
-    Key columns are compared: Spark compares keys in the wider type, where keys of two rows may be equal. Of the other
-    columns only those are compared that a clause copies with the whole row: what a user writes out may be meant to
-    change values.
+    Key columns are compared: Spark compares keys in the wider type, where keys of two rows may be equal. Other
+    columns are compared only if a clause copies them with the whole row: what a user writes out may be meant to change
+    values.
     """
     columns = {field["name"].lower(): field for field in table["fields"]}
     both = [(columns[name], field) for field in rows["fields"] if (name := field["name"].lower()) in columns]

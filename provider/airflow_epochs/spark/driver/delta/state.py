@@ -302,7 +302,7 @@ def _schema(spark: SparkSession, read: StateRead) -> StructType:
 
 
 def _unread(schema: str, error: Exception) -> Refused:
-    """The error for a schema of which Spark makes no DataFrame."""
+    """The error for a schema that Spark cannot make a DataFrame with."""
     if limited := _limited_texts(schema):
         return Refused(
             f"A column of a state table cannot be of type char or varchar: {', '.join(limited)}.",
