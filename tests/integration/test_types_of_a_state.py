@@ -47,12 +47,12 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a field too many": (
         "struct<n:bigint>",
         "struct(count(*) as n, count(*) as m)",
-        r"field 'x\.m' is in a struct of what is kept, and not in that of the state",
+        r"field 'x\.m' is in a struct of what is kept, and missing from the struct of the state",
     ),
     "a field too few": (
         "struct<n:bigint,m:bigint>",
         "struct(count(*) as n)",
-        r"field 'x\.m' is in a struct of the state, and not in that of what is kept",
+        r"field 'x\.m' is in a struct of the state, and missing from the struct of what is kept",
     ),
 }
 

@@ -229,12 +229,7 @@ def test_a_session_on_a_connection_that_is_not_sparks_is_left_alone(
     listener.settimeout(0.1)
     with pytest.raises(TimeoutError):
         listener.accept()
-    assert (
-        caplog.text.count(
-            "names connection bank as that of a Spark Connect server, but the type of the connection is postgres"
-        )
-        == 3
-    )
+    assert caplog.text.count("names connection bank as a Spark Connect server, but its type is postgres") == 3
     first = "What to do: Name a connection of type spark_connect in the DAG, if the DAG names this one."
     assert caplog.text.count(first) == 3, "a wrong connection in the DAG is nobody's forgery"
 

@@ -125,8 +125,8 @@ class ConnectRunner:
         """
         if (kind := self._env.connection(conn_id).conn_type) != KIND:
             raise Refused(
-                f"A record of the ledger names connection {conn_id} as that of a Spark Connect server, but the type of "
-                f"the connection is {kind}. Nothing was sent there.",
+                f"A record of the ledger names connection {conn_id} as a Spark Connect server, but its type is {kind}. "
+                "Nothing was sent there.",
                 code=codes.SPARK_CONNECTION_TYPE,
             )
 
@@ -157,7 +157,7 @@ class ConnectRunner:
             _refuse_if_nobody_listens(url, session["conn_id"])
         with _connect_mode():
             spark = _client(f"{url};session_id={session['session_id']}")
-            # Those of a running job, also if another client ends it.
+            # The caches of the running job, even if another client ends its session.
             caches = self._caches.get(session["session_id"], Caches())
             caches.watch(spark)
             spark.release_session_on_close = False  # before the first answer there is no session to release

@@ -23,7 +23,7 @@ def connection_url(connection: Connection) -> str:
     """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it.
 
     Unlike the hook, it escapes a ``/`` in a token: pyspark would take the rest for a path. It holds the token: do not
-    log it. Raises Refused if the connection is one for spark-submit, or has no host, or none that is an address.
+    log it. Raises Refused if the connection is one for spark-submit, or its host is missing or not an address.
     """
     if connection.conn_type == OF_SUBMIT and not (connection.host or "").startswith("sc://"):
         raise Refused(
@@ -38,7 +38,7 @@ def connection_url(connection: Connection) -> str:
 
 
 def used_for_connect(connection: Connection) -> AbstractContextManager[None]:
-    """An error from here says first if the connection is that of another service."""
+    """Let an error of the block say first that the connection's type is another service's, if it is."""
     return nullcontext() if connection.conn_type == OF_SUBMIT else used_as(connection, TYPE)
 
 

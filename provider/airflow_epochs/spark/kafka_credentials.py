@@ -37,7 +37,7 @@ class Sent:
 
     @property
     def readable(self) -> dict[str, str]:
-        """The secrets that the plan itself holds: none with a ``file``."""
+        """The secrets that the plan itself holds: empty if it refers to a ``file``."""
         return {} if self.file else self.options
 
     def explained(self, error: EpochError) -> EpochError:

@@ -1,7 +1,7 @@
 """Follows stage jobs that YARN runs in cluster mode: such a job outlives the task that submitted it.
 
-The id of the submit is on record, as that of a try, before the submit begins, and YARN's application has it as its tag.
-So every later process finds the application again. YARN only says when to look: what was staged is in the driver's
+The try's record has the id of the submit before the submit begins, and YARN's application has this id as its tag. So
+every later process finds the application again. YARN only says when to look: what was staged is in the driver's
 report, which stays below ``work_url`` until the attempt is staged.
 """
 
@@ -34,7 +34,7 @@ TAGS_CONF = "spark.yarn.tags"
 
 
 def settings(conf: dict[str, str], session_id: str) -> dict[str, str]:
-    """The settings of a submit that does not wait, with the tag beside those of the user."""
+    """The settings of a submit that does not wait, with the tag added to the user's tags."""
     tags = [each for each in (conf.get(TAGS_CONF), yarn.tag_of(session_id)) if each]
     return {**SUBMIT_CONF, TAGS_CONF: ",".join(tags)}
 
@@ -69,7 +69,7 @@ class OnYarn:
         return manager
 
     def rejoined(self, manager: ResourceManager, session: JsonDict) -> JsonDict | None:
-        """The result of a job that was submitted before; None: there is none to wait for.
+        """The result of a job that was submitted before; None: no job is left to wait for.
 
         An application that failed is reported to the task that waited for it. Any other one submits anew.
 

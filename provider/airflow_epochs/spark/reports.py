@@ -1,6 +1,6 @@
 """Reads the report of Spark's driver: a local file, or a text file in a folder that driver and task both reach.
 
-A report that was cut off is as good as none. One that has other fields than this version expects is refused.
+A report that was cut off counts as missing. A report with other fields than this version expects is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def understood(kind: type[R], told: JsonDict, job: str, txn: TransactionId | Non
     """The report of the Spark job ``job``, or a part of it, out of its JSON. ``txn``: the attempt, for the error.
 
     Raises:
-        Refused: Its fields are not those of ``kind``. A job that commits may still have taken effect.
+        Refused: Its fields differ from the fields of ``kind``. A job that commits may still have taken effect.
     """
     try:
         return from_json(kind, told)
@@ -48,7 +48,7 @@ def take(where: str, connection: Connection | None) -> JsonDict | None:
 
 
 def read(where: str, connection: Connection | None) -> JsonDict | None:
-    """Read the report; None if the driver wrote none, or not to its end.
+    """Read the report; None if the driver did not write it, or not to its end.
 
     Args:
         where: A local path, or the URL of a folder that Spark wrote as text.
@@ -84,7 +84,7 @@ def require_readable(work_url: str, connection: Connection | None) -> None:
 
 
 def result_of(report: JsonDict, job: str, conn_id: str) -> JsonDict:
-    """The result of the Spark job ``job`` out of its report. Raises Refused if it has none."""
+    """The result of the Spark job ``job`` out of its report. Raises Refused if the report has no result."""
     result = report.get("result")
     if not isinstance(result, dict):
         raise Refused(

@@ -138,7 +138,7 @@ class SubmitRunner:
         return cluster and _master(connection).startswith("yarn")
 
     def rejoin(self, session: JsonDict) -> JsonDict | None:
-        """The result of the application that was submitted under this session; None if there is none to wait for.
+        """The result of the application that was submitted under this session; None if YARN has no such application.
 
         A submit of a killed try that is still under way on this host is ended first, so that it comes to nothing.
         """
@@ -166,7 +166,7 @@ class SubmitRunner:
             manager.end_with_tag(yarn.tag_of(session["session_id"]))
 
     def _yarn_of(self, session: JsonDict) -> ResourceManager | None:
-        """Who is asked about a session; None: nobody can be, or the session is of another connection."""
+        """The ResourceManager for a session; None: no address is known, or the session has another connection."""
         if session["kind"] != KIND or session.get("conn_id") != self._config.conn_id:
             return None
         return self._yarn.manager(self._env.connection(self._config.conn_id))
@@ -357,7 +357,7 @@ class _Submit:
         return arguments
 
     def _hidden(self) -> dict[str, str]:
-        """The setting by which Spark shows neither the credentials nor what the site hides; none if it does anyway."""
+        """The setting by which Spark hides the credentials and what the site hides; empty if it does so anyway."""
         prefix = self._config.secrets_conf
         if not prefix or self._mode == CLIENT or NAMES_CONF in self._config.conf:
             return {}
@@ -389,7 +389,7 @@ def _tell_unknown(program: str, prefix: str) -> None:
 
 
 def driver_code() -> bytes:
-    """A zip of the modules that Spark's driver needs. They import only the standard library and pyspark."""
+    """A zip of the modules that Spark's driver needs. Besides each other they need the standard library and pyspark."""
     files = (file for pattern in _DRIVER_FILES for file in _PACKAGE.glob(pattern))
     return user_files.archive({str(file.relative_to(_PACKAGE.parent)): file for file in files})
 
@@ -413,7 +413,7 @@ def _master(connection: Connection) -> str:
 
 
 def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
-    """As spark-submit finds it: an argument, which the hook makes of the connection's, comes before a setting."""
+    """The deploy mode, as spark-submit finds it: an argument, also the one that the hook makes, overrides a setting."""
     return config.deploy_mode or connection.extra.get("deploy-mode") or config.conf.get(MODE_CONF) or CLIENT
 
 

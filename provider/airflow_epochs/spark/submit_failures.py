@@ -28,7 +28,7 @@ _STOPPED = re.compile(rf"^{main.STARTING} .*Cannot call methods on a stopped Spa
 
 
 def kept(hook: Any) -> Sequence[str]:
-    """The last lines that spark-submit will print. Older hooks quote none of them in their errors."""
+    """The last lines that spark-submit will print. Older hooks do not quote them in their errors."""
     lines: deque[str] = deque(maxlen=_LINES_MAX)
     process = hook._process_spark_submit_log
     hook._process_spark_submit_log = lambda output: process(_noting(lines, output))
@@ -42,7 +42,7 @@ def _noting(lines: deque[str], output: Iterable[str]) -> Iterator[str]:
 
 
 def told(failure: Exception | None, lines: Sequence[str]) -> str:
-    """Why there is no result. The hook's error has the whole command in it, which says nothing of the cause."""
+    """Why there is no result, without the command in the hook's error, which does not tell the cause."""
     if failure is None:
         return "the driver left no complete report"
     what = _COMMAND.sub("spark-submit ended with exit code ", str(failure).partition(_TAIL)[0])

@@ -1,6 +1,6 @@
 """Asks YARN's ResourceManager about applications, and ends them, through its REST interface.
 
-What it says is only a hint when to look: whether rows are staged, the report of Spark's driver and the sinks say.
+Its answers are only a hint when to look: the report of Spark's driver and the sinks decide whether rows are staged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Application:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Application:
-        """Out of the JSON. Fields that a ResourceManager may leave out are empty."""
+        """The application out of its JSON. Fields that a ResourceManager may leave out are empty."""
         return cls(
             id=str(told["id"]),
             state=str(told["state"]),
@@ -62,7 +62,7 @@ class Application:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, and will not."""
+        """Whether the application has ended for good."""
         return self.state in _ENDED
 
     @property
@@ -82,7 +82,7 @@ class Application:
 
 
 def tag_of(session_id: str) -> str:
-    """The tag of a submit's application. The id is on record, as that of a try, before spark-submit begins."""
+    """The tag of a submit's application. The try's record has the id before spark-submit begins."""
     return f"{TAG_PREFIX}{session_id}"
 
 
@@ -93,7 +93,7 @@ class ResourceManager:
         self.addresses = tuple(addresses)
 
     def with_tag(self, tag: str) -> Application | None:
-        """The application with this tag; None: it never was, or is forgotten.
+        """The application with this tag; None if YARN does not know it, or no longer.
 
         If there are several, the one that runs or has succeeded.
 
@@ -113,7 +113,7 @@ class ResourceManager:
             except NotApplied as error:
                 if isinstance(error, Refused) or time.monotonic() + pause > end:
                     raise
-                log.warning("%s", error)
+                log.warning("YARN's ResourceManager does not answer; it is asked again: %s", error)
             time.sleep(pause)
         raise AssertionError("pauses never end")
 
@@ -164,7 +164,7 @@ class Patience:
         self._end = self._end or time.monotonic() + UNREACHABLE_S
         if isinstance(error, Refused) or time.monotonic() > self._end:
             raise error
-        log.warning("%s", error)
+        log.warning("a request to YARN's ResourceManager failed; it is repeated: %s", error)
 
 
 def pauses() -> Iterator[float]:
@@ -264,12 +264,12 @@ def _answer(url: str, put: Mapping[str, str] | None) -> dict[str, Any]:
         error.close()  # it holds the connection
         raise
     if not isinstance(told, dict):
-        raise ValueError("the answer is not that of a ResourceManager")
+        raise ValueError("the answer does not come from a ResourceManager")
     return told
 
 
 def _as_user() -> str:
-    """Without Kerberos, YARN believes who it is told the user is, and lets nobody else end an application."""
+    """The query that names the user. Without Kerberos, YARN believes it, and lets only this user end an application."""
     import getpass
 
     return f"?user.name={quote(os.environ.get('HADOOP_USER_NAME') or getpass.getuser(), safe='')}"
@@ -280,7 +280,7 @@ def _refuse_if_forbidden(address: str, error: Exception) -> None:
         raise Refused(
             f"YARN's ResourceManager at {address} does not let this host read or end applications: {error}.",
             code=codes.SPARK_CONNECTION,
-            remedy="Put an address that answers without Kerberos, such as that of a gateway, into the field "
+            remedy="Put an address that answers without Kerberos, such as a gateway's, into the field "
             f"`{ADDRESS_EXTRA}` of the Spark connection's extra. Or leave `deferrable` out: then the task waits in its "
             "worker slot. Then clear the failed task.",
         ) from error

@@ -75,7 +75,7 @@ def _falling(history: History) -> Iterator[Violation]:
 def _shown(history: History) -> Iterator[tuple[str, str | Marker, LedgerFacts]]:
     """Every commit that was ever seen in a sink, with the ledger's facts at that time or later.
 
-    Without those of which the ledger has lost the records: it was rebuilt since.
+    Leaves out commits whose records the ledger has lost, as it was rebuilt since.
     """
     for sink, commits in (history.commits or {}).items():
         for commit in commits:

@@ -13,12 +13,12 @@ from airflow_epochs.testing.environment import Crash
 T = TypeVar("T")
 
 MOMENTS_MAX = 100
-"""A try dies at so many of the moments that a sink names, at most: at the first ones."""
+"""The largest number of moments at which a try dies: the first ones that a sink names."""
 
 
 @dataclass
 class _Through:
-    """An environment that is the subject's, but for the named moments."""
+    """The subject's environment with another ``reached``."""
 
     env: Environment
 
@@ -32,7 +32,7 @@ class _Through:
 
 @dataclass
 class HeldUp(_Through, Generic[T]):
-    """It holds the first named moment up until another commit ends, at most ``within_s`` seconds."""
+    """An environment that holds a commit up at its first named moment until another one ends, or for ``within_s``."""
 
     other: Callable[[], Future[T]]
     within_s: float
@@ -46,7 +46,7 @@ class HeldUp(_Through, Generic[T]):
 
 @dataclass
 class Dying(_Through):
-    """The process dies at the named moment of the number ``at``, from 0; None: it does not. ``named``: so many were."""
+    """An environment in which the process dies at named moment ``at``, from 0; None: it lives. ``named``: a count."""
 
     at: int | None = None
     named: int = 0

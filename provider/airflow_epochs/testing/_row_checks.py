@@ -177,7 +177,7 @@ def has_payloads(history: History) -> bool:
 
 
 def foreign_content(history: History) -> Iterator[Violation]:
-    """I7: the content is that of the epoch's ranges."""
+    """I7: the content of the sinks comes from the epoch's ranges."""
     yield from _changed_input(history)
     known = {origin: payload for origin, payload in (history.produced or {}).items() if payload}
     observed = [state for seen in history.observations for state in _observed(seen, history).values()]
@@ -220,7 +220,7 @@ def _changed_input(history: History) -> Iterator[Violation]:
 
 
 def _shared(record: OpenRecord, what: str) -> object:
-    """What all attempts of an epoch have in common. A state that begins does so as `initial` is then."""
+    """The field ``what``, as far as all attempts of an epoch share it. A state that begins has no version to share."""
     if what == "state":
         return {name: pin for name, pin in record.state.items() if pin.version is not None}
     return getattr(record, what)

@@ -89,7 +89,7 @@ class Report:
         return {result.invariant for result in self.results if result.verdict is verdict}
 
     def require(self, *, unknown: Collection[str] = ()) -> None:
-        """Raise AssertionError unless every invariant is PASS. Those in ``unknown`` may be UNKNOWN, but not FAIL."""
+        """Raise AssertionError unless every invariant is PASS. Invariants in ``unknown`` may be UNKNOWN, not FAIL."""
         if self.named(Verdict.FAIL) or self.named(Verdict.UNKNOWN) - set(unknown):
             raise AssertionError(f"\n{self}")
 

@@ -39,7 +39,7 @@ _SECRET_NAME = re.compile(r"(.*[._-])?(password|passwd|passphrase|pwd|secret|sec
 
 
 def label_of(row: int) -> str:
-    """What the row with this id has in the column ``label``, if the subject stages one."""
+    """The value of the column ``label`` in the row with this id, if the subject stages this column."""
     return f"row {row}: \"ä\", 'b'\\\n"
 
 
@@ -149,7 +149,7 @@ class SinkConformance:
         assert subject.visible() == self.after([7])
 
     def test_equal_rows_of_an_epoch_are_all_shown_unless_the_sink_refuses_them(self, subject: Subject) -> None:
-        """A sink with keys may vote against them. It must not promise three rows, and show two."""
+        """A sink with keys may vote against equal rows. It must not vote for three rows, and show two."""
         attempt, ids = _attempt(1), [1, 1, 2]
         vote = subject.sink().vote(attempt, _claim(subject, attempt, ids), subject.env)
         if vote.staged is not None:
@@ -257,7 +257,7 @@ class SinkConformance:
     def _require_shown_once(
         self, subject: Subject, attempt: SinkAttempt, receipt: Receipt, shown: Sequence[Sequence[int]], died: str | None
     ) -> None:
-        """Check what readers see of the epochs ``shown``, the last of which was committed again after it ``died``."""
+        """Check what readers see of the epochs ``shown``. The last one's commit ``died``, and was repeated."""
         seen = (receipt.txn_id, receipt.rows, sorted(subject.visible()), _marker(subject))
         assert seen == (str(attempt.txn), len(shown[-1]), self.after(*shown), Marker.of(attempt.txn)), (
             f"a try died at {died}, and the next one must show each row once: one atomic step for rows and marker"
@@ -284,7 +284,7 @@ class SinkConformance:
         assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2]), Marker.of(attempt.txn))
 
     def _discarded(self, subject: Subject, attempt: SinkAttempt, place: str, *, published: bool) -> None:
-        """Clear a place away, by tries that die at ever later moments, and at last by one that does not."""
+        """Delete a place: each try dies one named moment later than the last one, until one gets through."""
         dies_ever_later(subject.env, lambda env: subject.sink().discard(attempt, place, env, published=published))
 
     # -- what must be refused ----------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ class SinkConformance:
         assert _secret_names(sink.spec()) == [], "the ledger keeps the specification: name a connection instead"
 
     def test_a_sink_that_replaces_rows_tells_by_which_columns(self, subject: Subject) -> None:
-        """Without it, a backfill would write the rows of several epochs in no order. See ``Replacing``."""
+        """Without these columns, a backfill would write the rows of several epochs in no order. See ``Replacing``."""
         sink = subject.sink()
         if sorted(self.shows([1], [1, 2])) != [1, 1, 2]:
             assert isinstance(sink, Replacing), "later rows replace earlier ones, and the sink has no replaces_by()"
@@ -553,7 +553,7 @@ def _require_position(subject: Subject, txn: TransactionId | None) -> None:
 
 
 def _fenced(subject: Subject, over: TransactionId, by: TransactionId) -> bool | None:
-    """As ``Fencing.fence``; None of a sink that cannot be fenced."""
+    """As ``Fencing.fence``; None for a sink that cannot be fenced."""
     sink = _rebuilt(subject)
     return sink.fence(PIPELINE, [over], by, subject.env) if isinstance(sink, Fencing) else None
 

@@ -111,7 +111,7 @@ def _read(options: Mapping[str, str]) -> list[Row]:
 
 
 def _together(rows: Sequence[list[Row] | str]) -> list[Row] | str:
-    """The rows of epochs that a sink takes together, oldest first; or why those of one cannot be staged."""
+    """The rows of epochs that a sink takes together, oldest first; or why the rows of one epoch cannot be staged."""
     together: list[Row] = []
     for each in rows:
         if isinstance(each, str):

@@ -118,8 +118,8 @@ class Rest:
     """The run was brought to rest: without faults, until there was nothing left to do.
 
     Attributes:
-        recoveries: How many runs that took.
-        recoveries_max: How many it may take.
+        recoveries: How many runs it took to come to rest.
+        recoveries_max: How many runs it may take.
         hanging: Transactions, sessions, locks and processes that were still open then.
     """
 
@@ -258,7 +258,7 @@ class History:
         return EpochIndex(self.facts.complete_in_full)
 
     def transaction(self, shown: str | Marker) -> TransactionId | None:
-        """The attempt that a sink's marker names; None if the ledger knows none."""
+        """The attempt that a sink's marker names; None if the ledger does not know it."""
         if isinstance(shown, str):
             return self.facts.transactions.get(shown)
         in_epoch = (txn for txn in self.facts.transactions.values() if txn.epoch == shown.epoch)

@@ -37,7 +37,7 @@ def _decoded(value: bytes, kind: type[R]) -> R:
 
 
 def newest_complete_of(copy: Mapping[str, bytes]) -> int:
-    """The newest complete epoch in a copy of a ledger, found without decoding it; 0 if there is none."""
+    """The newest complete epoch in a copy of a ledger, found without decoding it; 0 if no epoch is complete."""
     return max((epoch_of_key(key) or 0 for key in copy if key.endswith("/complete.json")), default=0)
 
 
@@ -61,7 +61,7 @@ class LedgerFacts:
     """The records of one copy of a ledger.
 
     Attributes:
-        rebuilt: The rebuildings on record: epochs up to that of the newest may lack their records.
+        rebuilt: The rebuildings on record: epochs up to the newest rebuilding's epoch may lack their records.
         unreadable: The keys that do not decode, and why.
     """
 
@@ -116,7 +116,7 @@ class LedgerFacts:
 
     @property
     def newest_complete(self) -> int:
-        """0 if no epoch is complete."""
+        """The newest complete epoch; 0 if no epoch is complete."""
         return max(self.complete, default=0)
 
     @cached_property
@@ -126,7 +126,7 @@ class LedgerFacts:
         return frozenset(sink for _, sink in self.receipts).union(names)
 
     def sinks_of(self, epoch: int) -> frozenset[str]:
-        """The sinks that show a complete epoch. One that a rebuilding rests on may have no receipt."""
+        """The sinks that show a complete epoch. A sink on whose marker a rebuilding rests may have no receipt."""
         record = self.complete[epoch]
         return frozenset(record.receipts).union(name for name, txn in record.markers.items() if txn == record.txn_id)
 
@@ -137,7 +137,7 @@ class LedgerFacts:
 
     @property
     def rebuilt_to(self) -> int:
-        """The newest of them; 0 if there is none."""
+        """The newest of ``rebuilt_epochs``; 0 if there is none."""
         return max(self.rebuilt_epochs, default=0)
 
     @cached_property
@@ -152,7 +152,7 @@ class LedgerFacts:
 
     @cached_property
     def transactions(self) -> dict[str, TransactionId]:
-        """Every attempt that the ledger knows, by its id. Of a pruned epoch it knows only the committed one."""
+        """Every attempt that the ledger knows, by its id. In a pruned epoch it knows only the committed attempt."""
         records: list[OpenRecord | CompleteRecord] = [*self.opens.values(), *self.complete.values()]
         return {record.txn_id: record.txn for record in records}
 
@@ -163,7 +163,7 @@ class LedgerFacts:
         return frozenset(TransactionId.parse(txn).fence for txn in waived)
 
     def decision_of(self, txn: TransactionId) -> DecisionRecord | None:
-        """The decision on this transaction; None if there is none, or it is another transaction's."""
+        """The decision on this transaction; None if it is not decided, or the decision is another transaction's."""
         record = self.decisions.get((txn.epoch, txn.attempt))
         return record if record and record.txn_id == str(txn) else None
 

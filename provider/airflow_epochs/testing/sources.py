@@ -40,7 +40,7 @@ class MemorySource:
         return PlannedEpoch(ranges=ranges, state={"topics": sorted(self.topics)}, backlog=Backlog(offsets=left))
 
     def before(self, base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
-        """The ends of ``base``: a world has no topic that an epoch could be the first to read."""
+        """The ends of ``base``: in a world, no epoch is the first to read a topic."""
         return Position(ranges=empty_at_ends(base.ranges) if base else {}, state=base.state if base else {})
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:

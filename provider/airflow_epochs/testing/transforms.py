@@ -41,7 +41,7 @@ KAFKA_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
 )
-"""Those of Spark's Kafka source with ``includeHeaders``."""
+"""The columns of Spark's Kafka source with ``includeHeaders``, and their types."""
 
 MadeUpTable = tuple[str, Sequence[Mapping[str, object]]]
 """A table that a test makes up: its columns as SQL, and its rows, with values as ``createDataFrame`` takes them."""
@@ -103,10 +103,10 @@ def run_transform(
         epoch: The number that the transform sees.
         now: The epoch's ``now``, with its zone.
         watermark: The epoch's watermark, with its zone; None: it has none yet.
-        previous_watermark: That of the epoch before. With a ``depth`` of several operators, a list: those of as many
-            epochs before, newest first.
+        previous_watermark: The watermark of the epoch before. With a ``depth`` of several operators, a list: the
+            watermarks of as many epochs before, newest first.
         event_time: As in the pipeline. A transform that calls ``epoch.event_time`` needs it.
-        schemas: What the schema registry has, by its ids: Avro schemas as text; of Protobuf, FileDescriptorSets.
+        schemas: The schemas in the registry by their ids: Avro schemas as text, Protobuf's as FileDescriptorSets.
         registry_conn_id: The registry's connection, as the transform names it.
         spark: The session to use; None: Spark in this process.
 
@@ -141,12 +141,12 @@ def _earlier_watermarks(previous: datetime | Sequence[datetime | None] | None) -
 
 
 def _require_marks(watermarks: Sequence[datetime | None], event_time: EventTime | None) -> None:
-    """Without the watermark of its place, an operator behind others would close nothing, and a test would pass."""
+    """Raise ValueError if watermarks are missing: an operator behind others would close nothing, and the test pass."""
     depth = event_time.depth if event_time else 1
     if watermarks[0] is not None and len(watermarks) <= depth:
         raise ValueError(
             f"EventTime has depth={depth}, and `previous_watermark` has {len(watermarks) - 1} of {depth} watermarks.\n"
-            f"Give it a list with those of the {depth} epochs before, newest first."
+            f"Give it a list with the watermarks of the {depth} epochs before, newest first."
         )
 
 
@@ -176,7 +176,7 @@ def _local_spark() -> SparkSession:
 
 @cache
 def _archives() -> Path:
-    """A folder that lasts as long as Spark in this process, which may read it whenever a job begins."""
+    """A folder for archives. It lasts as long as Spark in this process, which may read it whenever a job begins."""
     folder = TemporaryDirectory(prefix="airflow-epochs-")
     atexit.register(folder.cleanup)
     return Path(folder.name)

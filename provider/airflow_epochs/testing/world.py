@@ -96,7 +96,7 @@ class MemoryWorld:
 
     @staticmethod
     def named(name: str) -> MemoryWorld:
-        """The world of this name. Raises Refused if this process has none, or nothing refers to it any more."""
+        """The world of this name. Raises Refused if this process has no such world, or no reference to it is left."""
         try:
             return _WORLDS[name]
         except KeyError:
@@ -149,7 +149,7 @@ class MemoryWorld:
         return Table(name, commits, tuple(row for place in places if place for row in place.rows))
 
     def place(self, name: str) -> Place | None:
-        """The staging place of this name; None if there is none."""
+        """The staging place of this name; None if it does not exist."""
         return self.places.get(name)
 
     def stage(self, name: str, place: Place) -> None:

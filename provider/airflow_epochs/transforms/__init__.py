@@ -7,7 +7,7 @@ for a sink or a state table. No engine runs, nothing reads a clock, and Spark ev
 What all of them do:
 
 * **Close first, then add.** What ends in (P, W] closes from the state alone; then this epoch's rows are added, unless
-  they are late. W is the epoch's watermark, P that of the epoch before. Without a watermark, nothing is late and
+  they are late. W is the epoch's watermark, P is the watermark of the epoch before. Without one, nothing is late and
   nothing closes.
 * **Nothing is deleted because time passed.** A row of the state has a column that says until when it matters. The state
   table hides rows that have expired by P, and drops them later. This column never falls for a key.

@@ -25,7 +25,7 @@ _SPACE = "airflow_epochs.avro"
 _ROOT, _LEFT_OUT = "at", "left_out"
 _RECORDS = ("record", "error")
 _LONG, DIGITS_OF_LONG = 8, 18
-"""Bytes of a long, and the most digits of a decimal that Spark keeps in one."""
+"""Bytes of a long, and the most digits of a decimal that Spark keeps in a long."""
 
 
 def for_reader(reader: Resolved) -> Schema:
@@ -48,7 +48,7 @@ def for_writer(writer: Resolved, reader: Resolved) -> Schema:
 def with_room(schema: Schema) -> Schema:
     """The schema with room in its decimals for a number that has more digits than the schema says.
 
-    Of 18 digits and less, Spark takes the lower 64 bits of the number, whatever it is.
+    If a decimal has at most 18 digits, Spark takes only the lower 64 bits of the number.
     """
     if isinstance(schema, list):
         return [with_room(branch) for branch in schema]
@@ -81,13 +81,16 @@ def _placed(reader: Resolved, schema: Schema, place: str) -> Schema:
 
 @dataclass(frozen=True)
 class _Writer:
-    """``names``: place in the reader's schema and the writer's full name -> the full name that a type has got."""
+    """Renames a writer's types. ``names``: place in the reader's schema and the writer's full name -> the new name."""
 
     pair: Resolution
     names: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def of(self, written: Schema, wanted: Schema | None, place: str, in_union: bool = False) -> Schema:
-        """``wanted``: what it is read into; None if it is left out. ``in_union``: whether that is in a union."""
+        """A writer's type with the names that Spark needs.
+
+        ``wanted``: the reader's type for it; None if it is left out. ``in_union``: whether ``wanted`` is in a union.
+        """
         written, wanted = self.pair.writer.meant(written), self.pair.reader.meant(wanted)
         if isinstance(written, list):
             return [self.of(branch, wanted, place, in_union) for branch in written]
@@ -101,7 +104,7 @@ class _Writer:
         return self._named(written, wanted, place, in_union) if written["type"] in NAMED else written
 
     def _named(self, written: Schema, wanted: Schema | None, place: str, in_union: bool) -> Schema:
-        """A type may be written in several places, but is defined once."""
+        """The schema of a named type: its definition where it comes first, then only its name."""
         full = full_name(written)
         if (place, full) in self.names:
             return self.names[place, full]
@@ -116,7 +119,7 @@ class _Writer:
         return made
 
     def _field(self, written: Schema, record: Schema | None, name: str | None, place: str) -> Schema:
-        """``name``: that of the reader's field that it is read into; None if it is left out."""
+        """The writer's field under the name of the reader's field. ``name``: this name; None if it is left out."""
         if record is None or name is None:
             return {**written, "type": self.of(written["type"], None, _LEFT_OUT)}
         number, wanted = next((n, each) for n, each in enumerate(record["fields"]) if each["name"] == name)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _CHECKS = Checks("parse_avro")
 _FRAME, _VALUE, _RAW = "__epochs_frame", "__epochs_value", "__epochs_raw"
 _END = b"EPOCHS\0!"
-"""Stands behind each value that Spark decodes: what it finds there tells whether the value ended where it should. Spark
-itself neither says that a value cannot be decoded nor that bytes are left over. No beginning of it is an end of it."""
+"""Bytes put behind each value that Spark decodes. If it finds others there, the value is corrupt. By itself, Spark
+reports neither a value that cannot be decoded nor bytes that are left over. No beginning of them is also their end."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _JAR = "org.apache.spark:spark-avro_2.13"
 
@@ -57,7 +57,7 @@ def parse_avro(
         schemas: The id of each schema that records may have -> the schema, complete in itself. A rerun must have the
             same ones.
         registry: In place of ``schemas``: the connection of the schema registry, as the source has it in
-            ``registry_conn_id``. The schemas are those that the registry had when the epoch was opened.
+            ``registry_conn_id``. Then the schemas are what the registry had when the epoch was opened.
         corrupt: The name of the column with the record itself, binary, in ``Parsed.corrupt``.
         columns: What to keep of the batch, such as ``epoch.record``. Their names must not be names of the schema.
         value: The batch's binary column with the records.
@@ -122,7 +122,7 @@ def _readable(schemas: Mapping[int, Any], reader: Resolved) -> tuple[dict[int, S
 
 
 def _decoded(known: Mapping[int, Schema], reader: Schema) -> Column:
-    """The value, and what was found behind it: a struct of NULLs where a value cannot be decoded."""
+    """The decoded value, and the bytes found behind it; a struct of NULLs if the value cannot be decoded."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 

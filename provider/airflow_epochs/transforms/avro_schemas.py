@@ -1,8 +1,8 @@
 """Avro schemas: whether records of a writer's schema can be read into a reader's.
 
-The rules are those of Avro's specification ("Schema Resolution"), and stricter where Spark would read another value and
-not tell: it does not look at the writer's logical types, so it would read milliseconds as microseconds, and a decimal
-with another scale.
+The rules come from Avro's specification ("Schema Resolution"). They are stricter where Spark would silently read
+another value: it does not look at the writer's logical types, so it would read milliseconds as microseconds, and a
+decimal with another scale.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNITS = {
 }
 """Logical types that say what a number means -> the type that a number with it has."""
 _PRECISION_MAX = 38
-"""Of Spark's decimals."""
+"""The most digits that a decimal can have in Spark."""
 
 
 class SchemaFlaw(ValueError):
@@ -94,7 +94,8 @@ def resolved(told: Schema, references: Mapping[str, Schema] = MappingProxyType({
 class _Names(dict[str, Schema]):
     """Full name -> definition, as found so far.
 
-    ``others``: those of other schemas, which may still be needed. ``unlike``: names that these define in several ways.
+    ``others``: definitions in other schemas, which may still be needed. ``unlike``: names that several of these schemas
+    define differently.
     """
 
     def __init__(self, references: Iterable[Schema]) -> None:
@@ -162,7 +163,7 @@ def _definitions(schema: Schema, namespace: str) -> Iterator[tuple[str, Schema]]
 
 
 def _shape(schema: Schema, namespace: str = "", within: bool = False) -> Schema:
-    """What a definition says of the bytes, to compare two. Types that it defines inside are there by name."""
+    """The part of a definition that decides the bytes, to compare two. Types defined inside are there by name."""
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _full(schema, namespace)
     if isinstance(schema, list):
@@ -200,10 +201,10 @@ def _defined(schema: Schema, namespace: str, named: _Names) -> Schema:
 
 
 def require_columns(reader: Resolved) -> None:
-    """Refuse a reader's schema of which Spark does not make columns as the schema says.
+    """Refuse a reader's schema if Spark would not make the columns that it describes.
 
     Raises:
-        SchemaFlaw: It is no record, or has what Spark cannot read or reads in part.
+        SchemaFlaw: It is not a record, or has a type that Spark cannot read or reads in part.
     """
     if _type(reader.root) != "record":
         raise SchemaFlaw("is no record, so it gives no columns")
@@ -256,7 +257,7 @@ def unreadable(writer: Resolved, reader: Resolved) -> str | None:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What of a writer's schema is read into what of a reader's."""
+    """Finds the part of a reader's schema into which a part of a writer's schema is read."""
 
     writer: Resolved
     reader: Resolved
@@ -277,7 +278,7 @@ class Resolution:
         return self._inside(written, wanted, at)
 
     def branch(self, written: Schema, wanted: list[Schema]) -> int | None:
-        """The branch of a reader's union that a value is read into; None if there is none."""
+        """The branch of a reader's union that a value is read into; None if no branch takes it."""
         numbers = self._candidates(written, wanted)
         return next((number for number in numbers if not self.problem(written, wanted[number], "")), None)
 
@@ -288,7 +289,7 @@ class Resolution:
         return problems[0] if all(problems) else None
 
     def _candidates(self, written: Schema, wanted: list[Schema]) -> list[int]:
-        """Avro takes the branch of the same type, else the first one as which the value can be read."""
+        """The branches to try: the branch of the same type, else the first one as which Avro can read the value."""
         kind, kinds = _type(written), [_type(self.reader.meant(branch)) for branch in wanted]
         same = [number for number, each in enumerate(kinds) if each == kind]
         if not same:
@@ -296,7 +297,10 @@ class Resolution:
         return self._namesakes(written, wanted, same) if kind in NAMED else same
 
     def _namesakes(self, written: Schema, wanted: list[Schema], same: list[int]) -> list[int]:
-        """Those of the same full name, else of the same name, else all. Of several records, the fields tell."""
+        """The branches with the same full name, else with the same name, else ``same``.
+
+        If several records remain, their fields decide. If several enums or fixed types remain, no branch fits.
+        """
         branches = {number: self.reader.meant(wanted[number]) for number in same}
         full = [number for number, each in branches.items() if full_name(written) in (full_name(each), *_aliases(each))]
         short = [number for number, each in branches.items() if each["name"] == written["name"]]
@@ -304,7 +308,7 @@ class Resolution:
         return found if len(found) == 1 or _type(written) in ("record", "error") else []
 
     def _promoted(self, written: Schema, wanted: Schema) -> bool:
-        """A number with a unit may be read as a plain number, and a plain one as any; no unit becomes another one."""
+        """Whether a number may be read as one of a wider type. A unit may be lost or added, but not change."""
         return _type(wanted) in _PROMOTED.get(_type(written), ()) and not _of_meaning(written, wanted)
 
     def _inside(self, written: Schema, wanted: Schema, at: str) -> str | None:
@@ -334,7 +338,7 @@ class Resolution:
 
 
 def fields_of(written: Schema, wanted: Schema) -> dict[str, Schema]:
-    """Name of a reader's field -> the writer's field that is read into it, by name or alias. None is read twice."""
+    """Name of a reader's field -> the writer's field read into it, by name or alias. Each is read at most once."""
     known = {each["name"]: each for each in written["fields"]}
     found = {each["name"]: known.pop(each["name"]) for each in wanted["fields"] if each["name"] in known}
     for each in wanted["fields"]:
@@ -387,7 +391,7 @@ def is_decimal(schema: Schema) -> bool:
 
 
 def _told(schema: Schema, *, apart: bool = False) -> str:
-    """The type for people. ``apart``: tell decimals in bytes from those in a fixed, which Avro does not read as one."""
+    """The type for people. ``apart``: tell decimals in bytes from decimals in a fixed, which Avro does not exchange."""
     if isinstance(schema, list):
         return " or ".join(_told(branch, apart=apart) for branch in schema)
     if _logical(schema) == "decimal":

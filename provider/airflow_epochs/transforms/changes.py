@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DELETED = "__deleted"
-"""The column of the changes that says whether the key goes."""
+"""The column of the changes that says whether the key is deleted."""
 LATE = "epochs_late"
 """The name of late rows in Spark's plans: the stage job counts what reaches a sink from there."""
 _EXPIRES = "_epochs_expires"
@@ -44,7 +44,10 @@ class JoinResult:
 
 
 def changes(upserts: DataFrame, deletes: DataFrame | None = None) -> DataFrame:
-    """Rows that replace those of their keys, and rows whose keys go. Both have the state's columns."""
+    """The changes of a state: rows that replace the rows of their keys, and rows whose keys are deleted.
+
+    Both have the state's columns.
+    """
     from pyspark.sql import functions as F
 
     told = upserts.withColumn(DELETED, F.lit(False))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _THEN = "Then clear the failed task."
 _ANEW = "which needs another table if it has rows (docs/state.md, 'Keep the rows of a state')"
 _COLLATION = re.compile(r" collate (?!UTF8_BINARY\b)\w+")
-"""Behind a text's type: how Spark compares it. ``UTF8_BINARY`` is the same as none."""
+"""A collation in a text's type, by which Spark compares it. ``UTF8_BINARY`` is the same as no collation."""
 _LONGEST = timedelta(days=2_556_750)
-"""7000 years: what is later than that by as much would be after the year 9999, which most readers do not know."""
+"""The longest duration: 7000 years. Longer ones lead to times after the year 9999, which most readers do not know."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Checks:
         """The error about an argument.
 
         Args:
-            argument: Its name.
+            argument: The argument's name.
             given: Its value.
-            wanted: What it must be.
-            why: What is wrong with this one, a clause, if that is not plain.
-            remedy: What to do, if it is not to set the argument to what it must be.
+            wanted: What the value must be.
+            why: A clause that says what is wrong with the value, if that is not plain.
+            remedy: What to do, if it is something else than to set the argument to ``wanted``.
         """
         flaw = f"; {why}" if why else ""
         return Refused(
@@ -90,7 +90,7 @@ class Checks:
     def has_keys(self, what: str, frame: DataFrame, keys: Iterable[str]) -> None:
         """Refuse a DataFrame without one of the keys, or with one whose texts are compared by a collation.
 
-        The state has texts without one: what is equal in the rows of an epoch would be two keys of the state.
+        The state's texts have no collation: texts that are equal in an epoch's rows would be two keys of the state.
         """
         self.has(what, frame, keys)
         for name in keys:
@@ -147,7 +147,7 @@ class Checks:
         """The rows with the columns of the state, in its order and its types. No value becomes another one.
 
         Types drift otherwise: a sum of sums is wider than the sum. Only a floating-point number may become the nearest
-        one, but not in a column of ``keys``: two keys would be one, and the rows of the next epoch have none of them.
+        one, but not in a column of ``keys``: two keys would become one, which no row of the next epoch has.
         """
         from pyspark.sql import functions as F
 
@@ -178,7 +178,7 @@ class Checks:
         return self._fitted(frame, [fit.Part(name, kind, fit.reordered(kind, kinds[name])) for name, kind in both])
 
     def _fitted(self, frame: DataFrame, parts: Iterable[fit.Part]) -> DataFrame:
-        """The rows with some of their columns in other types. No part is a misfit."""
+        """The rows with these parts in the types of the state. No part may be a misfit."""
         from pyspark.sql import functions as F
 
         columns = {
@@ -187,12 +187,12 @@ class Checks:
         return frame.withColumns(columns) if columns else frame  # Spark Connect takes no empty dict
 
     def _unfit(self, part: fit.Part) -> Refused:
-        """The error about values that would become others in the state."""
+        """The error for a part whose values would change in the state."""
         if part.kind is None or part.wanted is None:
             has, lacks = ("the state", "what is kept") if part.kind is None else ("what is kept", "the state")
             return Refused(
-                f"{self.operator}: field {part.name!r} is in a struct of {has}, and not in that of {lacks}. "
-                "Nothing was written.",
+                f"{self.operator}: field {part.name!r} is in a struct of {has}, and missing from the struct of "
+                f"{lacks}. Nothing was written.",
                 code=codes.OPERATOR_COLUMNS,
                 remedy=f"Give the structs of both the same fields: in the transform, by F.struct(F.….alias(…), …); in "
                 f"the schema of the state table, {_ANEW}. {_THEN}",

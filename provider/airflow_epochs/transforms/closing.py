@@ -3,9 +3,9 @@
 An operator closes what lies in (P, W]. Operators that stand one behind another have watermarks of different epochs
 (``EpochContext.chained``): its place tells an operator which. If it moves, because another one was put in front of it
 or taken away, W of its old place and P of its new one are not the same: what lies between would be closed twice, or
-never. So each state tells how far its operator has closed it. That is P, wherever the operator stands now.
+never. So each state tells how far its operator has closed it. This is P, wherever the operator stands now.
 
-An operator may show what lies behind its P. So W of those behind it is at most that.
+An operator may show rows with times after its P. So W of the operators behind it is at most this P.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLOSING = "_epochs_closing"
 
 @dataclass
 class Operators:
-    """Those that a transform has called in an epoch: their places, and their P."""
+    """The operators that a transform has called in an epoch: their places, and their P."""
 
     called: list[tuple[int, Mark]] = field(default_factory=list)
 
@@ -44,12 +44,12 @@ class Closing:
     """How far a state is closed.
 
     Attributes:
-        name: Of the state.
-        operators: Those of the epoch.
-        before: By the epoch before.
-        then: By this epoch, if it is replayed.
-        now: By this epoch, once the operator was called.
-        place: That of the operator, once it was called.
+        name: The state's name.
+        operators: The operators of the epoch.
+        before: How far the epoch before had closed the state.
+        then: How far this epoch had closed it, if it is replayed.
+        now: How far this epoch has closed it, once the operator was called.
+        place: The operator's place, once it was called.
     """
 
     name: str
@@ -79,7 +79,7 @@ def told(state: DataFrame, closing: Closing) -> DataFrame:
 
 
 def of(state: DataFrame) -> Closing | None:
-    """How far a state is closed. None for a DataFrame derived from a state: that tells nothing."""
+    """How far a state is closed. None for a DataFrame derived from a state, which does not tell it."""
     known: Closing | None = vars(state).get(_CLOSING)
     return known
 

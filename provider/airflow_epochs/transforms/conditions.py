@@ -11,7 +11,7 @@ Test = Callable[[str, str], "str | None"]
 """Makes the condition for a value, given in SQL, and its type; None if it cannot be true."""
 OfMap = Callable[[str], str]
 _WORD = re.compile(r"\w+", re.ASCII)
-"""Names that Spark never takes for a pattern. Others it does, where they are quoted as the name of a column, and
+"""Names that Spark never takes for a pattern. It takes other quoted names of columns for patterns if
 ``spark.sql.parser.quotedRegexColumnNames`` is set."""
 _TIMES = {
     "date": ("date'0001-01-01'", "date'9999-12-31'"),
@@ -38,7 +38,7 @@ def field_of(struct: str, name: str) -> str:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type in Spark's JSON is one of texts."""
+    """Whether a type in Spark's JSON is a type of texts."""
     return isinstance(kind, str) and kind.startswith("string")
 
 
@@ -56,7 +56,7 @@ def outside(value: str, kind: str) -> str | None:
 
 
 def anywhere(value: str, kind: Any, test: Test, depth: int = 0, of_map: OfMap | None = None) -> str | None:
-    """The condition that is true if a test is true of a value, or of any value inside of it; None if none can be.
+    """The condition that a test is true of a value, or of any value inside of it; None if it cannot be true.
 
     ``test``: makes the condition for a value that has no others inside; ``of_map``: the one for a map.
     """

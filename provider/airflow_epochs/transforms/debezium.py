@@ -45,7 +45,7 @@ _UNSENT_VALUES = (
     *(f'["{element}"]' for element in (_UNSENT, _UNSENT_BYTES, _UNSENT_UUID)),
     *(f"[{numbers}]" for numbers in (_UNSENT_INTEGERS, _UNSENT_FLOATS)),
 )
-"""The same for columns of each type, as Spark has them in a map of texts."""
+"""``_UNSENT`` as columns of each type have it, in the text that Spark puts into a map of texts."""
 _IS_TIME = "(ts_ms BETWEEN -62135596800000 AND 253402300799999)"
 """The years 1 to 9999. Spark's query would fail at a number that is too large for it."""
 _CHECKS = Checks("parse_debezium")
@@ -56,9 +56,9 @@ class Changes:
     """What ``parse_debezium`` makes of a batch. Each record but tombstones is in ``rows``, or in ``corrupt``, once.
 
     Attributes:
-        rows: The columns that were kept; those of the table, as the change leaves them, and before it for a deletion;
-            ``op``; the structs ``before``, ``after`` and ``source``; and ``at``, when Debezium saw the change.
-        corrupt: As ``Parsed.corrupt``; also events that are no change of a row, such as TRUNCATE, and those that lack
+        rows: The columns that were kept; the table's columns as the change leaves them (for a deletion: as they were
+            before); ``op``; the structs ``before``, ``after`` and ``source``; and ``at``, when Debezium saw the change.
+        corrupt: As ``Parsed.corrupt``; also events that are no change of a row, such as TRUNCATE, and events that lack
             the value of a column.
     """
 
@@ -148,7 +148,7 @@ def _event(table: StructType, source: StructType) -> StructType:
 
 
 def _with_payload(event: StructType) -> StructType:
-    """An event, or one in an envelope."""
+    """The type of an event with or without an envelope."""
     from pyspark.sql.types import StructType
 
     return StructType([*event.fields]).add("payload", event)
@@ -192,7 +192,7 @@ def _lack(table: StructType) -> Column:
 
 
 def _traces(text: Column, table: StructType) -> list[Column]:
-    """Conditions of which an event fulfils one if it lacks a value."""
+    """Conditions for events that may lack a value: such an event fulfils at least one."""
     traces = [text.contains(_UNSENT), text.contains(_UNSENT_BYTES)]
     if any(field.dataType.typeName() == "array" for field in table.fields):
         numbers = r"(\.0)?,\s*".join(_UNSENT_INTEGERS.split(","))

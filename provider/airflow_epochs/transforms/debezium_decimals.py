@@ -1,7 +1,7 @@
 """Decimals as Debezium's connectors write them by default, with ``decimal.handling.mode=precise``.
 
 Kafka Connect's type Decimal is the base64 of a number without its point: big-endian bytes, in two's complement. The
-scale is that of the database's column. Debezium's VariableScaleDecimal has each value's own scale beside it.
+database's column has the scale. Debezium's VariableScaleDecimal has each value's own scale beside it.
 
 See https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-decimal-types
 """
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 DIGITS_MAX = 38
-"""Of a decimal in Spark. Such a number has at most 16 bytes: 2^127 has 39 digits."""
+"""The most digits of a decimal in Spark. Such a number has at most 16 bytes: 2^127 has 39 digits."""
 SCALE_MAX = 20_000
-"""PostgreSQL has up to 16,383 digits behind the point. To round what says that it has billions would take hours."""
+"""The largest scale that is accepted: PostgreSQL has up to 16,383. To round a number to billions would take hours."""
 _HEX_MAX = 32
 _CHECKS = Checks("debezium_decimal")
 
@@ -34,12 +34,12 @@ def debezium_decimal(
     Args:
         column: The base64.
         precision: How many digits the result has, of the type ``decimal(precision, scale)``. At most 38.
-        scale: How many of them are behind the point: of a text alone, as many as the database's column has.
+        scale: How many of them are behind the point. Without ``value_scale``: as many as the database's column has.
         value_scale: Where each value's own scale is, for a ``numeric`` without a precision. A value with more digits
             behind the point than ``scale`` is rounded half up, as in a cast.
 
     Returns:
-        The number; NULL where there is none, where it has too many digits, and for a text that is no base64.
+        The number; NULL for NULL, for a number with too many digits, and for a text that is not base64.
 
     Raises:
         Refused: An argument is not valid.
@@ -80,7 +80,7 @@ def _whole(digits: Column) -> Column:
 
 
 def _unsigned(digits: Column) -> Column:
-    """As a decimal; NULL if it has more than 38 digits, or there are none. ``conv`` takes 64 bits at once."""
+    """Hexadecimal digits as a decimal; NULL for no digits, or over 38 in the result. ``conv`` takes 64 bits at once."""
     from pyspark.sql import functions as F
 
     padded = F.when(F.length(digits).between(1, _HEX_MAX), F.lpad(digits, _HEX_MAX, "0"))

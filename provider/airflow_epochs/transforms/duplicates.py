@@ -36,12 +36,12 @@ def dedupe(
 
     A row passes if its key has not passed yet, or if it is at least ``within`` later than the row of its key that
     passed last. Rows of one epoch are taken by their time. So it does not matter where an epoch ends if the rows of a
-    key come in the order of their times. Of rows that lie within less than ``within``, one passes in any case; if they
-    come out of order, it depends on where epochs end which one.
+    key come in the order of their times. If rows lie within less than ``within``, one of them passes in any case; if
+    they come out of order, it depends on the ends of epochs which one.
 
-    A row that has passed is not taken back, and the state knows only the last one. A row that is earlier than that one
-    and comes in a later epoch does not pass: it is a duplicate if it is earlier by less than ``within``. By ``within``
-    or more, nobody knows whether another row like it has passed, so it is among the late rows.
+    A row that has passed is not taken back, and the state knows only the last one. If a row is earlier than this one
+    and comes in a later epoch, it does not pass: it is a duplicate if it is earlier by less than ``within``. If it is
+    earlier by ``within`` or more, nobody knows whether another row like it has passed, so it is among the late rows.
 
     Made for keys that seldom come back: the times of one key in one epoch must fit into the memory of a Spark task.
 
@@ -55,8 +55,8 @@ def dedupe(
         order: Columns that decide between rows of a key with equal times, the least first; then all other columns do.
 
     Returns:
-        ``out`` has the rows that passed, with their columns; ``late`` has also those of which nobody knows whether they
-        are duplicates. Duplicates are nowhere.
+        ``out`` has the rows that passed, with their columns; ``late`` has also rows that may or may not be duplicates.
+        Duplicates are nowhere.
     """
     marks, keys = WatermarkPair.of(epoch, state), _CHECKS.names("keys", keys)
     order, length = _CHECKS.names("order", order, some=False), _CHECKS.duration("within", within)
@@ -124,7 +124,7 @@ def _passing(times: DataFrame, keys: list[str], length: int) -> DataFrame:
 
 
 def _far_apart(times: Column, length: int) -> Column:
-    """Of sorted times: the first, and each that is at least the length later than the one taken before it."""
+    """The first of sorted times, and each time that is at least the length later than the one taken before it."""
     from pyspark.sql import functions as F
 
     none = F.slice(times, 1, 0)

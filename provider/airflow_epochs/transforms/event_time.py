@@ -43,7 +43,7 @@ class WatermarkPair:
 
     @classmethod
     def of(cls, epoch: EpochWatermarks, *states: DataFrame) -> WatermarkPair:
-        """The watermarks of an operator: those of a transform's epoch, as far as its states allow (``closing``)."""
+        """The watermarks of an operator: the epoch's, but bounded by the operator's states (see ``closing``)."""
         marks = _since_1970(epoch.watermark), _since_1970(epoch.previous_watermark)
         return cls(*closing.settled(*marks, getattr(epoch, "place", 0), states))
 
@@ -83,14 +83,14 @@ _FIRST, _LAST = (micros(time.replace(tzinfo=timezone.utc) - _1970) for time in (
 
 
 def later(time: str, duration: int) -> Column:
-    """The time so many microseconds later; NULL if there is none."""
+    """The time so many microseconds later; NULL if no such time exists."""
     from pyspark.sql import functions as F
 
     return F.timestamp_micros(plus(F.unix_micros(quoted(time)), duration))
 
 
 def plus(time: Column, duration: int) -> Column:
-    """``later`` of a time in microseconds."""
+    """``later`` for a time that is given in microseconds."""
     from pyspark.sql import functions as F
 
     return F.try_add(time, whole(duration))

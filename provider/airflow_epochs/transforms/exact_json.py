@@ -45,7 +45,7 @@ def of_columns(rows: DataFrame, names: Iterable[str]) -> Column:
 
 
 def _with_text_keys(value: str, kind: Any, depth: int = 0) -> str | None:
-    """The value with texts for the keys of its maps that are binary, or have it inside; None if it has none.
+    """The value with texts in place of binary keys of its maps, at any depth; None if it has no such keys.
 
     Spark writes an address in memory for such a key, which is another one each time.
     """
@@ -71,7 +71,7 @@ def _each(array: str, kind: Any, depth: int) -> str | None:
 
 
 def _texts(keys: str, kind: Any, depth: int) -> str | None:
-    """Base64 in one line, as Spark writes binary values; of what has binary inside, JSON."""
+    """The keys as texts: binary ones as base64 in one line, as Spark writes binary values; nested ones as JSON."""
     key = f"e{depth}"
     if kind == "binary":
         return f"transform({keys}, {key} -> translate(base64({key}), concat(char(13), char(10)), ''))"

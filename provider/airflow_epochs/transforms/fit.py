@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 OUTGROWN = "is not exactly in the type that the state declares"
-"""What the error says, among other things, when Spark meets such a number."""
+"""A part of the error text when Spark meets a number that the declared type does not have."""
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
     "short": ("integer", "long", "double"),
@@ -119,9 +119,9 @@ def reordered(kind: DataType, like: DataType) -> DataType:
 
 
 def _inside(name: str, kind: DataType, wanted: DataType) -> list[Part]:
-    """The parts of a struct by their names, which have no case, as Spark's; of an array or a map by what they are.
+    """The parts of a value: a struct's fields by their names, whose case does not matter; an array's or a map's parts.
 
-    Those of a struct without a name of the other, such as ``col1``, by their places.
+    If two structs have no name in common, as with ``col1``, their fields correspond by their places.
     """
     from pyspark.sql import types
 
@@ -176,8 +176,8 @@ def is_near(ours: Any, theirs: Any) -> bool:
 def _may_be_too_large(kind: DataType, wanted: DataType) -> bool:
     """Whether the declared type has all digits behind the point of an exact number, but maybe not all before it.
 
-    Such are most sums: Spark makes them ten digits longer than what it adds up. A whole number may
-    also have more digits than a floating-point one, which would make another number of it.
+    Most sums are such numbers: Spark makes them ten digits longer than the numbers it adds up. A whole number may
+    also have more digits than a floating-point number keeps.
     """
     ours, theirs = kind.jsonValue(), wanted.jsonValue()
     if not isinstance(ours, str) or not isinstance(theirs, str) or ours == theirs or widens(ours, theirs):

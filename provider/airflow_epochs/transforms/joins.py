@@ -39,21 +39,21 @@ def interval_join(
 
     Args:
         left: The epoch's rows of one stream.
-        right: The epoch's rows of the other. No column but those of ``on`` may have the name of one of ``left``.
+        right: The epoch's rows of the other. Besides the columns in ``on``, no column may have a name of ``left``'s.
         left_state: The rows of ``left`` that may yet find a partner: its columns and ``expires``. The table expires by
             ``expires``. Its keys must tell all rows apart, as the records' topic, partition and offset do: a second row
             of a key takes the place of the first.
-        right_state: The same of ``right``.
+        right_state: The same for ``right``.
         epoch: The transform's epoch.
         on: Columns of both that must be equal.
         left_time: The column with the time of a row of ``left``, a timestamp.
-        right_time: The same of ``right``.
+        right_time: The same for ``right``.
         within: How much later the right row may be, the bound included: ``left_time <= right_time <= left_time +
-            within``. Of a pair (before, after): ``left_time - before <= right_time <= left_time + after``. Raised
-            later, it does not bring back rows that have expired by the old bound: these find no partner any more.
+            within``. With a pair (before, after): ``left_time - before <= right_time <= left_time + after``. If it is
+            raised later, rows that have expired by the old bound do not come back, and find no partner any more.
 
     Returns:
-        ``out`` has the columns of ``left``, and those of ``right`` but ``on``.
+        ``out`` has the columns of ``left``, and the columns of ``right`` but ``on``.
     """
     keys, (before, after) = _CHECKS.names("on", on), _bounds(within)
     marks = WatermarkPair.of(epoch, left_state, right_state)
@@ -90,7 +90,7 @@ class _Side:
 
     Attributes:
         counting: The epoch's rows, but the late ones.
-        late: The late ones.
+        late: The epoch's late rows.
         changes: The rows that count, as the state keeps them.
         waiting: The rows of the state.
     """

@@ -45,8 +45,8 @@ def stateful(
 ) -> Result:
     """Call a function of yours for each key that has rows in this epoch, or a timer that is due.
 
-    ``func(key, rows, state, watermark)`` gets a tuple, two pandas DataFrames and a time. ``state`` has one row, or none
-    for a new key. It returns the rows to show and the new state, a DataFrame of one row; None as state deletes it.
+    ``func(key, rows, state, watermark)`` gets a tuple, two pandas DataFrames and a time. ``state`` has one row, or no
+    row for a new key. It returns the rows to show and the new state, a DataFrame of one row; None deletes the state.
 
     The function must be deterministic: Spark calls it again for every sink that gets a part of the result, and whenever
     a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
@@ -60,8 +60,8 @@ def stateful(
         rows: The epoch's rows.
         state: One row per key: keys and whatever the function keeps. The table's keys are the keys. With a timestamp
             named ``timer``, a key is called without rows once W has reached it, and in every epoch until the function
-            moves it, sets it to None, or deletes the state. A table that expires by another column hides expired keys:
-            the function sees no state for them.
+            moves it, sets it to None, or deletes the state. If the table expires by another column, it hides expired
+            keys: the function sees no state for them.
         epoch: The transform's epoch.
         keys: Columns of the rows. The function gets them in the state's types.
         func: The function. It need not repeat the keys in the state that it returns.
@@ -102,8 +102,8 @@ def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[s
         _CHECKS.is_time("the state", state, TIMER)
     if (zone := rows.sparkSession.conf.get(_ZONE) or "").upper() not in _UTC:
         raise Refused(
-            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, of which an hour in "
-            "autumn means two instants. Nothing was written.",
+            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, and when clocks are "
+            "set back one hour occurs twice. Nothing was written.",
             code=codes.OPERATOR_ARGUMENT,
             remedy=f"Set {_ZONE} to UTC: in session_conf of SparkConnect, in conf of SparkSubmit, or on the server. "
             "Then clear the failed task.",
@@ -111,7 +111,7 @@ def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[s
 
 
 def _bigints(frame: DataFrame, keys: list[str]) -> list[str]:
-    """The columns that travel as decimals: of bigints with a NULL, Spark makes floats, which are exact only up to 2^53.
+    """The columns that travel as decimals. Spark makes floats of bigints with a NULL: exact only up to 2^53.
 
     A key is never NULL, and the function gets it beside the rows, too.
     """
@@ -169,7 +169,7 @@ def _checks(schema: StructType) -> returned.ColumnChecks:
 def _of_decimals(
     call: Callable[..., pd.DataFrame], in_rows: list[str], in_state: list[str]
 ) -> Callable[..., pd.DataFrame]:
-    """``call``, for rows and a state whose bigints are decimals. Nested, as what ``_caller`` makes."""
+    """``call``, for rows and a state whose bigints are decimals. A nested function, as in ``_caller``."""
 
     def exact(key: tuple[Any, ...], rows: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
         return call(key, with_bigints(rows, in_rows), with_bigints(state, in_state))

@@ -25,11 +25,11 @@ _RENAME = (
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a parser makes of a batch. Each record is in one of the two, once.
+    """What a parser makes of a batch. Each record is either in ``rows`` or in ``corrupt``, once.
 
     Attributes:
         rows: The columns that were kept, then those of the schema.
-        corrupt: The columns that were kept; those of ``topic``, ``partition`` and ``offset`` that the batch has;
+        corrupt: The columns that were kept; ``topic``, ``partition`` and ``offset``, as far as the batch has them;
             ``error``, the reason; and the record, byte by byte. It can be returned for a sink of dead letters.
     """
 
@@ -40,7 +40,7 @@ class Parsed:
 def kept_of(
     checks: Checks, batch: DataFrame, columns: Sequence[str | Column], taken: Iterable[str], why: str
 ) -> DataFrame:
-    """What is kept of the batch. Refuses names that are not there, there twice, or ``taken``, and says why they are."""
+    """The columns of the batch that are kept. Refuses names that are missing, there twice, or ``taken``."""
     if isinstance(columns, str):  # it would be taken for a list of letters
         raise checks.argument("columns", columns, f"a list of columns, like columns=[{columns!r}]")
     there = {name.lower() for name in batch.columns}
@@ -54,7 +54,7 @@ def kept_of(
 
 
 def twice(batch: DataFrame, names: Sequence[str]) -> list[str]:
-    """Those of the names that Spark cannot tell from another one."""
+    """The names that Spark cannot tell from another one."""
     told = [name.lower() for name in names]
     if len({*told}) < len(names) and str(batch.sparkSession.conf.get(_CASE, "false")).lower() == "true":
         told = [*names]
@@ -64,7 +64,7 @@ def twice(batch: DataFrame, names: Sequence[str]) -> list[str]:
 def origin_beside(checks: Checks, batch: DataFrame, kept: DataFrame, corrupt: str) -> list[str]:
     """The columns of ``ORIGIN`` that the batch has, and that are not kept: the corrupt records have them, too.
 
-    Refuses a name that these would have twice. ``corrupt``: that of the column with the record.
+    Refuses a name that these would have twice. ``corrupt``: the name of the column with the record.
     """
     checks.has_not("what is kept", kept, [corrupt, ERROR], "the corrupt records have a column of this name", _RENAME)
     names = {name.lower() for name in kept.columns}

@@ -5,7 +5,7 @@ These functions run in Spark's Python workers, which do not have this package: t
 
 The library parses by a description that ``protobuf_schemas`` wrote for this: texts are bytes there, enums are numbers,
 and maps are lists of entries. So a text that is not UTF-8 and an unknown number of an enum are seen in each syntax of
-Protobuf, and the order of a map's entries is that of the record. It names each field by its number.
+Protobuf, and a map's entries keep their order in the record. The description names each field by its number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN = {"integer": "int32", "long": "int64", "float": "float32", "double": "flo
 """Types of Spark that pyarrow makes of Python's numbers -> pyarrow's name."""
 UNSIGNED = "decimal(20,0)"
 _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
-"""Of Protobuf's Timestamp: the years 1 to 9999."""
+"""The seconds of Protobuf's Timestamp: the years 1 to 9999."""
 _FIRST = b"\0"
 """The indexes of the first message of a schema, which most records have."""
 _NO_INDEXES = "no message indexes that can be read"
@@ -140,7 +140,7 @@ class Decoder:
 
 
 def _parser(description: bytes) -> tuple[Callable[[bytes], Any], type[Exception]]:
-    """What parses messages, and what it raises. Its pool is its own: no other description can change it."""
+    """The class that parses messages, and the error that it raises. It has a pool of its own for its description."""
     try:
         from google.protobuf.descriptor_pool import DescriptorPool
         from google.protobuf.message import DecodeError
@@ -213,7 +213,7 @@ def _column(of: Field, messages: Sequence[Any], rows: np.ndarray, flaws: Flaws) 
 
 
 def _spread(values: pa.Array, present: np.ndarray) -> pa.Array:
-    """The values at their places; NULL at the others."""
+    """The values at the places that are ``present``; NULL at the others."""
     import numpy as np
     import pyarrow as pa
 
@@ -239,7 +239,7 @@ def _maps(of: Field, maps: Sequence[Any], rows: np.ndarray, flaws: Flaws) -> pa.
 
 
 def _entries(found: Any) -> Any:
-    """The entries of a map. Of two with one key, the later one counts."""
+    """The entries of a map. If two have one key, the later one counts."""
     last = {entry.f1: entry for entry in found}
     return found if len(last) == len(found) else last.values()
 
@@ -317,7 +317,7 @@ def _absent(names: list[str | None]) -> Iterator[int]:
 
 
 def _times(of: Field, found: Sequence[Any], rows: np.ndarray, flaws: Flaws) -> pa.Array:
-    """Instants in microseconds; what is finer is cut off, towards the past."""
+    """Instants in microseconds; nanoseconds are cut off, towards the past."""
     import numpy as np
     import pyarrow as pa
 

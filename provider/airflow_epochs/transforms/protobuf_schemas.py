@@ -1,7 +1,7 @@
 """Schemas of Protobuf: whether messages of a writer's schema can be read into a reader's message, and as which columns.
 
-The rules are Protobuf's own ("Updating A Message Type"), and stricter where its library would read another value and
-not tell: an ``int64`` as an ``int32``, a number of an enum under another name, a field that got another number.
+The rules are Protobuf's own ("Updating A Message Type"). They are stricter where its library would silently read
+another value: an ``int64`` as an ``int32``, a number of an enum under another name, a field that got another number.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SchemaFiles:
     """The files of a schema.
 
     Attributes:
-        main: The file that the schema is; the others are what it imports.
+        main: The file of the schema itself; the others are the files that it imports.
     """
 
     main: FileDescriptor
@@ -181,7 +181,7 @@ def _label(told: FieldDescriptor) -> str:
 
 
 def _symbols(told: FieldDescriptor) -> dict[int, str]:
-    """The names of an enum; of two for one number, the first."""
+    """The names of an enum by their numbers; if a number has two names, the first."""
     return {each.number: each.name for each in reversed(told.enum_type.values)}
 
 
@@ -276,7 +276,7 @@ def _names(told: FieldDescriptor) -> dict[int, set[str]]:
 
 
 def _oneof_flaws(writer: Descriptor, reader: Descriptor, at: str) -> Iterator[str]:
-    """Of the fields of a oneof, the reader keeps the last. The writer must not have set two of them."""
+    """Why the writer could set two fields of one oneof of the reader's, which would keep only the last."""
     known = writer.fields_by_number
     for oneof in reader.oneofs:
         homes = [known[each.number].containing_oneof for each in oneof.fields if each.number in known]
@@ -299,7 +299,7 @@ def is_map(told: FieldDescriptor) -> bool:
 
 
 def _is_repeated(told: FieldDescriptor) -> bool:
-    """``label`` is gone in the library's version 7, and ``is_repeated`` is new in 6."""
+    """Whether a field is repeated. The library's version 7 has no ``label``, and ``is_repeated`` is new in 6."""
     return bool(told.is_repeated if hasattr(told, "is_repeated") else told.label == told.LABEL_REPEATED)
 
 
@@ -308,7 +308,7 @@ def _is_required(told: FieldDescriptor) -> bool:
 
 
 def type_of(told: FieldDescriptor) -> str:
-    """The name of a field's type; of a message, that is ``message``."""
+    """The name of a field's type; ``message`` for any message."""
     return _TYPES[told.type - 1]
 
 

@@ -1,6 +1,6 @@
 """The schemas that the task ``open`` found in a schema registry, for the parsers that a transform calls.
 
-They are facts of the epoch, as its offsets are. So they are not asked for while the transform runs.
+They are facts of the epoch, as its offsets are. So the registry is not asked while the transform runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Registry:
     """What an epoch knows of a schema registry.
 
     Attributes:
-        conn_id: The registry's connection, as the source names it. Empty: the source names none.
+        conn_id: The registry's connection, as the source names it. Empty: the source names no registry.
         schemas: The schemas of the source's subjects, by their ids.
     """
 

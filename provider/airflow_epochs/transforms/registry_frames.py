@@ -34,9 +34,9 @@ def written(
     """The schemas that records may have, by their ids, and why others cannot be used: the user's, or a registry's.
 
     Args:
-        checks: Those of the parser.
-        schemas: As the user gives them.
-        registry: In their place: the connection of the registry.
+        checks: The parser's checks.
+        schemas: The schemas as the user gives them.
+        registry: In place of ``schemas``: the connection of the registry.
         kind: The registry's name for the format.
     """
     if registry is not None and schemas is None:

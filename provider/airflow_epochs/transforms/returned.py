@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 StateKey = tuple[Any, ...]
 ReturnedRow = dict[str, Any]
 ValueCheck = Callable[[str, Any], "str | None"]
-"""Tells what is wrong with a value, whose place has this name; None if nothing is."""
+"""Takes the name of a value's place, and the value. Returns what is wrong with it; None if nothing is."""
 ColumnChecks = Mapping[str, "ValueCheck | None"]
 """The columns that are declared, each with the check of its values."""
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
@@ -71,7 +71,7 @@ def shown_records(key: StateKey, shown: pd.DataFrame | None, checks: ColumnCheck
 def _is_mistaken(found: Iterable[str], declared: Iterable[str]) -> bool:
     """Whether names are missing and others are there, which nobody declares: a name is wrong.
 
-    A name more is left out, and one that is missing is NULL.
+    A column that nobody declares is left out, and a declared one that is missing is NULL.
     """
     return bool({*declared} - {*found}) and bool({*found} - {*declared})
 

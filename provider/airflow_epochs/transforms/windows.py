@@ -52,11 +52,11 @@ def windowed(
             rows.
         keys: Columns of the rows. Without any, there is one row per window.
         agg: Aggregates of rows, like ``F.count("*").alias("n")``.
-        merge: Aggregates of these aggregates under the same names, like ``F.sum("n").alias("n")``. Of an average, keep
-            sum and count.
-        slide: From the start of a window to that of the next; by default the size.
-        lateness: For how long a final window still counts rows. Raised later, it does not bring back windows that have
-            expired: rows of these would begin them anew.
+        merge: Aggregates of these aggregates under the same names, like ``F.sum("n").alias("n")``. For an average,
+            keep sum and count.
+        slide: The time from the start of a window to the start of the next; by default the size.
+        lateness: For how long a final window still counts rows. If it is raised later, windows that have expired do not
+            come back: rows of these would begin them anew.
 
     Returns:
         ``out`` has the state's columns but ``expires``. Without a lateness it has each window once. With a lateness it
@@ -111,7 +111,7 @@ class _Hop:
         return F.timestamp_micros(plus(self.newest_start(time), self.size))
 
     def times(self, time: str) -> list[str | Column]:
-        """All between which a row, its windows and their expiry lie."""
+        """The earliest and the latest times among a row's time, its windows and their expiry."""
         from pyspark.sql import functions as F
 
         ends = [self.oldest_start(time), plus(self.newest_start(time), self.size + self.lateness)]
@@ -153,8 +153,8 @@ def _require_kept(state: DataFrame) -> None:
     """Refuse a state that does not keep windows for as long as they are corrected."""
     if EXPIRES not in state.columns:
         raise Refused(
-            "windowed: with a lateness the state needs a column 'expires', and it has none: a window is corrected for "
-            "so long after its end. Nothing was written.",
+            "windowed: with a lateness the state needs a column 'expires', which it lacks: it says until when a window "
+            "is corrected after its end. Nothing was written.",
             code=codes.OPERATOR_COLUMNS,
             remedy="Add 'expires timestamp' to the schema of the state table, and set its expires='expires'. "
             f"{_BEGINNING_ANEW}",
@@ -169,7 +169,7 @@ def _require_kept(state: DataFrame) -> None:
 
 
 def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: WatermarkPair, lateness: int) -> DataFrame:
-    """What the changed windows consist of: what the state still has of them, and what this epoch's rows make."""
+    """The parts of the changed windows: their rows in the state, and the aggregates of this epoch's rows."""
     old = state.where(_still_counts(state, marks, lateness))
     old = old.join(fresh.select(*map(quoted, names)), list(names), "left_semi")
     if EXPIRES not in state.columns:
@@ -189,7 +189,7 @@ def _parts(state: DataFrame, fresh: DataFrame, names: Sequence[str], marks: Wate
 def _still_counts(state: DataFrame, marks: WatermarkPair, lateness: int) -> Column:
     """Whether a window of the state still counts rows.
 
-    It says so itself, as lateness and size may have been others then; but not if its column is newer than the window.
+    Its own ``expires`` decides, since lateness and size may have changed; but it is NULL if the column is newer.
     """
     from pyspark.sql import functions as F
 
@@ -199,10 +199,10 @@ def _still_counts(state: DataFrame, marks: WatermarkPair, lateness: int) -> Colu
 
 
 def _latest(state: DataFrame) -> list[Column]:
-    """Of two ends of a window, and of two times at which it expires, the later one.
+    """The later end and the later expiry of a window's parts, as columns.
 
     They differ after a change of the size or of the lateness. A window must not end before the epoch that has shown it
-    open, and its rows of before are in it.
+    open, and it keeps its earlier rows.
     """
     from pyspark.sql import functions as F
 

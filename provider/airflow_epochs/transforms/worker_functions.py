@@ -21,13 +21,13 @@ def require(operator: str, libraries: Mapping[str, str]) -> None:
         raise Refused(
             f"{operator}: the Python that runs the transform lacks a library ({error}). Nothing was written.",
             code=codes.SPARK_INCOMPLETE,
-            remedy="Install for this Python and for that of Spark's workers: pip install "
+            remedy="Install for this Python, and for the Python of Spark's workers: pip install "
             f"{' '.join(libraries.values())}. Then clear the failed task.",
         )
 
 
 def missing(session: SparkSession, libraries: Iterable[str]) -> str | None:
-    """What this Python lacks, or one of Spark's workers does. Runs a job of one task."""
+    """The library that this Python, or a Python of Spark's workers, lacks. Runs a job of one task."""
     from pyspark.sql import functions as F
 
     error_of = _importing(libraries)
@@ -57,8 +57,9 @@ def of_a_column(function: Callable[[Any], Any], *modules: ModuleType) -> Callabl
     """The function as ``arrow_udf`` takes it.
 
     Args:
-        function: From an array of pyarrow to one of the same length. It must be nested: so it travels by value.
-        modules: Those of this package that the function uses. They travel by value, too.
+        function: Takes an array of pyarrow, and returns one of the same length. It must be nested: so it travels by
+            value.
+        modules: Modules of this package that the function uses. They travel by value, too.
     """
     import pyarrow as pa
     from pyspark.cloudpickle import register_pickle_by_value

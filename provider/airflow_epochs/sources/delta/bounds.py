@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FilesSize:
-    """Of files that Spark reads. ``bytes``: as they are stored, so compressed."""
+    """How many files Spark reads, and how large they are. ``bytes``: as they are stored, so compressed."""
 
     files: int = 0
     bytes: int = 0
@@ -22,18 +22,18 @@ class FilesSize:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an epoch has at most; None: no limit."""
+    """The largest number of files and of bytes that an epoch reads; None: no limit."""
 
     max_files: int | None = None
     max_bytes: int | None = None
 
     def exceeded_by(self, size: FilesSize) -> bool:
-        """Whether it is too much for an epoch."""
+        """Whether ``size`` is too much for an epoch."""
         limits = ((self.max_files, size.files), (self.max_bytes, size.bytes))
         return any(limit is not None and found > limit for limit, found in limits)
 
     def fitting(self, sizes: Iterable[FilesSize]) -> int:
-        """How many versions of these sizes are an epoch, from the first on: at least one, however large it is."""
+        """How many versions of these sizes an epoch reads, from the first on: at least one, however large it is."""
         total, count = FilesSize(), 0
         for count, size in enumerate(sizes, 1):
             total += size

@@ -13,19 +13,22 @@ _PARTS = ("type", "elementType", "keyType", "valueType")
 
 @dataclass(frozen=True)
 class Columns:
-    """``schema``: as Spark writes it."""
+    """The columns of a table. ``schema``: in the JSON that Spark writes. ``partition_by``: the partition columns."""
 
     schema: JsonDict
     partition_by: tuple[str, ...]
 
     @classmethod
     def of(cls, shape: TableShape) -> Columns:
-        """Those of a table."""
+        """The columns of a table."""
         return cls(shape.schema, shape.partition_by)
 
 
 def difference(columns: Columns, later: Columns, *, or_gone: bool) -> str | None:
-    """What keeps Spark from reading rows of both together."""
+    """Why Spark cannot read rows of both versions together, as a predicate of the later version; None if it can.
+
+    ``or_gone``: whether a column that the later version lacks is a reason, too.
+    """
     if columns.partition_by != later.partition_by:
         return "partitions the table by other columns"
     name = changed_column(columns.schema, later.schema, or_gone=or_gone)
@@ -33,9 +36,9 @@ def difference(columns: Columns, later: Columns, *, or_gone: bool) -> str | None
 
 
 def changed_column(schema: JsonDict, later: JsonDict, *, or_gone: bool = True) -> str | None:
-    """A column of ``schema`` that has another type in the ``later`` one, ``or_gone`` from it; None if there is none.
+    """A column of ``schema`` that has another type in the ``later`` one; None if all have the same type.
 
-    A struct may have got fields.
+    ``or_gone``: a column that ``later`` lacks counts, too. A struct may have got fields.
     """
     now = {field["name"]: field for field in later["fields"]}
     then = {field["name"]: field for field in schema["fields"] if or_gone or field["name"] in now}
@@ -43,7 +46,7 @@ def changed_column(schema: JsonDict, later: JsonDict, *, or_gone: bool = True) -
 
 
 def _extends(now: Any, then: Any) -> bool:
-    """Whether a field or a type has what it had before."""
+    """Whether a field or a type still has all that it had before."""
     if not isinstance(now, dict) or not isinstance(then, dict):
         return bool(now == then)
     if then.get("type") == "struct" and now.get("type") == "struct":

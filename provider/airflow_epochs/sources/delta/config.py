@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, Any] = {
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){0,2}")
 _WAIT_S_MAX = 86_400
 _DIGITS_MAX = 18
-"""Of a version. Delta counts in 64 bits."""
+"""The longest number of a version, in digits: Delta counts versions in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def _from_json(text: str) -> object:
 def require_file(table: object) -> None:
     """Raise BadArgument if a URL of a file names a host, or has ``#`` or ``?``.
 
-    Not asked of a record, which has the path that it has meant. A template may be rendered to anything.
+    The path in a ledger record is normalised and needs no such check. A template is checked once it is rendered.
     """
     if not isinstance(table, str) or is_template(table):
         return
@@ -180,7 +180,7 @@ def _seconds(name: str, value: object) -> float:
 
 
 def _number(value: object) -> float:
-    """-1 for what is no number, which is no valid value of any option."""
+    """The value as a number; -1, which no option accepts, if it is not one."""
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):

@@ -24,7 +24,7 @@ def readable(
         now: The table.
         numbers: The versions to read, ascending.
         feed: Whether their changes are read, or only what they append.
-        bounds: The first version with which these are exceeded is the last one of interest: no later one is looked at.
+        bounds: The versions after the first one with which these are exceeded are not looked at.
     """
     found: list[Version] = []
     flaw, size = None, FilesSize()
@@ -53,7 +53,10 @@ def readable(
 
 
 def _flaw_in_entry(table: str, number: int, version: Version | None, feed_is_on: bool | None) -> Unreadable | None:
-    """Of a version whose log entry alone says that it cannot be read. ``feed_is_on``: None if the feed is not read."""
+    """Why the version's log entry alone makes it unreadable; None if it does not.
+
+    ``feed_is_on``: whether the table records its changes; None if the source does not read them.
+    """
     if version is None:
         return unreadable.gone(table, number, "its entry is gone from the table's log")
     if feed_is_on is not None:
@@ -68,10 +71,11 @@ def _flaw_in_entry(table: str, number: int, version: Version | None, feed_is_on:
 def _flaw_of_names(
     now: TableNow, version: Version, earlier: Sequence[Version], names: Sequence[str]
 ) -> Unreadable | None:
-    """Of a version whose rows would lose values: Spark looks for columns in files by their names of today.
+    """Why rows of the version would lose values; None if they would not.
 
-    ``names``: the columns that the files call by another name. A column may be renamed meanwhile, so the rows before
-    such a version are read by the names of their time, in an epoch that ends there.
+    Spark looks for columns in files by their names of today. ``names``: the columns that the files call by another
+    name. A column may be renamed meanwhile, so the rows before such a version are read by the names of their time, in
+    an epoch that ends there.
     """
     if not names or not any(each.adds for each in (*earlier, version)):
         return None
@@ -81,17 +85,17 @@ def _flaw_of_names(
 def _flaw_of_columns(
     now: TableNow, version: Version, earlier: Sequence[Version], shape: TableShape | None
 ) -> Unreadable | None:
-    """Of a version of a feed that Spark refuses or reads wrongly, since the table has got other columns.
+    """Why Spark refuses the changes of the version, or reads them wrongly, after a change of columns; None if not so.
 
-    Spark reads the rows that a version adds and deletes with one set of columns: those of the last version that is read
-    where the table maps columns, and otherwise those of today. Partition columns that the files of a version were not
-    partitioned by are NULL in them, and no error says so.
+    Spark reads the rows that a version adds and deletes with one set of columns. If the table maps columns, this is the
+    set of the last version that is read, and otherwise the set of today. If the files of a version were not partitioned
+    by a partition column, it is NULL in their rows, and no error says so.
 
     Args:
         now: The table.
         version: The version.
         earlier: The versions that are read together with it, before it.
-        shape: The shape from the first one on that is read; None if the log no longer tells it.
+        shape: The table's shape at the first version that is read; None if the log no longer tells it.
     """
     if flaw := _flaw_of_its_own_change(now, version):
         return flaw
@@ -99,7 +103,7 @@ def _flaw_of_columns(
 
 
 def _flaw_of_its_own_change(now: TableNow, version: Version) -> Unreadable | None:
-    """Of a version that deletes rows which have other columns than it leaves."""
+    """Why a version cannot be read that deletes rows and changes the columns at once; None if this one does not."""
     before = now.known_shape_at(version.number - 1) if version.columns and (version.removes or version.cdc) else None
     if before and version.columns and (why := difference(Columns.of(before), version.columns, or_gone=False)):
         return unreadable.other_columns(now.location.name, version.number, f"it {why}")
@@ -117,9 +121,9 @@ def _flaw_of_the_first(now: TableNow, version: Version, shape: TableShape | None
 def _flaw_of_a_later_one(
     now: TableNow, version: Version, earlier: Sequence[Version], shape: TableShape | None
 ) -> Unreadable | None:
-    """Of a version that changes a column, or removes one; it may add some.
+    """Why a version cannot be read together with the ``earlier`` ones: it changes or removes a column.
 
-    Spark does not read the changes before such a version together with those after it.
+    None if it does not; it may add columns. Spark does not read changes before and after such a version together.
     """
     if version.columns is None:
         return None
@@ -134,7 +138,7 @@ def _flaw_of_a_later_one(
 def _before_lost_files(
     table: TableLocation, versions: list[Version], flaw: Unreadable | None, feed: bool
 ) -> tuple[list[Version], Unreadable | None]:
-    """The versions before the first one that lacks a file, and that one as the flaw, if there is one."""
+    """The versions that have all their files, up to the first one that lacks a file; and the flaw of that one."""
     needed = {version.number: version.files_read(feed=feed) for version in versions}
     missing = table.files.missing(dict.fromkeys(path for paths in needed.values() for path in paths))
     for index, version in enumerate(versions):

@@ -40,11 +40,11 @@ log = secrecy.logger(__name__)
 
 POLL_S = 0.5
 SEARCHED_MAX = 1_000
-"""Versions in which to look for the one to name in place of ``starting``: each may take a request to the store."""
+"""How many versions to try, to suggest one in place of ``starting``: each may take a request to the store."""
 _FOR_MANY_VERSIONS = (codes.CHANGE_FEED_OFF, codes.COLUMNS_CHANGED)
-"""These mostly hold until the table's metadata change. To try a version means to open the table at it."""
+"""Flaws that mostly last until the table's metadata change. So not every version is tried: each means an open table."""
 _BYTES_PER_ROW = 100
-"""Of a file without statistics."""
+"""The bytes that a row takes in a file without statistics: an estimate."""
 
 
 def require_no_loop(table: str, writes: Collection[str]) -> None:
@@ -145,7 +145,7 @@ class DeltaReader:
         return newest
 
     def _end(self, now: TableNow, start: int, *, whole: bool) -> int:
-        """The first version that the epoch leaves to the next. Raises Corrupt if it could read none.
+        """The end of the epoch: the first version that it does not read. Raises Corrupt if it cannot read any.
 
         ``whole``: whether a command lets the epoch read the whole table.
         """
@@ -166,19 +166,19 @@ class DeltaReader:
         return flaw.version if flaw else end
 
     def _behind(self, versions: Sequence[Version]) -> int:
-        """The end of an epoch that reads as many of these as fit."""
+        """The end of an epoch that reads as many of these versions as fit."""
         count = self._fitting(versions[0].number, [version.size(feed=self.config.feed) for version in versions])
         return versions[count - 1].number + 1
 
     def _may_be_taken_back(self, now: TableNow, versions: Sequence[Version], flaw: Unreadable | None) -> bool:
-        """Whether a later version can have taken some back: the newest one lacks files that they have added."""
+        """Whether a later version can have taken back some of these: the newest one lacks files that they added."""
         if self.config.feed or (versions and versions[-1].number == now.newest):
             return False
         added = {path for version in versions for path in version.files_read(feed=False)}
         return flaw is not None or (bool(added) and not _newest_has(now, added))
 
     def _end_of_all(self, now: TableNow, remedy: str | None) -> int:
-        """For an epoch that reads the whole table. Raises Refused if that is more than the user allows."""
+        """The end of an epoch that reads the whole table. Raises Refused if that is more than the user allows."""
         size = self._require_whole(now, now.newest, _REPAIR).size
         if now.newest > 0 and self.config.bounds.exceeded_by(size):
             raise Refused(
@@ -190,7 +190,7 @@ class DeltaReader:
         return now.newest + 1
 
     def _end_of_beginning(self, now: TableNow, end: int) -> int:
-        """For an epoch that begins at version 0 and may end before the newest one."""
+        """The end of an epoch that begins at version 0 and may end before the newest one."""
         if self.config.bounds != NO_BOUNDS:
             end = self._fitting(0, self._sizes_of_beginning(now, end))
         found = self._require_whole(now, end - 1, _READ_ALL)
@@ -212,7 +212,7 @@ class DeltaReader:
             yield version.size(feed=False)
 
     def _fitting(self, start: int, sizes: Iterable[FilesSize]) -> int:
-        """How many versions the epoch reads. One that is larger than an epoch may be is an epoch of its own."""
+        """How many versions the epoch reads. A version that is larger than the bounds is an epoch of its own."""
         told = iter(sizes)  # not a list: what is behind the bounds need not be read
         first = next(told)
         if self.config.bounds.exceeded_by(first):
@@ -309,7 +309,7 @@ class DeltaReader:
         return moves.moved(position, self.config.table, now.id, to, now.newest)
 
     def _first_readable(self, now: TableNow, start: int, until: int) -> int:
-        """The first version from ``start`` on that can be read; ``until`` or a later one if there is none before it."""
+        """The first version from ``start`` on that can be read; if no version before ``until`` can, a later number."""
         to = start
         while 0 < to < until and (flaw := self._readable(now, to, to + 1)[1]):
             to = self._next_to_try(now, to, flaw.error, until)
@@ -324,12 +324,12 @@ class DeltaReader:
         return next_shape(files, lost, until) if why.code in _FOR_MANY_VERSIONS else lost + 1
 
     def _oldest_entry(self, now: TableNow, lost: int) -> int:
-        """The next version of which the log has an entry."""
+        """The next version that has an entry in the log."""
         known = (entry_version(name) for name in now.location.files.names("_delta_log"))
         return min((each for each in known if each is not None and each > lost), default=now.newest + 1)
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]]) -> Move:
-        """Go on with this version."""
+        """Go on with the version that ``offsets`` name."""
         offsets = self._by_todays_name(position, offsets)
         now, _ = self._standing(position, list(offsets))
         return moves.moved(position, self.config.table, now.id, self._version_in(now, offsets), now.newest)
@@ -337,7 +337,10 @@ class DeltaReader:
     def _by_todays_name(
         self, position: Position, offsets: Mapping[str, Mapping[int, int]]
     ) -> Mapping[str, Mapping[int, int]]:
-        """``offsets``, of which the position may have an earlier place of the table. ``_go_on`` compares the tables."""
+        """``offsets`` with the table's path of today, if they name an earlier one, which the position has.
+
+        ``_go_on`` finds out whether it is the same table.
+        """
         if not position.state.get(TABLE_ID):
             return offsets
         return {self.config.table if topic in position.ranges else topic: of for topic, of in offsets.items()}
@@ -428,7 +431,10 @@ def _newest_has(now: TableNow, files: Iterable[str]) -> bool:
 
 
 def _partition_of(now: TableNow, add: JsonDict, columns: Sequence[str]) -> tuple[str | None, ...]:
-    """An empty text stands for NULL, as in Delta's protocol. Raises Refused if there is no value at all."""
+    """The values of a file's partition columns. Raises Refused if the log lacks one.
+
+    An empty text stands for NULL, as in Delta's protocol.
+    """
     values = add["partitionValues"]
     if unknown := [column for column in columns if column not in values]:
         raise Refused(
@@ -440,7 +446,7 @@ def _partition_of(now: TableNow, add: JsonDict, columns: Sequence[str]) -> tuple
 
 
 def _rows_of(file: JsonDict) -> int:
-    """By the file's statistics; without them, about."""
+    """The rows of a file by its statistics; without these, an estimate from its size."""
     try:
         return int(json.loads(file["stats"])["numRecords"])
     except (KeyError, TypeError, ValueError):

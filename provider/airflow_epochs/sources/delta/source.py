@@ -96,7 +96,7 @@ class DeltaSource:
         return topic != read_config(self._raw_given()).table
 
     def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
-        """Raise Refused if `table` names a host, or a sink writes to it: of a template, the DAG file could not tell."""
+        """Raise Refused if `table` names a host, or a sink writes to it: the DAG file cannot check a template."""
         from airflow_epochs.sources.delta.reader import require_no_loop
 
         with _told():
@@ -104,7 +104,7 @@ class DeltaSource:
         require_no_loop(self._config().table, writes)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        """Plan the versions of a new epoch; None if there is none after ``max_wait`` seconds."""
+        """Plan the versions of a new epoch; None if ``max_wait`` seconds bring no new version."""
         return self._reader(env, limits).plan(position)
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
@@ -131,7 +131,7 @@ class DeltaSource:
         return self._reader(env).past_losses(position, topics)
 
     def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
-        """Go on with this version. Reads only."""
+        """Go on with the version that ``offsets`` name. Reads only."""
         return self._reader(env).to_offsets(position, offsets)
 
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
@@ -174,7 +174,7 @@ class DeltaSource:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Of arguments that a task has rendered."""
+    """Raise Refused in place of ValueError: an argument is wrong once a task has rendered it."""
     try:
         yield
     except ValueError as error:
@@ -185,7 +185,7 @@ def _told() -> Iterator[None]:
 
 
 _OF_THE_TASK = ("defers", "wait_at_most")
-"""Of the limits, what no user has set."""
+"""The fields of ``Limits`` that the task sets, and no user."""
 
 
 def _own(limits: Limits) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableNow:
-    """``newest``: the newest version, of which ``shape`` is the shape."""
+    """The table at its newest version, whose number is ``newest``."""
 
     location: TableLocation
     shape: TableShape
@@ -30,7 +30,7 @@ class TableNow:
 
     @property
     def id(self) -> str:
-        """What a table keeps for life, and no other table has."""
+        """The table's id, which never changes, and which no other table has."""
         return self.shape.id
 
     def at(self, version: int, remedy: str | None = None) -> DeltaTable:
@@ -52,7 +52,7 @@ class TableNow:
     def shape_at(self, version: int) -> TableShape:
         """The shape at a version: an overwrite may have given the table other columns and partitions since.
 
-        Of a version that deltalake cannot open for a value of its rows, the log tells whether it has today's shape.
+        Some values of rows keep deltalake from opening a version: the log then tells whether it has today's shape.
         """
         try:
             return TableShape.of_table(self.at(version))

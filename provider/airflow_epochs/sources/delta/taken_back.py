@@ -1,8 +1,8 @@
 """Versions that a later one has taken back: by RESTORE, or because a pipeline that writes the table was rewound.
 
-To a reader of appended rows they bring no rows, and neither does the version that leads the table back. That holds if
-the reader has none of these rows: the table went back to the last version that was read, or to a later one. What a log
-entry says of itself is not enough: the files that the versions add and remove are compared.
+They bring no rows to a reader of appended rows, nor does the version that leads the table back. This holds if the
+reader has not read any of these rows: the table went back to the last version that was read, or to a later one. A log
+entry alone does not prove it: the files that the versions add and remove are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORTH_A_LOOK = (RESTORE.encode(), RESTORED.encode())
 
 
 class Back(NamedTuple):
-    """A version leads the table back. ``to``: the version that it names; None if it names none."""
+    """A version leads the table back. ``to``: the version that its log entry names; None if it names no version."""
 
     to: int | None
 
@@ -58,7 +58,7 @@ def led_back(actions: list[JsonDict]) -> Back | None:
 
 
 def _oldest_with_its_rows(files: Files, version: int) -> int:
-    """The oldest version that has the rows of ``version``: what came after it, such as OPTIMIZE, changed none."""
+    """The oldest version with the same rows as ``version``: those between changed no row, such as an OPTIMIZE."""
     lowest = max(0, version - LOOKED_AT_MAX)
     for number in range(version, lowest, -1):
         entry = files.read(log_entry(number))
@@ -68,7 +68,7 @@ def _oldest_with_its_rows(files: Files, version: int) -> int:
 
 
 def _same_files(files: Files, oldest: int, number: int) -> int | None:
-    """The newest version before ``number``, from ``oldest`` on, that has its files; None if there is none."""
+    """The newest version before ``number``, from ``oldest`` on, that has the same files; None if no version has."""
     changes = _Changes()
     walked = range(number, max(oldest, number - LOOKED_AT_MAX), -1)
     for version, entry in zip(walked, entries(files, walked), strict=True):

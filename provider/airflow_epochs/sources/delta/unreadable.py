@@ -17,7 +17,7 @@ class Unreadable:
 
 
 def gone(table: str, number: int, why: str) -> Unreadable:
-    """Of a version whose log entry or files are gone; ``why`` says which."""
+    """The error for a version whose log entry or files are gone; ``why`` says which."""
     error = Corrupt(
         _cannot(table, number, why),
         code=codes.VERSIONS_GONE,
@@ -31,7 +31,7 @@ def gone(table: str, number: int, why: str) -> Unreadable:
 
 
 def changes_rows(table: str, number: int, operation: str) -> Unreadable:
-    """Of one that changes rows, where only appended rows are read."""
+    """The error for a version that changes rows, if the source reads only appended rows."""
     what = f"it updates or deletes rows ({operation or 'by an unknown operation'})"
     error = Corrupt(
         _cannot(table, number, what),
@@ -45,7 +45,10 @@ def changes_rows(table: str, number: int, operation: str) -> Unreadable:
 
 
 def leads_back(table: str, number: int, to: int | None) -> Unreadable:
-    """Of one that takes rows back which the pipeline has read. ``to``: where the table went; None if nothing tells."""
+    """The error for a version that takes back rows which the pipeline has read.
+
+    ``to``: the version to which the table went back; None if the log does not tell it.
+    """
     back, offset = ("an earlier version", "VERSION") if to is None else (f"version {to}", str(to + 1))
     of = "has read the first version that was taken back" if to is None else f"has read version {offset}"
     error = Corrupt(
@@ -63,7 +66,7 @@ def leads_back(table: str, number: int, to: int | None) -> Unreadable:
 
 
 def other_columns(table: str, number: int, why: str) -> Unreadable:
-    """Of one whose columns Spark does not read together with others in a feed; ``why`` says which."""
+    """The error for a version whose changes Spark does not read together with others; ``why`` names the column."""
     error = Corrupt(
         _cannot(table, number, why),
         code=codes.COLUMNS_CHANGED,
@@ -76,7 +79,7 @@ def other_columns(table: str, number: int, why: str) -> Unreadable:
 
 
 def other_names(table: str, number: int, column: str) -> Unreadable:
-    """Of one whose files call a column by another name than the table does today."""
+    """The error for a version whose files call a column by another name than the table does today."""
     why = f"the table mapped its columns then, and its files call the column {column} by another name"
     error = Corrupt(
         _cannot(table, number, why),
@@ -90,7 +93,7 @@ def other_names(table: str, number: int, column: str) -> Unreadable:
 
 
 def feed_off(table: str, number: int) -> Unreadable:
-    """Of one from when the table had no feed."""
+    """The error for a version from when the table did not record its changes."""
     error = Corrupt(
         _cannot(table, number, "the table did not record its changes"),
         code=codes.CHANGE_FEED_OFF,

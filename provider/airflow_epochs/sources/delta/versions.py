@@ -25,9 +25,8 @@ class Version:
     """One version, by its log entry. ``adds`` and ``removes``: only those that change rows; ``cdc``: files of changes.
 
     ``keeps_feed``: whether the change data feed is on from this version on; None if the version does not say.
-    ``columns``: the table's from this version on; None if the version does not say. ``renamed``: those that files call
-    by another name. ``back``: how it leads the table back;
-    None if it does not.
+    ``columns``: the table's columns from this version on; None if the version does not say. ``renamed``: the columns
+    that files call by another name. ``back``: how it leads the table back; None if it does not.
     """
 
     number: int
@@ -42,7 +41,7 @@ class Version:
     back: Back | None
 
     def size(self, *, feed: bool) -> FilesSize:
-        """Of the files that are read for this version."""
+        """How many files are read for this version, and their bytes."""
         read = self._read(feed=feed)
         return FilesSize(len(read), sum(int(each.get("size") or 0) for each in read))
 
@@ -55,7 +54,7 @@ class Version:
 
 
 def digest_of(files: Files, number: int) -> str | None:
-    """A digest of a log entry, which never changes; None if it is gone, or if there is none yet."""
+    """A digest of a log entry, which never changes; None if the entry is gone, or not written yet."""
     entry = files.read(log_entry(number)) if number >= 0 else None
     return None if entry is None else hashlib.sha256(entry).hexdigest()
 
@@ -106,7 +105,7 @@ def records_changes(properties: JsonDict) -> bool:
 
 
 def next_shape(files: Files, number: int, until: int) -> int:
-    """The first version after ``number`` that may have another feed or other columns; ``until`` if there is none.
+    """The first version after ``number`` that may have another feed or other columns; ``until`` if no version may.
 
     Only ``metaData`` changes them. A version that has it may be unreadable because of its own change: then the next one
     differs from it. A version whose entry is gone may have had it.
@@ -122,10 +121,10 @@ def keeps_shape(files: Files, number: int, until: int) -> bool:
 
 
 def next_with_files(files: Files, number: int, until: int, *, feed: bool) -> int:
-    """The first version after ``number`` that lacks no file; ``until`` if there is none.
+    """The first version after ``number`` that has all its files; ``until`` if no version has.
 
-    A version that lacks one cannot be read, whatever else is true of it. So the table need not be opened at each: an
-    opened table costs a hundred times as much as an entry. A version whose entry is gone is not judged here.
+    A version that lacks a file cannot be read in any case. So the table need not be opened at each version, which costs
+    a hundred times as much as to read a log entry. A version whose entry is gone is not judged here.
     """
     versions = range(number + 1, until)
     for at, entry in zip(versions, entries(files, versions), strict=True):

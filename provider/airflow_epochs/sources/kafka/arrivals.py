@@ -17,7 +17,7 @@ def unread(begins: Offsets, ends: PartitionEnds) -> dict[Partition, int]:
 
 
 def count(begins: Offsets, ends: PartitionEnds) -> int:
-    """At most so many records are unread."""
+    """The number of unread offsets: at most so many records are unread."""
     return sum(ends[at] - start for at, start in unread(begins, ends).items())
 
 

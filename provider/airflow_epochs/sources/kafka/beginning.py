@@ -44,9 +44,9 @@ def topics_of(source: KafkaSource) -> tuple[str, ...]:
 
 
 def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: Environment) -> Beginning:
-    """Begin at ``offsets``, and where there are none as ``otherwise`` says. Reads only.
+    """Begin at ``offsets``; partitions that they do not name begin as ``otherwise`` says. Reads only.
 
-    A topic of the source that ``offsets`` does not name has no part in the beginning: the source's ``starting`` counts.
+    If ``offsets`` does not name a topic of the source, this topic begins as the source's ``starting`` says.
 
     Raises:
         Refused: ``offsets`` has no topic of the source, or an offset that the brokers do not have.
@@ -74,7 +74,7 @@ def going_on(source: KafkaSource, position: Position, env: Environment) -> tuple
     """Where the next epoch would begin in the topics of the position that are read. Reads only.
 
     Returns:
-        The offsets of the position, and those of partitions that no epoch has read yet.
+        The offsets of the position, and the offsets of partitions that no epoch has read yet.
 
     Raises:
         Corrupt: The next epoch could not begin there: records are gone.
@@ -95,7 +95,7 @@ def _index(brokers: Brokers, cluster: ClusterLog, otherwise: Starting) -> TimeIn
 
 
 def begun(offsets: Offsets, otherwise: Starting, cluster: ClusterLog, index: TimeIndex) -> Move:
-    """The position at ``offsets``, where it is known of no record what came before. No I/O.
+    """The position at ``offsets``, without facts of the records before them, which the pipeline has not read. No I/O.
 
     Raises Refused: The brokers do not have one of the offsets.
     """

@@ -102,7 +102,7 @@ class Brokers:
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
         """The offsets that wait now, and the open transactions that hold them back.
 
-        ``stable``: the partitions, with last stable offsets of a moment ago. A log that ends there has none that wait.
+        ``stable``: the partitions, with last stable offsets of a moment ago. If a log ends there, nothing of it waits.
         """
         # The ends of the logs first: what producers write after this question then does not count as waiting.
         ends = self._list_offsets(dict.fromkeys(stable, _LATEST), stable=False)
@@ -123,14 +123,14 @@ class Brokers:
         return {each["transactional_id"] for each in found}
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Per partition, the first readable offset at or after a time in ms since 1970; None if there is none yet."""
+        """Per partition, the first readable offset at or after a time in ms since 1970; None if no record is so new."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     def seen_offsets_at(self, ms: int, begins: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Per partition, the first record at or after a time and an offset that readers of committed records see.
 
-        None if there is none yet. ``ms``: the time in ms since 1970. ``begins``: the offsets.
+        None if no such record exists yet. ``ms``: the time in ms since 1970. ``begins``: the offsets.
         """
         told = {at: offset for at, offset in self.offsets_at(ms, begins).items() if offset is not None}
         last = self._round(ms, {at: max(offset, begins[at]) for at, offset in told.items()}, told, FIRST_BYTES)
@@ -143,7 +143,7 @@ class Brokers:
         return {at: found.get(at) for at in begins}
 
     def _round(self, ms: int, offsets: Mapping[Partition, int], told: Mapping[Partition, int], bytes_max: int) -> Round:
-        """A question of its own, with its own time limit: the whole search may read many gigabytes."""
+        """One step of the search, with a time limit of its own: the whole search may read many gigabytes."""
         return self._client.ask("look up times", lambda admin: look(admin, ms, offsets, told, bytes_max))
 
     def _stable_ends_of(self, partitions: Iterable[Partition]) -> dict[Partition, int]:

@@ -42,9 +42,9 @@ class StreamCheckpoint:
     Attributes:
         query: The query's id, by which Delta tables know it; None if the folder does not say it.
         batch: The newest batch that is committed, or that the sink is known to have.
-        offsets: Where it ends.
-        planned: The newest batch that is planned; ``batch`` if none is planned after it.
-        planned_ends: Where that one ends.
+        offsets: Where ``batch`` ends.
+        planned: The newest batch that is planned; ``batch`` if no later one is planned.
+        planned_ends: Where the planned batch ends.
         has_state: Whether the query keeps state.
     """
 
@@ -220,7 +220,7 @@ def _of_topic(of: object) -> dict[int, int] | None:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is a whole number as Java writes it: without zeros in front."""
+    """Whether the text is a whole number as Java writes it: without zeros in front."""
     return re.fullmatch(r"0|[1-9][0-9]{0,17}", text) is not None
 
 
@@ -229,7 +229,7 @@ def _is_offset(value: object) -> bool:
 
 
 def _json(text: str) -> Any:
-    """What the text says; None if it is no JSON, or names something twice."""
+    """The value of the JSON text; None if it is not JSON, or if an object has a key twice."""
     try:
         return json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):

@@ -33,7 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
 AVAILABLE, DATA_INTERVAL = "available", "data_interval"
 READ, REFUSE = "read", "refuse"
 SIZES = ("max_records", "max_bytes", "min_records", "max_delay", "target_duration")
-"""What says how many records an epoch has, so that the interval cannot."""
+"""Options that limit the size of an epoch. They exclude ``bounds="data_interval"``, where the interval decides."""
 
 # In lower case: Spark ignores the case of option names. A user may not set these, since the ranges and the guarantee
 # depend on them.
@@ -51,7 +51,7 @@ class KafkaConfig:
     """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target.
 
     ``by_interval``: ``bounds`` is "data_interval". ``refuses_missed``: ``missed`` is "refuse". ``registry_conn_id``:
-    None if no schema registry is asked. ``subjects``: those of the topics' values if the user names none.
+    None if no schema registry is asked. ``subjects``: by default ``<topic>-value`` of each topic.
     """
 
     topics: tuple[str, ...]
@@ -208,7 +208,7 @@ def _bytes(name: str, value: object) -> int:
 
 
 def _duration(name: str, value: object, least_s: float = 1) -> float:
-    """Seconds of a number, of a text that is one, or of a text with a unit."""
+    """The seconds that a value means: a number, a text with a number, or a text with a unit."""
     parsed = None
     if isinstance(value, str):
         from airflow_epochs.event_time import parse_duration  # with it comes ``model``, which few DAG files need

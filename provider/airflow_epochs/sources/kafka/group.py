@@ -18,8 +18,9 @@ def require_own_group(
 ) -> None:
     """Raise Refused if anything but a pipeline has committed one of the group's offsets.
 
-    Each committed offset comes with its metadata, which names the pipeline. Version 0.1 wrote none: an offset counts
-    as this pipeline's if the pipeline's last epoch began or ended there. ``servers``: the brokers, for the remedy.
+    Each committed offset comes with its metadata, which names the pipeline. Version 0.1 wrote no metadata: an offset
+    counts as this pipeline's if the pipeline's last epoch began or ended there. ``servers``: the brokers, for the
+    remedy.
     """
     ranges = position.ranges if position else {}
     known = {(topic, r.partition, at) for topic in ranges for r in ranges[topic] for at in (r.start, r.end)}

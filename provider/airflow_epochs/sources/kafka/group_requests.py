@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
 _NOT_A_CLASSIC_GROUP = "Dead"
-"""What brokers say of a group that does not exist, and of one with another protocol (KIP-848, KIP-1071)."""
+"""The state that brokers report for a group that does not exist, or has another protocol (KIP-848, KIP-1071)."""
 _AT_REST = ("Empty", "Dead", "")
 _STABLE_VERSIONS = (2, 7)
-"""Of the request for offsets: 7 (Kafka 2.5) is the first that can wait for transactions. All brokers still take it."""
+"""Versions of the request for offsets. Only 7 (Kafka 2.5) and later can wait for transactions. All brokers take 7."""
 
 
 def members(admin: KafkaAdminClient, group: str) -> list[str]:
-    """The members of a consumer group, for people. Empty if it has none, or does not exist.
+    """The members of a consumer group, for people. Empty if nobody is in it, or if it does not exist.
 
     Raises KafkaError: The coordinator does not tell; some of these errors pass by themselves.
     """
@@ -31,7 +31,7 @@ def members(admin: KafkaAdminClient, group: str) -> list[str]:
 
 
 def _of_another_protocol(admin: KafkaAdminClient, group: str) -> list[str]:
-    """Such a group is only listed here, with its state: kafka-python cannot ask for its members."""
+    """The state of a group with another protocol, in place of its members: kafka-python cannot ask for these."""
     listed = [each for each in admin.list_groups() if each["group_id"] == group]
     return [
         f"consumers of the protocol {each.get('group_type') or each['protocol_type']} (the group is {state})"
@@ -41,7 +41,7 @@ def _of_another_protocol(admin: KafkaAdminClient, group: str) -> list[str]:
 
 
 def _raise(error: str | None, group: str) -> None:
-    """``error``: as kafka-python puts it, a text that begins with the code. That a group is not found is no error."""
+    """Raise kafka-python's ``error``, a text that begins with the code. A group that does not exist is no error."""
     from kafka.errors import GroupIdNotFoundError, for_code
 
     if not error:
@@ -60,7 +60,7 @@ def committed(
     Args:
         admin: The client.
         group: The group.
-        partitions: Of these, also transactions count that would commit the group's first offset.
+        partitions: Partitions for which also a transaction counts that would commit the group's first offset.
 
     Raises UnstableOffsetCommitError, which may pass: a transaction has offsets of the group, and is not ended yet.
     """

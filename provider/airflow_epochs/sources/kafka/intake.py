@@ -39,7 +39,7 @@ class Found:
 
     @property
     def records(self) -> int:
-        """At most so many records can be read."""
+        """The number of offsets that can be read: there are at most so many records."""
         return records_upper_bound(self.ranges)
 
 
@@ -75,7 +75,7 @@ def look_for_data(
 
 
 def awaited(found: Found, config: KafkaConfig) -> Awaited:
-    """What somebody has to look for from outside, who starts the task again."""
+    """What the trigger must wait for before it resumes the deferred task."""
     return Awaited(
         conn_id=config.conn_id,
         begins={topic: {r.partition: r.start for r in found.ranges[topic]} for topic in config.topics},
@@ -170,7 +170,7 @@ def _cut_to_bytes(brokers: Brokers, cluster: ClusterLog, ranges: Ranges, max_byt
 
 
 def time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, position: Position | None) -> TimeIndex:
-    """If ``starting`` is a time, its offsets in the topics that have no position yet; otherwise empty."""
+    """If ``starting`` is a time, the offsets of this time in topics without a position; otherwise empty."""
     if not isinstance(starting, AtTime):
         return {}
     known = position.ranges if position else {}

@@ -23,12 +23,12 @@ from airflow_epochs.sources.kafka.plan import TimeIndex
 from airflow_epochs.sources.kafka.starting import ms_of
 
 KEY = "interval"
-"""The field of ``source_state`` that says which interval the epoch is for, and since when none is left out."""
+"""The field of ``source_state`` for the epoch's interval, and for the time since when no interval is left out."""
 BEGAN = "interval_began"
-"""The field of ``source_state`` in place of ``KEY`` after a command that moved the input back to offsets: it says since
-when no interval had been left out. Up to when records are read is not known by times until the next epoch."""
+"""The field of ``source_state`` in place of ``KEY`` after a command that moved the input back to offsets: the time
+since when no interval had been left out. Until the next epoch, no time is known up to which records are read."""
 LOOKED_AT_MAX = 1_000
-"""Epochs that have read an interval are looked for among so many of the newest ones."""
+"""How many of the newest epochs are searched for those that have read an interval."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def began_of(state: Mapping[str, JsonDict]) -> datetime | None:
 def recorded(interval: Interval, coverage: Coverage | None, began: datetime | None = None) -> JsonDict:
     """The epoch's interval, and what is covered after it, for ``source_state``.
 
-    ``coverage``: that before it. ``began``: see ``began_of``, where only that is known.
+    ``coverage``: what was covered before the epoch. ``began``: ``began_of`` the state before, if only that is known.
     """
     since = coverage.since if coverage else min(began or interval.start, interval.start)
     return {"start": _text(interval.start), "end": _text(interval.end), "since": _text(since)}
@@ -69,7 +69,7 @@ def recorded(interval: Interval, coverage: Coverage | None, began: datetime | No
 def back_at(state: JsonDict, time: datetime | None) -> JsonDict:
     """``state`` after a command that moved the input back: what is to be read once more is no longer covered.
 
-    ``time``: where the input goes on; None: that is known by offsets only. Older intervals stay covered.
+    ``time``: where the input goes on; None: only offsets tell it. Older intervals stay covered.
     """
     covered, began = coverage_of(state), began_of(state)
     left = without_coverage(state)
@@ -94,7 +94,7 @@ def is_of(state: Mapping[str, JsonDict], interval: Interval) -> bool:
 
 
 def require_interval(interval: Interval | None) -> Interval:
-    """The interval itself. Raises Refused if the run has none, or one without duration."""
+    """The interval itself. Raises Refused if the run has no data interval, or one without duration."""
     if interval is None:
         raise Refused("The run has no data interval.", code=codes.INTERVAL_MISSING)
     if interval.start >= interval.end:
@@ -109,7 +109,7 @@ def require_unread(interval: Interval, coverage: Coverage | None, past: Iterable
     """Raise unless the interval ends behind what was read.
 
     Raises:
-        NoNewData: Epochs have read it.
+        NoNewData: Epochs have read the interval.
         Refused: The pipeline began later.
     """
     if coverage is None or interval.end > coverage.end:
@@ -121,7 +121,7 @@ def require_unread(interval: Interval, coverage: Coverage | None, past: Iterable
 
 
 def read_already(interval: Interval, past: Iterable[CompleteRecord]) -> NoNewData:
-    """That epochs have read the interval, and which one has."""
+    """The error for an interval that epochs have read already. Names the one that has."""
     return NoNewData(
         f"The records of {interval} were read already, by {_reader_of(interval, past)}.", code=codes.INTERVAL_COVERED
     )
@@ -130,7 +130,7 @@ def read_already(interval: Interval, past: Iterable[CompleteRecord]) -> NoNewDat
 def before_the_beginning(interval: Interval, where: str) -> Refused:
     """The error for an interval before the pipeline's position that no epoch is known to have read."""
     return Refused(
-        f"The pipeline {where}. The run's data interval {interval} lies before that.",
+        f"The pipeline {where}. The run's data interval {interval} lies before that position.",
         code=codes.INTERVAL_BEFORE,
         remedy=f"Type `airflow epochs rewind PIPELINE --to-timestamp {_text(interval.start)} --why …` to read from "
         "there on once more. It says which rows appear twice. Then clear the failed task. Otherwise delete the run.",
@@ -177,7 +177,7 @@ def was_read(interval: Interval, past: Iterable[CompleteRecord]) -> bool:
 
 
 class ConsecutiveEpochs(NamedTuple):
-    """Epochs each of which begins where the one before has ended. ``is_newest``: the next epoch goes on after them."""
+    """Epochs without a gap: each begins where the one before ended. ``is_newest``: the next epoch follows them."""
 
     first: CompleteRecord
     last: CompleteRecord
@@ -212,7 +212,8 @@ def plan(
         coverage: What was read before.
         available: The ranges of all records that can be read now.
         starts: Per partition, the first record in the interval or after it.
-        ends: The first record after it. It is newer than ``available``: where it has none, no record there is too new.
+        ends: Per partition, the first record after the interval. Read later than ``available``: a partition without
+            such a record has no record that is too new.
         refuse_missed: Whether the intervals before must have been read.
 
     Raises Refused: The pipeline goes on behind the interval; or intervals were left out, and must not be.
@@ -227,7 +228,7 @@ def plan(
 
 
 def cut(ranges: Ranges, ends: TimeIndex) -> Ranges:
-    """End each range at its offset in ``ends``. Where there is none, no record is too new: it stays as it is.
+    """End each range at its offset in ``ends``. Without such an offset no record is too new, and the range stays.
 
     ``ends`` may be newer than the logs, so such an offset may lie behind the range's end: it can be read all the same.
     """
@@ -258,7 +259,7 @@ def before_interval(ranges: Ranges, starts: TimeIndex) -> int:
 
 
 def is_behind(ranges: Ranges, starts: TimeIndex) -> bool:
-    """Whether all records of the interval lie before the ranges, which are empty. Then it was not read by its time."""
+    """Whether all records of the interval lie before the ranges, which are empty. Then its time was not read before."""
     flat = [(r, starts.get((topic, r.partition))) for topic, of in ranges.items() for r in of]
     return all(r.start == r.end for r, _ in flat) and any(at is not None and at < r.start for r, at in flat)
 

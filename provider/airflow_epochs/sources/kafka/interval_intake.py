@@ -140,8 +140,8 @@ def _of_interval(
     index = time_index(brokers, cluster, begin, position)
     full = available(position, list(config.topics), cluster, begin, index)
     start, end = interval.instants(at)
-    # the ends are newer than the logs: so what is not cut off there has no record that is too new
-    # and a topic that is no longer read has none: its empty range stays where it is
+    # ``ends`` is newer than the logs: so a range that it does not cut has no record that is too new
+    # a topic that is no longer read has no end there: its empty range stays where it is
     read = {(topic, r.partition): r.start for topic in config.topics for r in full[topic]}
     ends = brokers.seen_offsets_at(end, read)
     by_offsets = covered is None and not records_upper_bound(interval.cut(full, ends))
@@ -151,7 +151,7 @@ def _of_interval(
     if gone := interval.cut_off(ranges, cluster, new):
         why += f"; retention may have deleted older ones of {', '.join(gone)}"
     if stuck := _stuck(brokers, full, ranges, past.clock()):
-        log.warning("%s", stuck)
+        log.warning("the pipeline cannot read on: %s", stuck)
         why += f"; {stuck}"
     began = interval.began_of(position.state) if position else None
     state = {interval.KEY: interval.recorded(at, covered, began)}
@@ -159,7 +159,7 @@ def _of_interval(
 
 
 def _stuck(brokers: Brokers, full: Ranges, ranges: Ranges, now: datetime) -> str | None:
-    """Which partitions cannot be read on, since a record's time lies far ahead, and what to do; None if all can."""
+    """The partitions that cannot be read on since a record's time lies far ahead, and what to do; None: all can."""
     ends = interval.cut_ends(full, ranges)
     ahead = sorted(brokers.as_late(ms_of(now + AHEAD), ends)) if ends else []
     return interval.stuck({at: ends[at] for at in ahead}) if ahead else None

@@ -48,7 +48,7 @@ class Gap:
 
 
 def tails_of(state: JsonDict) -> dict[Partition, Tail]:
-    """The tails that a plan recorded at the ends of its ranges. Version 0.1 recorded none."""
+    """The tails that a plan recorded at the ends of its ranges. Plans of version 0.1 have no tails."""
     recorded: Mapping[str, Mapping[str, Sequence[int | None]]] = state.get("tails", {})
     return {(topic, int(p)): Tail(*tail[:2]) for topic in recorded for p, tail in recorded[topic].items()}
 
@@ -249,7 +249,7 @@ def _require_none(gaps: Sequence[Gap], cluster: ClusterLog) -> None:
 
 
 def _told(gaps: Sequence[Gap]) -> str:
-    """A sentence for records that are known to be gone, and one for logs of which nobody can tell what they had."""
+    """A sentence for records that are known to be gone, and one for logs whose lost records cannot be named."""
     lost = [gap for gap in gaps if not gap.is_of_another_log]
     gone = [gap for gap in gaps if gap.is_of_another_log]
     sentences = []

@@ -35,7 +35,7 @@ def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
 def past_losses(
     position: Position, topics: Sequence[str], cluster: ClusterLog, batches: Mapping[Partition, Batch]
 ) -> Move:
-    """Go on with the records that Kafka has after its losses, and leave out none that it has.
+    """Go on after the records that Kafka has lost. No record that it still has is left out.
 
     Deleted records are left behind. A truncated log goes on where it was written anew, by its leader epochs; if they
     do not tell, at its oldest record. ``batches``: as ``plan.state_of``.
@@ -160,7 +160,10 @@ def _moved(
     written_anew: Collection[Partition] = (),
     time: datetime | None = None,
 ) -> Move:
-    """``written_anew``: where earlier offsets stand for records that the pipeline has not read. ``time``: see above."""
+    """The move to ``starts``. ``time``: as in ``to_offsets``.
+
+    ``written_anew``: where earlier offsets stand for records that the pipeline has not read.
+    """
     old = ends_of(position.ranges)
     new = {(t, p): at for t, of in starts.items() for p, at in of.items()}
     steps = {at: (old.get(at, 0), to) for at, to in sorted(new.items()) if old.get(at, 0) != to}

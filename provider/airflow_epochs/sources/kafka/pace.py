@@ -28,7 +28,7 @@ SIZE_MIN = 1_000
 SIZE_FIRST = 1_000_000
 """The size without ``max_records``, as long as no epoch tells a speed."""
 SECONDS_MIN, SECONDS_MAX = 0.001, 10**9
-"""A task measures no less, and no more."""
+"""The shortest and the longest time that a task can have measured."""
 KEY = "pace"
 """The field of ``source_state`` that says what was decided, and from which figures."""
 
@@ -53,9 +53,9 @@ class Earlier:
         return self.offsets / self.seconds if self.seconds else 0
 
     def tells_speed(self, target_s: float) -> bool:
-        """Whether its speed is that of a large epoch.
+        """Whether the epoch was large enough to tell how fast its records are read.
 
-        Of an epoch that had little to read, it is not: most of its time is what every epoch takes, however small.
+        A small epoch tells no speed: most of its time is what every epoch takes, however small.
         """
         if not self.offsets or self.seconds is None:
             return False
@@ -131,7 +131,7 @@ def _earlier(record: CompleteRecord) -> Earlier:
 
 
 def _seconds(metrics: JsonDict) -> float | None:
-    """The seconds of work: they come through XCom, so they may be anything."""
+    """The seconds of work; None if they are not plausible: they come through XCom, so they may be anything."""
     told = metrics.get("seconds")
     measured = {step: s for step, s in told.items() if _is_time(s)} if isinstance(told, dict) else {}
     if "stage" not in measured:

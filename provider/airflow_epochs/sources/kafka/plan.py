@@ -20,7 +20,7 @@ from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuo
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting
 
 TimeIndex = Mapping[tuple[str, int], int | None]
-"""Per topic and partition, the first readable offset at or after a time; None if there is none yet."""
+"""Per topic and partition, the first readable offset at or after a time; None if there is no such record yet."""
 
 
 def available(

@@ -76,7 +76,7 @@ class Watch:
             self._poller.end()
 
     def tell(self, seen: PollOutcome) -> None:
-        """What a poll saw of its topics."""
+        """Tell the watcher what a poll saw of its topics."""
         self._newest = seen
         self._news.set()
 
@@ -95,7 +95,7 @@ class _Poller:
         self.client = _Client(access)
         self._forget = forget
         self._partitions = _Partitions()
-        # in an empty context: the lines that it logs are not those of the task that happened to be the first
+        # in an empty context: what it logs does not go to the log of the task that happened to be the first
         self._polling = Context().run(asyncio.get_running_loop().create_task, self._poll())
 
     def end(self) -> None:

@@ -59,7 +59,7 @@ def look(
 
 
 def _require_ends(offsets: Mapping[Partition, int], sent: Mapping[Partition, Fetched]) -> None:
-    """Raise what passes by itself, unless the logs end at these offsets, of which the brokers have sent no batch.
+    """Raise KafkaTimeoutError, which may pass, if the brokers sent no batch of logs that go on behind ``offsets``.
 
     A broker sends at least one batch if any of its partitions has one. But one that throttles its clients leaves out
     partitions, and one that has waited in vain for tiered storage sends no records of them.
@@ -73,14 +73,14 @@ def _require_ends(offsets: Mapping[Partition, int], sent: Mapping[Partition, Fet
 
 
 def _next_bytes(bytes_max: int, answers: Mapping[Partition, Fetched]) -> int:
-    """More, if the answers had room left: either few partitions are open, or their batches are larger."""
+    """How many bytes a broker may send per partition in the next round. More than now if its answers had room left."""
     sent = sum(len(answer.records) for answer in answers.values())
     return bytes_max if sent > ANSWER_BYTES_MAX // 2 else min(bytes_max * _GROWTH, MORE_BYTES)
 
 
 @dataclass(frozen=True)
 class _FoundRecord:
-    """The record that was found, and the offset at which to read on if none was."""
+    """The offset of the record that was found, or else the offset at which to read on."""
 
     found: int | None
     further: int
@@ -118,7 +118,7 @@ def _batches(answer: Fetched) -> Iterator[tuple[Any, bool]]:
 
 
 def _first(batch: Any, ms: int, offset: int) -> int | None:
-    """The first record of the time in the batch. Of a batch that cannot be decoded here: the first record of all."""
+    """The first record of the time in the batch. If the batch cannot be decoded here: its first record at all."""
     from kafka.errors import UnsupportedCodecError
 
     if batch.magic >= MAGIC and batch.max_timestamp < ms:

@@ -146,7 +146,7 @@ class KafkaSource:
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        """The params that no run has by intervals."""
+        """The params that a run cannot have if its epoch has the records of an interval."""
         reason = "the interval says which records an epoch has"
         return dict.fromkeys(SIZES, reason) if self.bounds == DATA_INTERVAL else {}
 
@@ -157,14 +157,14 @@ class KafkaSource:
         return is_of(state, interval)
 
     def read_until(self, state: JsonDict) -> datetime | None:
-        """The end of the interval that an epoch with this state was planned for; None: it had none."""
+        """The end of the interval that an epoch with this state was planned for; None: it was not for an interval."""
         from airflow_epochs.sources.kafka.interval import coverage_of
 
         covered = coverage_of(state)
         return covered.end if covered and not covered.went_back else None
 
     def leaves_out(self, topic: str) -> bool:
-        """Whether ``topics`` no longer names it."""
+        """Whether the source's ``topics`` no longer name ``topic``."""
         return topic not in read_config(self._raw_given()).topics
 
     def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
@@ -200,7 +200,7 @@ class KafkaSource:
         return moves.before(base, ranges, state)
 
     def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
-        """Go on with the records that Kafka has after losses in ``topics``; none: in all topics. Reads only."""
+        """Go on after the records that Kafka has lost in ``topics`` (empty: in all topics). Reads only."""
         return self._reader(env).past_losses(position, topics)
 
     def cut_off(self, ranges: Ranges, state: JsonDict, env: Environment) -> Ranges:
@@ -219,7 +219,10 @@ class KafkaSource:
         return self._reader(env).to_time(position, at)
 
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
-        """Go on in the topics that have these names now; none: all topics. ``starting``: as the option. Reads only."""
+        """Go on in the topics that have these names now. ``starting``: as the option. Reads only.
+
+        ``topics``: empty for all topics.
+        """
         from airflow_epochs.sources.kafka.starting import parse_starting
 
         return self._reader(env).to_another(position, topics, parse_starting(starting))

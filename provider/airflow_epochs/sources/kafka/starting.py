@@ -13,7 +13,7 @@ from airflow_epochs.errors import BadArgument
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST_MS = 253_402_300_799_999
-"""Of the year 9999: no datetime tells a later one."""
+"""The last millisecond of the year 9999: a datetime cannot tell a later one."""
 _FORMS = (
     '"earliest", "latest", a time with its zone such as "2026-01-31T00:00:00Z" (or {"timestamp": ...} with a time or '
     'milliseconds since 1970), or offsets per partition such as {"orders": {"0": 4711}}'
@@ -32,13 +32,13 @@ class Latest:
 
 @dataclass(frozen=True)
 class AtTime:
-    """The first record at or after ``ms`` (milliseconds since 1970); the end of the log if there is none."""
+    """The first record at or after ``ms`` (milliseconds since 1970); the end of the log if there is no such record."""
 
     ms: int
 
     @property
     def at(self) -> datetime:
-        """The time; the end of the year 9999, which no datetime passes, for a later one."""
+        """``ms`` as a datetime; at most the end of the year 9999: a datetime cannot tell a later time."""
         return time_of(min(self.ms, _LAST_MS))
 
 
@@ -64,7 +64,7 @@ def parse_starting(value: object) -> Starting:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970, of a time alone. Raises BadArgument, whose text names no other form of ``starting``."""
+    """A time as milliseconds since 1970. Raises BadArgument, whose text names no other form of ``starting``."""
     try:
         parsed = parse_starting(text)
     except ValueError:  # also a number with more digits than Python reads

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WATCHED = "epoch_event_time"
-"""The name of such rows in Spark's plans."""
+"""The name of rows with event times in Spark's plans."""
 _START = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def instant(micros: int) -> datetime:
-    """The instant that is so many microseconds after the start of 1970, in UTC."""
+    """The instant ``micros`` microseconds after the start of 1970, in UTC."""
     return _START + timedelta(microseconds=micros)
 
 

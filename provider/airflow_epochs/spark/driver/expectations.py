@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VALUE_LENGTH_MAX = 60
 MESSAGE_LENGTH_MAX = 2_000
-"""Of what a sink's vote says: it travels through XCom, and stands in the ledger."""
+"""The longest reason of a sink's vote, in characters: it travels through XCom, and is stored in the ledger."""
 _ROWS = "rows"
 _TAIL = re.compile(r"\s*SQLSTATE: \w{5}.*")
 """What Spark adds to a sentence: a number, and a place in a statement that the reader does not see."""
@@ -43,7 +43,7 @@ class Audit:
 
 
 def audited(frame: DataFrame, rules: Rules | None, stage: Callable[[DataFrame], SinkOutcome]) -> Audit:
-    """Stage the rows of a sink, and look what its expectations make of them.
+    """Stage the rows of a sink, and count those that break its expectations.
 
     The rows are counted as they flow to the staging table. Where Spark has lost the counts on the way, they are counted
     once more.
@@ -132,5 +132,5 @@ def _require_computable(sink: str, frame: DataFrame, rule: ExpectedRows) -> None
 
 
 def _sentence(error: Exception) -> str:
-    """What Spark says first."""
+    """The first sentence of a Spark error."""
     return _TAIL.sub("", str(error).strip().splitlines()[0])

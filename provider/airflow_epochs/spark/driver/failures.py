@@ -32,11 +32,11 @@ _OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
 ``raise_error`` in the user's SQL.
 """
 _EQUAL_KEYS = "[DUPLICATED_MAP_KEY]"
-"""Its SQLSTATE, 23505, is also that of rows with one unique key, which may be another writer's."""
+"""The error for a map with equal keys. Its SQLSTATE, 23505, may also mean another writer's row with a unique key."""
 _OTHER_ARROW = re.compile(
     r"\[UNSUPPORTED_ARROWTYPE\]|\[UNSUPPORTED_CALL[.\w]*\] [^\n]*ArrowColumnVector\$ArrowVectorAccessor"
 )
-"""A Python function made Arrow data of another type than it declares. Only such data have these readers in Spark."""
+"""Errors after a Python function made Arrow data of another type than it declares: Spark reads only such data so."""
 _NULL_IN_ARROW = "IllegalStateException: Value at index is null"
 """``mapInArrow`` or ``mapInPandas`` returned NULL in a column that it declares NOT NULL."""
 _BROKEN_RULE = re.compile(
@@ -45,14 +45,14 @@ _BROKEN_RULE = re.compile(
 )
 _AMBIGUOUS = "[DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE]"
 ONE_ROW = "several rows of the epoch are for one row of the table"
-"""What the error says, among other things, of a MERGE that cannot tell which row counts."""
+"""A part of the error text for a MERGE that cannot tell which row counts."""
 _TIME_TOO_LARGE = "that overflows when converting to Spark's microsecond-precision TimestampType"
 _FETCH_TIMED_OUT = "Cannot fetch record for offset"
 _NO_BROKER = re.compile(r"org\.apache\.kafka\.common\.errors\.TimeoutException|No resolvable bootstrap urls given")
 """No broker answers Spark's Kafka clients, or Spark's machine does not know the names in the connection."""
 _TELLING = ("Traceback (most recent call last)", python_workers.DIED, _TIME_TOO_LARGE, _FETCH_TIMED_OUT)
-"""What says most, wherever it stands in the chain of causes: a user's Python error, a Python worker that died, and
-errors of Spark's Kafka reader.
+"""Marks of the most useful errors, wherever they stand in the chain of causes: a user's Python error, a Python worker
+that died, and errors of Spark's Kafka reader.
 """
 _OF_SPARK_ITSELF = (
     *("StatusCode.UNAVAILABLE", "StatusCode.UNAUTHENTICATED", "[RETRIES_EXCEEDED]"),
@@ -126,7 +126,7 @@ def of_spark(error: BaseException, doing: str, args: JsonDict | None = None) -> 
 
 
 def is_of_spark_itself(error: BaseException) -> bool:
-    """Whether an error is Spark's, and about its servers: then it does not matter what Spark was asked for."""
+    """Whether an error comes from Spark and is about its servers, whatever the request was."""
     try:
         from pyspark.errors import PySparkException
     except ImportError:
@@ -136,9 +136,10 @@ def is_of_spark_itself(error: BaseException) -> bool:
 
 
 def _is_without_cause(error: BaseException) -> bool:
-    """Whether a Connect server told no cause. Spark 4.2 tells none if one in the chain has no text of its own.
+    """Whether a Connect server did not send the causes of an error.
 
-    The last one behind a Python worker that died is such: Java's EOFException.
+    Spark 4.2 sends no cause if one in the chain has no text of its own, as Java's EOFException after a Python worker
+    died.
     """
     try:
         from pyspark.errors.exceptions.connect import SparkException
@@ -256,7 +257,7 @@ def _without_catalog(doing: str) -> Refused:
 
 
 def refuse_without_catalog(spark: SparkSession, doing: str) -> None:
-    """Raise what Delta raises at its first write, before there is one."""
+    """Raise the error of Delta's first write, before anything is written, if the session has no catalog for Delta."""
     if spark.conf.get(_CATALOG, "") == "":
         raise _without_catalog(doing)
 
@@ -291,7 +292,7 @@ def _message(error: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    """``text`` without its middle, if it is long: a traceback says what was raised at its end."""
+    """``text`` without its middle, if it is long: a traceback names the exception at its end."""
     half = _LENGTH_MAX // 2
     return text if len(text) <= _LENGTH_MAX else f"{text[:half]} … {text[-half:]}"
 

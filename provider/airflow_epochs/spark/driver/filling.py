@@ -32,7 +32,7 @@ def filled(
         spark: The session.
         plan: The epoch's plan.
         frames: Sink -> its rows.
-        fills: Sink -> what fills its table with them.
+        fills: Sink -> the function that fills its table with the rows.
         in_turn: Fill one table after another.
     """
     tasks = {
@@ -67,7 +67,7 @@ def _run_all(
 
 
 def _by_file_size(plan: StagePlan, sinks: Iterable[str]) -> dict[int, list[str]]:
-    """The sinks by the size of their files. Those whose files nobody keeps run with the first."""
+    """The sinks by the size of their files. Sinks whose files nobody keeps join the first group."""
     layouts = {sink: plan.sinks[sink]["layout"] for sink in sinks}
     sizes = {sink: from_json(FileLayout, told).shuffled_mib for sink, told in layouts.items() if told}
     any_size = next(iter(sizes.values()), DEFAULT.shuffled_mib)

@@ -1,6 +1,6 @@
 """Which rows a destination would not take, as conditions that Spark computes while it stages the others.
 
-They are those of the vote (``sinks.row_flaws``), which judges every staged row again. So a flaw that is not seen here
+The vote (``sinks.row_flaws``) applies the same conditions to every staged row again. So a flaw that is not seen here
 aborts the epoch, and no row is lost.
 """
 
@@ -28,11 +28,11 @@ Flaw = tuple[str, str]
 """What is wrong with a row, and the condition in SQL that is true of such a row."""
 
 _RECORD_OVERHEAD = 256
-"""Of a Kafka record besides key, value and the row's own headers: its batch, and the provider's header."""
+"""The bytes of a Kafka record besides key, value and the row's own headers: its batch, and the provider's header."""
 _FRACTION_BYTES = len(".000000")
-"""What Spark writes behind the seconds of a time, and the sink leaves out if it is zero."""
+"""The characters of a time's fraction of a second: Spark writes it always, the sink leaves it out if it is zero."""
 _SHORT_MAX = 255
-"""The most bytes of a text that a schema may have as something shorter: the name of an enum, a time."""
+"""The longest text, in bytes, that a schema may encode shorter: the name of an enum, a time."""
 
 
 def first_flaw(frame: DataFrame, fit: Fit) -> Column | None:
@@ -48,7 +48,7 @@ def first_flaw(frame: DataFrame, fit: Fit) -> Column | None:
 
 
 def _is_about(frame: DataFrame, condition: str) -> bool:
-    """Whether the rows have the condition's columns. Without them the table itself must know what it takes."""
+    """Whether the rows have the condition's columns. Without them, only the table itself can check it."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -129,7 +129,7 @@ def _has_nul(value: str, kind: str) -> str | None:
 
 
 def _equal_keys(value: str, kind: Any) -> str | None:
-    """Spark keeps them where it reads JSON."""
+    """The condition that a map in the value has equal keys: Spark keeps such keys when it reads JSON."""
     return anywhere(value, kind, lambda *_: None, of_map=_has_equal_keys)
 
 
@@ -138,10 +138,10 @@ def _has_equal_keys(value: str) -> str:
 
 
 def _record_size(kinds: Mapping[str, Any], packed: bool) -> str:
-    """The bytes of the record that a row makes; of a value that the sink makes as JSON, nearly.
+    """The bytes of the Kafka record for a row, in SQL. A value that the sink makes as JSON is estimated.
 
-    If the sink packs the value as Avro or Protobuf, only those of its long texts and binaries: other values may take
-    much less than their JSON, and what the topic takes must not become a dead letter. The vote knows the rest.
+    If the sink packs the value as Avro or Protobuf, only its long texts and binaries count: other values may take much
+    less than their JSON, and a row that the topic takes must not become a dead letter. The vote knows the whole size.
 
     A column of a type that the topic does not take has no size: the vote says what is wrong with it.
     """
@@ -177,7 +177,7 @@ def _sizes(columns: Iterable[tuple[str, Any]], of: Bytes) -> list[str]:
 
 
 def _size(value: str, kind: Any, of: Bytes, depth: int = 0) -> str | None:
-    """The bytes of all values in a value that have no others inside; None if they are always 0."""
+    """The bytes of a value: the sum over all plain values inside of it; None if they are always 0."""
     if not isinstance(kind, dict):
         return of(value, kind)
     found: list[str | None] = []

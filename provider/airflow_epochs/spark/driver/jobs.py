@@ -50,7 +50,7 @@ JOBS: dict[str, Job] = {
     delta_plans.OptimizePlan.JOB: _without_secrets(delta_plans.OptimizePlan, delta_optimize),
     delta_plans.ThinNotesPlan.JOB: _without_secrets(delta_plans.ThinNotesPlan, delta_thin_notes),
 }
-"""Each job understands its plan, runs, and tells its report: what is before and behind it is JSON."""
+"""Job name -> a function that decodes the plan from JSON, runs the job, and returns its report as JSON."""
 
 
 def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str]) -> JsonDict:

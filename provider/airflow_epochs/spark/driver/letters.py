@@ -35,27 +35,27 @@ COLUMNS = {
     "value": "binary",
     "row": "string",
 }
-"""Of a dead letter in a table, in this order."""
+"""The columns of a dead letter in a table, in this order, with their types."""
 OF_THE_RECORD = ("timestamp", "key", "value")
 NEEDED = (*ORIGIN, "error")
-"""What the transform must say of a record of Kafka that it could not parse."""
+"""The columns that the transform must return for a Kafka record that it could not parse."""
 UNREADABLE = "\ufffd"
-"""Stands in the texts of a letter for what is no character, and for NUL."""
+"""Replaces bytes that are no character, and NUL, in the texts of a dead letter."""
 HEADER = "dead-letter."
-"""How the names of the headers begin that a dead letter has in a topic."""
+"""The prefix of the names of a dead letter's headers in a topic."""
 _KNOWN_TIME = f"CASE WHEN NOT coalesce({outside('timestamp', 'timestamp')}, false) THEN timestamp END"
-"""A producer can give a record a time that no table takes."""
+"""The record's timestamp; NULL for a time that no table takes: a producer can send any time."""
 _FLAW, _COUNT, _ROWS = "__epochs_flaw", "flawed", "rows"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one sink.
+    """How many rows of one sink are dead letters.
 
     Attributes:
         letters: How many of its rows are dead letters.
-        broken: Condition of an expectation -> how many of them are so because they break it. A row counts once, for
-            its first flaw: behind that, a condition need not even be computable.
+        broken: Condition of an expectation -> how many of the dead letters break it. A row counts once, for its first
+            flaw: the conditions after that may not even be computable.
     """
 
     letters: int
@@ -67,10 +67,10 @@ class Judged:
     """The rows of one sink.
 
     Attributes:
-        rows: Those that it takes.
+        rows: The rows that it takes.
         bad: Its dead letters, without their records.
-        flawed: All of them, with their flaws.
-        conditions: Those of the expectations whose rows become dead letters.
+        flawed: All its rows, with their flaws.
+        conditions: The conditions of the expectations whose broken rows become dead letters.
         observation: Counts ``flawed``.
     """
 
@@ -81,9 +81,9 @@ class Judged:
     observation: Observation
 
     def counts(self, staged: SinkOutcome) -> Counts:
-        """What there is, once ``rows`` were staged.
+        """The counts of dead letters, once ``rows`` were staged.
 
-        Spark's count must not be too low, or rows would be nowhere: so it must fit what was staged.
+        If Spark's count were too low, rows would be lost: so it must fit what was staged, or the rows are counted anew.
         """
         found = observed.result(self.observation)
         rows = staged.content.rows if staged.content else None
@@ -100,7 +100,7 @@ class Posted:
     Attributes:
         frames: Its rows, by its name; empty if it is not to be staged.
         counts: Sink -> how many of its rows are dead letters.
-        broken: Sink -> what ``Counts`` says of its expectations; of sinks that have some.
+        broken: Sink -> ``Counts.broken``, for sinks with expectations.
         bad: The dead letters of all sinks.
         observation: Counts them on their way.
     """
@@ -130,18 +130,18 @@ class Posted:
 
 @dataclass(frozen=True)
 class _Records:
-    """The records that letters are about. Rows of a ``table`` are none: a letter then names the table alone."""
+    """The records that letters are about. If the epoch reads a ``table``, a letter names only the table."""
 
     batch: DataFrame
     table: str | None
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """What the transform must say of a record that it could not parse."""
+        """The columns that the transform must return for a record that it could not parse."""
         return NEEDED if self.table is None else ("error",)
 
     def none(self) -> DataFrame:
-        """No letter."""
+        """An empty DataFrame of letters."""
         from pyspark.sql import functions as F
 
         if self.table is None:
@@ -149,7 +149,7 @@ class _Records:
         return self.batch.where("false").select(*(F.lit(None).cast(COLUMNS[name]).alias(name) for name in ORIGIN))
 
     def added_to(self, letters: DataFrame) -> DataFrame:
-        """The letters with what the records say."""
+        """The letters with key, value and timestamp of their records, or with the table's name."""
         from pyspark.sql import functions as F
 
         if self.table is None:

@@ -36,9 +36,9 @@ JsonDict = dict[str, Any]
 log = secrecy.logger("airflow_epochs.spark.driver")
 
 STARTING = "The start of Spark"
-"""Begins the error of a driver that has got no Spark."""
+"""How the error begins if Spark did not start."""
 _TIDYING_S = 10.0
-"""How long handlers of the process's end may take, among them those of the user's libraries."""
+"""Seconds that handlers of the process's end may take, among them handlers of the user's libraries."""
 
 
 def main(argv: Sequence[str]) -> int:

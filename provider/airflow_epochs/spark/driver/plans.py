@@ -28,7 +28,7 @@ class TransformFile:
 
 @dataclass(frozen=True, kw_only=True)
 class EventTimePlan:
-    """What is observed of the rows' event times.
+    """How the event times of rows are observed.
 
     Attributes:
         partitions: Topic -> its partitions.
@@ -82,8 +82,8 @@ class StateRead:
         declared: The same in Spark's JSON, once Spark has read them.
         keys: The columns that identify a row.
         expires: The column up to which a row matters; None if every row matters for ever.
-        hidden_to: Rows that expired up to this instant are hidden; None: no row is.
-        folded_in: The epoch whose rows have each key once, and before which there are no rows; None if there is none.
+        hidden_to: Rows that expired up to this instant are hidden; None: all rows are shown.
+        folded_in: The epoch of the last fold: its rows have each key once, and older rows do not count. None: no fold.
         initial: Where the table is that the state begins as; None if the state does not begin so in this epoch.
         initial_version: The version of that table.
         closed: Up to where the operator had closed the state in the epoch before: an instant in microseconds since 1970
@@ -191,21 +191,22 @@ class StagePlan(JobPlan):
         connection: The id of the connection that they come from, for errors.
         transform: The user's function.
         outputs: The sinks that may get a DataFrame.
-        again: Whether promised rows are staged again, so that other sinks' DataFrames are no mistake.
+        again: Whether rows are staged again after the vote, so that other sinks' DataFrames are no mistake.
         files_of_0_1: Whether version 0.1 promised these rows by a digest of their files.
         statistics: Whether Spark collects statistics of what it stages: a vote of another version counts on them.
         variants_by_json: Whether variants count in the digest by their JSON alone: a vote of another version did so.
         measure_input: Whether the records read are counted.
-        sinks: The plan of each sink that is staged. Its ``kind`` says of which class it is (``stage.STAGERS``).
-        watermarks: The epoch's, then those of the epochs before, newest first, in microseconds since 1970 (UTC). None:
-            there was none yet.
+        sinks: The plan of each sink that is staged. Its ``kind`` names its class (``stage.STAGERS``).
+        watermarks: The watermarks of the epoch and of the epochs before, newest first, in microseconds since 1970
+            (UTC). None: there was no watermark yet.
         event_time: What is observed of event times; None if the pipeline has none.
         state: State table -> what the transform reads of it.
         earlier: Epochs that the sinks take together with this one, oldest first. Their own ``sinks`` are empty.
         replaces_by: Sink -> the columns by which its rows of a later epoch replace those of an earlier one.
         expectations: Sink -> what is expected of its rows.
         nothing: Whether the sinks get no rows, whatever the transform returns: tables go back to an earlier epoch.
-        letters: Where dead letters go; None: there are none, and a row that does not fit aborts the epoch.
+        letters: Where dead letters go; None: the pipeline has no dead letters, and a row that does not fit aborts the
+            epoch.
         table: What is read of a Delta table; None: ``read`` says what is read of Kafka.
         registry: The schemas that records were written with.
     """

@@ -19,7 +19,7 @@ _MAY_PASS = re.compile(
 
 
 def refused(whole: str, shown: str, doing: str) -> Refused | None:
-    """The error if a Python worker raised what a retry meets again; else None. ``whole``: what Spark said of it."""
+    """The error if a Python worker raised one that a retry would meet again; else None. ``whole``: Spark's error."""
     if mixed := _VERSIONS.search(whole):
         return Refused(f"{doing} failed: {mixed.group(1)}.", code=codes.SPARK_PYTHON_MIXED)
     raised = _exception(whole)
@@ -31,7 +31,7 @@ def refused(whole: str, shown: str, doing: str) -> Refused | None:
 
 
 def died(whole: str, shown: str, doing: str) -> NotApplied | None:
-    """The error if a Python worker ended without a word; else None. A kill for want of memory may not come again."""
+    """The error if a Python worker died without an exception; else None. A retry may help if it was out of memory."""
     if DIED not in whole:
         return None
     return NotApplied(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KAFKA, DELTA = "kafka", "delta"
 TRANSFORM, WORKERS = "transform", "python"
-"""What is looked at besides data sources."""
+"""Names of what is checked besides data sources, as keys of ``CheckOutcome.flaws``."""
 _NO_ANSWER = (codes.SPARK_INCOMPLETE, codes.SPARK_UNREACHABLE, codes.SPARK_LOGIN)
 _FOR_WORKERS = re.compile(r"udt?f\b|In(?:Pandas|Arrow)\b|\bairflow_epochs\.transforms\b|\.rdd\b|\bDataSource\b")
 """What the source of a transform has that calls Python in Spark's workers."""
@@ -84,7 +84,7 @@ class ReadPlan(JobPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOutcome:
-    """``records``: how many were read: 1, or 0 if there is none."""
+    """``records``: how many records were read: 1, or 0 if the input is empty."""
 
     records: int
 

@@ -28,9 +28,9 @@ def with_earlier(
     own: Mapping[str, DataFrame],
     letters: str | None,
 ) -> dict[str, DataFrame]:
-    """The rows of ``own``, which are those of the plan's epoch, and of all its earlier epochs, for each sink.
+    """For each sink, the rows of all earlier epochs of the plan, and ``own``, the rows of the plan's epoch.
 
-    ``letters``: the sink of the dead letters, which the transform need not return; None: there is none.
+    ``letters``: the sink of the dead letters, which the transform need not return; None: the pipeline has no such sink.
 
     Raises:
         Refused: As ``LoadedTransform``.
@@ -57,7 +57,7 @@ def _returned(
 
 
 def _together(frames: Sequence[tuple[int, DataFrame]], by: tuple[str, ...]) -> DataFrame:
-    """All rows; of those that are equal in ``by``, if it names columns, only the rows of the newest epoch."""
+    """The rows of all epochs. If ``by`` names columns, only the newest epoch's rows for equal values of these."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

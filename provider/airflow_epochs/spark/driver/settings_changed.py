@@ -18,11 +18,11 @@ _OF_VALUES = re.compile(
     r"spark\.sql\.(ansi\.|legacy\.|caseSensitive$|decimalOperations\.|mapKeyDedupPolicy$|session\.timeZone$|"
     r"storeAssignmentPolicy$|timestampType$)"
 )
-"""What values Spark computes depends on these."""
+"""Settings that change the values which Spark computes."""
 
 
 def at_work(spark: SparkSession, sinks: Mapping[str, Mapping[str, Any]]) -> Settings | None:
-    """The session's settings on which values depend; None if Spark commits to none of the ``sinks``."""
+    """The session's settings on which values depend; None if Spark does not commit to any of the ``sinks``."""
     if all(told.get("committer") != "spark" for told in sinks.values()):
         return None
     return {key: value for key, value in spark.conf.getAll.items() if _OF_VALUES.match(key)}

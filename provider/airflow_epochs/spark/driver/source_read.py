@@ -17,12 +17,12 @@ class Reading(Protocol):
 
     @property
     def read(self) -> dict[str, str]:
-        """Of Kafka: the options."""
+        """The options of Spark's Kafka reader."""
         ...
 
     @property
     def table(self) -> TableRead | None:
-        """Of a Delta table; None: of Kafka."""
+        """The Delta table to read; None for Kafka."""
         ...
 
 
@@ -32,7 +32,7 @@ def batch(spark: SparkSession, plan: Reading, secrets: dict[str, str]) -> DataFr
 
 
 def tasks(plan: Reading) -> int:
-    """About how many tasks of Spark's read the batch, at least 1. Nobody knows of a table: Spark packs its files."""
+    """About how many tasks of Spark's read the batch. 1 for a table: how Spark packs its files is not known."""
     return 1 if plan.table else kafka_read.tasks(plan.read)
 
 

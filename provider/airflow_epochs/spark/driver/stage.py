@@ -41,8 +41,8 @@ LAST_MS = 253_402_300_799_999
 BATCH = "epoch_input"
 """The name of the batch in Spark's plans."""
 FROM_AVRO = "from_avro("
-"""In Spark's plans. Its map of options is one object in the plans of all sinks, and not made for several threads: seen
-as "requirement failed" while Spark planned two of them at once."""
+"""How plans show Avro's decoder. Its map of options is one object in the plans of all sinks, and not thread-safe:
+Spark failed with "requirement failed" when it planned two of them at once."""
 
 
 def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> StageOutcome:
@@ -117,9 +117,9 @@ class _Returned:
 
     Attributes:
         every: Sink -> its rows. If one sink is staged again, more sinks than the plan has.
-        own: Those of the plan's sinks; fewer than these if one sink is staged again.
+        own: The rows of the plan's sinks; fewer than ``every`` if one sink is staged again.
         closed: The plan's states, with what the transform has closed.
-        warnings: About what it did to the session.
+        warnings: Warnings about changes of the session.
     """
 
     every: dict[str, DataFrame]
@@ -210,7 +210,7 @@ def _doubts(audits: Mapping[str, Audit]) -> Iterator[str]:
 
 
 def _post(plan: StagePlan) -> str | None:
-    """The sink of the dead letters; None if there is none."""
+    """The sink of the dead letters; None if the pipeline has no such sink."""
     return plan.letters.sink if plan.letters else None
 
 
@@ -221,7 +221,7 @@ def _quarantines(plan: StagePlan) -> dict[str, Rules]:
 
 
 def _needed(plan: StagePlan) -> set[str]:
-    """The sinks whose rows are needed to stage those of the plan again: dead letters come from all of them."""
+    """The sinks whose rows are needed to stage the plan's sinks: dead letters may come from other sinks, too."""
     sinks = set(plan.sinks)
     return sinks | plan.letters.fits.keys() if plan.letters and plan.letters.sink in sinks else sinks
 
@@ -280,8 +280,8 @@ def _observed(batch: DataFrame, metrics: Sequence[Column]) -> tuple[DataFrame, O
 def _read_once(given: _Given, uses: int) -> Iterator[Callable[[], dict[str, Any]]]:
     """Read the source once, however often the sinks' plans use the batch. Yields a function that returns its metrics.
 
-    Without an observation, it returns none. A batch that is used once is not cached: Spark counts it as it flows, which
-    costs 50 ns per record, 3 % of a typical epoch. A batch that is used more often is cached by an action of its own.
+    Without an observation, there are no metrics. A batch that is used once is not cached: Spark counts it as it flows,
+    which costs 50 ns per record, 3 % of a typical epoch. A batch that is used more often is cached by its own action.
     If the sinks' jobs filled the cache, each would wait for partitions that another one computes, and the metrics of
     the first job to finish would lack the records that another one counted.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=DeltaStaging)
 StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], SinkOutcome]
 Stager = Callable[[JsonDict, "StateRead | None"], StageSink]
-"""Understands the plan of one sink, and the state that the epoch reads of it; returns what stages it."""
+"""Takes the JSON plan of one sink, and the state that the epoch reads of it; returns the function that stages it."""
 
 
 def _stages(
@@ -58,11 +58,11 @@ STAGERS: dict[str, Stager] = {
     NewestStaging.kind: _stages(NewestStaging, delta_newest.stage_sink),
     StateStaging.kind: _stages_state,
 }
-"""By the kind of a sink's plan."""
+"""Kind of a sink's plan -> its stager."""
 
 
 def stager(kind: str) -> Stager:
-    """What understands a sink's plan of this kind."""
+    """The stager for a sink's plan of this kind."""
     if kind not in STAGERS:
         raise Refused(
             f"Spark's driver cannot stage a sink of kind {kind!r}. It can stage {', '.join(sorted(STAGERS))}.",

@@ -37,7 +37,7 @@ def _told(value: Any) -> Any:
 
 
 def from_json(kind: type[T], told: JsonDict) -> T:
-    """The plan or report of which ``told`` has the fields.
+    """The plan or report of class ``kind``, from its fields in ``told``.
 
     The fields' types may be plain ones, ``X | None``, ``tuple[X, ...]``, ``dict[str, X]``, and such dataclasses.
 

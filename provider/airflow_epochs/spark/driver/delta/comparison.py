@@ -1,8 +1,9 @@
-"""How a MERGE compares keys and sequences of rows with those of the table: nested fields by their names.
+"""How a MERGE compares keys and sequences in rows with keys and sequences in the table: nested fields by their names.
 
 Spark compares structs by the places of their fields, whatever the names, and a table may have them in another order
-than the rows. For what is equal, the order does not matter. What is greater depends on it: the rows' order decides, as
-it does within an epoch. So that all who write to a table mean the same, the vote wants the rows to have its order.
+than the rows. The order does not change which values are equal. It changes which value is greater: the rows' order
+decides, as it does within an epoch. The vote requires that ``sequence_by`` has the table's order in the rows: so all
+writers mean the same.
 Standard library only.
 """
 
@@ -56,7 +57,7 @@ def _names(kind: Any) -> Any:
 
 
 def problems_of_order(target: str, table: JsonDict, rows: JsonDict, sequence_by: str | None) -> list[str]:
-    """That the fields within ``sequence_by`` have another order in the table than in the rows; empty if not so."""
+    """The problem that the fields in ``sequence_by`` have another order in the table than in the rows, if they have."""
     ours, theirs = (column_of(schema, sequence_by or "") for schema in (rows, table))
     if ours is None or theirs is None or not has_same_names(ours["type"], theirs["type"]):
         return []  # what else may be wrong is told elsewhere
@@ -72,7 +73,7 @@ def problems_of_order(target: str, table: JsonDict, rows: JsonDict, sequence_by:
 
 
 def problems_of_places(mode: str, table: JsonDict, rows: JsonDict) -> list[str]:
-    """That a MERGE would exchange the values of fields. Empty if not so, and for modes that are no MERGE.
+    """The problem that a MERGE would exchange the values of fields, if it would. Empty for modes that are no MERGE.
 
     Delta's MERGE stores the fields of structs by their names, but inside of arrays of arrays, or of maps, by their
     places.
@@ -90,7 +91,7 @@ def problems_of_places(mode: str, table: JsonDict, rows: JsonDict) -> list[str]:
 
 
 def _is_exchanged(kind: Any, other: Any, *, by_place: bool = False) -> bool:
-    """Whether fields that Delta takes by their places have another order. What else may differ is told elsewhere."""
+    """Whether fields that Delta takes by their places have another order. Other differences do not count here."""
     if not isinstance(kind, dict) or not isinstance(other, dict) or kind["type"] != other["type"]:
         return False
     if kind["type"] == "struct":

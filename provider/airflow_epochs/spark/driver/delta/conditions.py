@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def misfit(df: DataFrame, how: How) -> str | None:
-    """Why ``how`` is not for rows with these columns; None if it is."""
+    """Why the options ``how`` do not fit rows with these columns; None if they do."""
     if lacking := missing(how, df.columns):
         return f"The rows lack {lacking}."
     if how.delete_when and (wrong := _not_a_condition(df, how.delete_when)):
@@ -26,7 +26,7 @@ def misfit(df: DataFrame, how: How) -> str | None:
 
 
 def missing(how: How, columns: Sequence[str]) -> str:
-    """The columns that ``keys`` and ``sequence_by`` name and ``columns`` does not have; empty if there are none."""
+    """The columns that ``keys`` and ``sequence_by`` name and ``columns`` lacks."""
     given = {name.lower() for name in columns}
     named = {"keys": how.keys, "sequence_by": (how.sequence_by,) if how.sequence_by else ()}
     wanted = [(option, name) for option, names in named.items() for name in names]
@@ -50,7 +50,7 @@ def _not_a_condition(df: DataFrame, condition: str) -> str | None:
 
 
 def _analysed(df: DataFrame, condition: str) -> str:
-    """The condition as Spark's analysis spells it out: the first line of the plan. The lines below it are of ``df``."""
+    """The condition as Spark's analysis spells it: the first line of the plan. The lines below it describe ``df``."""
     with view(df) as name:  # WHERE false: nothing of it is planned further, no broker is asked
         query = f"EXPLAIN EXTENDED SELECT coalesce(({condition}), false) AS met FROM {name} WHERE false"
         told = str(df.sparkSession.sql(query).collect()[0][0])

@@ -1,7 +1,7 @@
 """Dates that only Spark knows. Where one is in the statistics of a file, deltalake cannot read the table as Arrow.
 
-Spark's commits write such statistics, and so does an OPTIMIZE. Of a date within a struct, an array or a map they say
-nothing that harms, and so it is with instants.
+Spark's commits write such statistics, and so does an OPTIMIZE. They do no harm for dates within a struct, an array or a
+map, nor for instants.
 """
 
 from __future__ import annotations

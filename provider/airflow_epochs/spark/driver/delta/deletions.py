@@ -1,7 +1,7 @@
 """Keys that an upsert has deleted, noted beside the table: else an older row that comes later would bring them back.
 
-A note is a key with the sequence of its deletion. Notes are added, and flushed, before the table is changed, by an
-epoch that is decided; a note made twice says no more than once. So nothing has to be atomic here, nor signed.
+A note is a key with the sequence of its deletion. An epoch that is decided adds and flushes its notes before it changes
+the table. A note that is added twice has the effect of one. So notes need be neither atomic nor signed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DELETED_AT = "__epochs_at"
 _GOES = "__epochs_goes"
 _NEEDS_MAPPING = " ,;{}()\n\t="
-"""In a column's name: Parquet takes these under a mapping of names only."""
+"""Characters that Parquet takes in a column's name only under a mapping of names."""
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
@@ -37,13 +37,13 @@ class NotComparable(Exception):
 
 
 def name_of(rows: DataFrame, how: How) -> str:
-    """What the notes of these rows are called: otherwise for keys of other names or types."""
+    """The name of the notes about these rows. Keys of other names or types give another name."""
     types = _types(rows)
     return named([(name.lower(), types[name.lower()].simpleString()) for name in _columns(how)])
 
 
 def named(columns: list[tuple[str, str]]) -> str:
-    """What notes with these columns, each with its type, are called."""
+    """The name of the notes with these columns, each with its type."""
     return f"deleted-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
 
 
@@ -150,7 +150,7 @@ def _types(rows: DataFrame) -> dict[str, DataType]:
 
 
 def without_older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
-    """The ``newest`` rows but those that are older than a deletion of their key that one of the ``notes`` tells."""
+    """The ``newest`` rows without those that are older than a deletion of their key on one of the ``notes``."""
     from pyspark.sql import functions as F
 
     is_newer = column(_columns(how)[-1]) >= F.col(DELETED_AT)
@@ -169,7 +169,7 @@ def older(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
 
 
 def _with_deletions(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> DataFrame:
-    """The rows, with the greatest sequence of a deletion of their key as ``DELETED_AT``; NULL if there is none."""
+    """The rows, with the greatest sequence of a deletion of their key as ``DELETED_AT``; NULL: never deleted."""
     from pyspark.sql import functions as F
 
     *_, sequence = _columns(how)
@@ -182,9 +182,9 @@ def _with_deletions(rows: DataFrame, how: How, notes: Collection[DataFrame]) -> 
 
 
 def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:
-    """Upkeep of the notes at ``places``: of those about one key only the newest counts, and the others go.
+    """Thin out the notes at ``places``: for each key only the newest note counts, and the others are removed.
 
-    Safe beside a commit, which only adds notes: a note goes only with one about its key that is at least as new.
+    Safe beside a commit, which only adds notes: a note is removed only if one about its key that is as new stays.
     """
     session.write_for_every_reader(spark)
     spark.conf.set(_LISTING, "8")  # VACUUM starts as many tasks; by default 10,000
@@ -205,7 +205,7 @@ def _one_per_key(notes: str, keys: list[str], sequence: str) -> str:
     """A MERGE that puts one note in the place of all notes about a key that are no newer.
 
     A key that is deleted again as of the same sequence has equal notes, and a condition cannot tell them apart: so all
-    go, and one is written, in one transaction.
+    are removed, and one is written, in one transaction.
     """
     key, no_null = ", ".join(keys), " AND ".join(f"{name} IS NOT NULL" for name in keys)
     several = (

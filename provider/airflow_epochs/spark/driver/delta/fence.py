@@ -1,6 +1,6 @@
-"""A commit without rows that moves a sink's marker: a waived commit that hangs then finds another one than it expects.
+"""A commit without rows that moves a sink's marker: a waived commit that hangs then finds a marker it does not expect.
 
-Delta lets only one of two commits land that sign the same epoch, and skips one that is not newer than the marker.
+Of two commits that sign the same epoch, Delta takes only one. It skips a commit that is not newer than the marker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _append(target: str, nothing: DataFrame, options: dict[str, str]) -> None:
 
 
 def _is_one_of(marker: FoundMarker, over: tuple[str | None, ...]) -> bool:
-    """A marker without a transaction needs only the same epoch."""
+    """Whether the marker is one of ``over``. If it has no transaction, an equal epoch is enough."""
     if marker.epoch is None or marker.txn is not None:
         return marker.txn in over
     return marker.epoch in [int(txn.split("/")[1]) for txn in over if txn]
@@ -59,6 +59,6 @@ def _with_told(user_metadata: str, before: FoundMarker) -> str:
 
 
 def told_on(before: JsonDict) -> JsonDict:
-    """What a fence goes on to tell of the note of the commit before: position, times, notes about deleted keys."""
+    """What a fence copies from the note of the commit before: position, times, the name of notes of deleted keys."""
     names = ("ends", "event_time", *(("place", "deletions") if before.get("deletions") else ()))
     return {name: before[name] for name in names if before.get(name)}

@@ -8,19 +8,19 @@ from typing import Any
 from airflow_epochs.transforms.conditions import is_text
 
 BYTES_MAX = 255
-"""Of a name, on the file systems of Linux."""
+"""The longest name of a file or folder, in bytes, on the file systems of Linux."""
 UNFIT = f"makes the name of a folder that no disk takes: it has more than {BYTES_MAX} bytes, or a NUL character"
 _ESCAPED = r"[\x01-\x1f\x22#%\x27*/:=?\\\x7f{\[\]^]"
-"""What Spark writes as `%` and two digits (``ExternalCatalogUtils.escapePathName``)."""
+"""Characters that Spark writes as `%` and two digits (``ExternalCatalogUtils.escapePathName``)."""
 
 
 def is_unfit(column: str, value: str) -> bool:
-    """Whether a disk does not take the folder of a value."""
+    """Whether a disk does not take the folder that Spark makes for a value of the partition column."""
     return "\0" in value or len(value.encode("utf-8", "surrogatepass")) > _room(column) - 2 * len(_found_in(value))
 
 
 def condition(column: str, value: str, kind: Any) -> str | None:
-    """The same of a value given in SQL; None of a type whose values are short."""
+    """The condition in SQL for ``is_unfit``, for a value in SQL; None for a type whose values are short."""
     if not is_text(kind):
         return None
     escaped = f"regexp_replace({value}, r'{_ESCAPED}', '%00')"

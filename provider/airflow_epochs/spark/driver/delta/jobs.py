@@ -49,9 +49,9 @@ each reader of the staged rows must hold a whole page in memory."""
 OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
 _IS_VIEW = "[EXPECT_TABLE_NOT_VIEW"
-"""How Spark's error begins about a name that is one of a view."""
+"""How Spark's error begins if the name belongs to a view."""
 FEW_RECORDS = 50_000
-"""Of one task: to shuffle so many takes a moment, and without it their file would be small."""
+"""A task with fewer records writes a small file: so few records are shuffled, which takes a moment."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
 _NOT_STORED = (
@@ -84,7 +84,7 @@ def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, d
 
 
 def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> SinkOutcome:
-    """The append to the staging table; its claim."""
+    """Append the rows to the staging table; return the claim for them."""
     if unknown := list(delta_schema.not_stored(json.loads(df.schema.json()))):
         columns = ", ".join(f"{name!r} ({kind})" for name, kind in unknown)
         return SinkOutcome(place=plan.place, problem=f"{plan.target} cannot get these rows. {_NOT_STORED} {columns}.")
@@ -137,10 +137,10 @@ def _partition_by(plan: DeltaStaging, df: DataFrame) -> tuple[str, ...]:
 
 
 def _gathers(plan: DeltaStaging, partition_by: tuple[str, ...], records: int) -> bool:
-    """Whether rows are shuffled first, so that those of one partition get into one file, up to a size worth a file.
+    """Whether rows are shuffled first, so that the rows of a partition get into one file, up to a size worth a file.
 
-    Else every task writes a file for every partition that it has rows of. Without partitions a file is a task's, and
-    only those of few records are too small. Rows that will be copied keep their order.
+    Else every task writes a file for every partition that it has rows of. Without partitions, a task writes one file,
+    which is too small only if the task has few records. Rows that will be copied keep their order.
     """
     if plan.committer == "copy":
         return False
@@ -222,16 +222,16 @@ def delta_marker(spark: SparkSession, plan: MarkerPlan) -> SeenTable:
 
 
 def seen(spark: SparkSession, target: str, app: str) -> SeenTable:
-    """What ``delta_marker`` says of a table and of a marker in it."""
+    """The table ``target``, and the marker of ``app`` in it, as ``delta_marker`` reports them."""
     about = _described(spark, target)
     marker = _found(spark, target, app, about.table.location) if about.table else FoundMarker()
     return SeenTable(about=about, marker=marker)
 
 
 def committed(spark: SparkSession, plan: CommitPlan, before: SeenTable) -> Committed:
-    """What is to be seen after a commit, ``before`` being what was seen right before.
+    """The table and the marker after a commit. ``before``: the same right before it.
 
-    The marker is read anew. The table is the one that was committed to, so it is described again only if it was none.
+    The marker is read anew. The table is the same, so it is described again only if it did not exist before.
     """
     if before.about.table is None:
         after = seen(spark, plan.target, plan.app)
@@ -314,7 +314,7 @@ def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
     """Append the rows staged at ``place`` to ``target``, once, and say whose rows the target has for the epoch.
 
     A repeat changes nothing: Spark itself skips an append whose ``txnVersion`` the table has seen. Where the table is
-    not the one that was promised, nothing is written.
+    not the one that the sink voted for, nothing is written.
     """
     before = seen(spark, plan.target, plan.app)
     if refused := refusal(before, plan):
@@ -333,8 +333,8 @@ def write_staged_for(
 ) -> None:
     """Write the staged rows, with the types that the table has now, and NULL for the partition columns that they lack.
 
-    The vote refuses rows without such a column. But the table may have it only since, or the vote may be of an earlier
-    version. Delta names one that it does not compute itself, before it writes anything.
+    The vote refuses rows without such a column. But the table may have got it since, or an earlier version may have
+    voted. Before it writes anything, Delta names such a column, if it does not compute it itself.
     """
     rows = staged.rows(spark, plan.place)
     if table is None:
@@ -351,29 +351,29 @@ def write_staged_for(
 
 
 def _partition_without_rows(table: DescribedTable, rows: DataFrame, error: str) -> JsonDict | None:
-    """The column of the table that an error of Delta's misses in the rows, as it partitions the table by it."""
+    """The partition column of the table that the rows lack, as Delta's ``error`` names it."""
     given = {name.lower() for name in rows.columns}
     columns = [field for field in table.schema["fields"] if field["name"].lower() not in given]
     return next((field for field in columns if f"{_NO_PARTITION} `{field['name']}` " in error), None)
 
 
 def layout_for(before: SeenTable, plan: CommitPlan) -> FileLayout:
-    """How files of the table are to be, which looks as ``before``."""
+    """The file size and codec for the table that ``before`` describes."""
     return plan.layout.of(before.about.table.properties if before.about.table else plan.properties)
 
 
 def signature(plan: CommitPlan) -> dict[str, str]:
-    """The options that make a write of Spark's the epoch's one."""
+    """The options by which Spark signs a write as the epoch's commit."""
     return signed(plan.app, plan.epoch, plan.user_metadata)
 
 
 def signed(app: str, epoch: int, user_metadata: str) -> dict[str, str]:
-    """As ``signature``. Delta skips a write under the same ``app`` whose ``epoch`` is not newer."""
+    """The options that sign a write. Delta skips a write under the same ``app`` whose ``epoch`` is not newer."""
     return {"txnAppId": app, "txnVersion": str(epoch), "userMetadata": user_metadata}
 
 
 NO_NEW_COLUMNS = {"mergeSchema": "false"}
-"""Said, since a server can be set up to add columns where nothing is said (``schema.autoMerge.enabled``)."""
+"""Set for each write: else a server may be set up to add columns (``schema.autoMerge.enabled``)."""
 
 
 def append(plan: CommitPlan, df: DataFrame, *, new: bool, options: dict[str, str]) -> None:
@@ -393,7 +393,7 @@ def append_to(target: str, writer: DataFrameWriter) -> None:
 
 
 def refusal(before: SeenTable, plan: CommitPlan) -> str | None:
-    """Why nothing may be committed to a table that looks as ``before``; None if it may."""
+    """Why rows may not be committed to the table that ``before`` describes; None if they may."""
     table, marker = before.about.table, before.marker
     if plan.table_id and table is None:
         return "the table is gone"
@@ -415,7 +415,7 @@ def _epoch(number: int | None) -> str:
 
 
 def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:
-    """Compact small files, but those of partitions that would become others. Conflicts with nobody's appends."""
+    """Compact small files, but not in partitions whose values would change. Conflicts with nobody's appends."""
     table = _described(spark, plan.target).table
     session.prepare_compaction(spark, plan.layout.of(table.properties if table else {}))
     stay = partitions.that_stay(table) if table else None
@@ -425,7 +425,7 @@ def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:
 
 
 def compact_json(value: JsonDict) -> str:
-    """One spelling, so that a text search in the table's history finds it."""
+    """The value as JSON in one spelling, so that a text search in the table's history finds it."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 5
 """How many rows a message shows."""
 RECORDS_MAX = 3
-"""How many records it shows of one of them."""
+"""How many records a message shows for one of these rows."""
 DELETED = "__epochs_deleted"
 _INSERTS = re.compile(r"\binsert\b", re.IGNORECASE)
 _RANK, _TIMES, _CONTENTS, _NEWEST = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest"))
@@ -51,7 +51,7 @@ def problem(rows: DataFrame, how: How) -> str | None:
 
 
 def _ties(rows: DataFrame, how: How, sequence: str) -> list[Row]:
-    """Keys and places in the order whose rows are the newest and differ. Rows that delete the key there do not."""
+    """Keys, each with its newest sequence, whose newest rows differ. Rows that all delete the key do not differ."""
     from pyspark.sql import functions as F
 
     keys, rows = list(how.keys), rows if DELETED in rows.columns else _bare(rows, how)
@@ -105,11 +105,11 @@ def _counted(rows: DataFrame, columns: list[str]) -> DataFrame:
 
 
 def require_apart(rows: DataFrame, schema: JsonDict, how: How, table: JsonDict) -> None:
-    """Look whether the keys of rows of this ``schema``, each of which comes once, are apart in the table's types, too.
+    """Require that keys which differ in the rows' ``schema`` differ in the table's types, too. Each comes once.
 
-    The vote lets through no type that could make one key of two, and then this costs nothing. But an earlier version
-    may have decided the epoch, or somebody may have given the table other columns since. Clauses that insert nothing
-    bring no key twice, and Delta itself refuses what is ambiguous. ``on`` may tell apart what the keys do not.
+    The vote refuses types that could make one key of two, and then this costs nothing. But an earlier version may have
+    decided the epoch, or somebody may have given the table other columns since. Clauses that insert nothing bring no
+    key twice, and Delta itself refuses what is ambiguous. ``on`` may tell apart what the keys do not.
 
     Raises:
         Refused: A MERGE would bring a key twice, or would be ambiguous.
@@ -125,7 +125,7 @@ def require_apart(rows: DataFrame, schema: JsonDict, how: How, table: JsonDict) 
 
 
 def _as_there(key: str, kind: object) -> Column:
-    """A key in the table's type; NULL if it has no such value."""
+    """A key in the table's type; NULL if this type does not have the value."""
     return column(key) if isinstance(kind, dict) else column(key).try_cast(delta_schema.sql_type(kind))
 
 

@@ -1,6 +1,6 @@
-"""How large a table's files are to be, and how they are compressed: as the sink says, unless the table's owner did.
+"""The size and codec of a table's files: as the table's owner has set them, else as the sink says.
 
-The owner's properties are those of Databricks. Spark with Delta 4.4 heeds neither by itself.
+The owner sets them by Databricks' table properties. Spark with Delta 4.4 ignores these by itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T", int, str)
 FILE_SIZE = "delta.targetFileSize"
 CODEC = "delta.parquet.compression.codec"
 CODECS = ("zstd", "snappy", "gzip", "lz4_raw", "uncompressed")
-"""What Spark writes without more libraries, and deltalake, DuckDB and pyarrow read."""
+"""The codecs that Spark writes without more libraries, and that deltalake, DuckDB and pyarrow read."""
 MB = 2**20
 FILE_BYTES_MIN, FILE_BYTES_MAX = MB, 1024 * MB
 SHUFFLED = {"zstd": 4.0, "gzip": 4.0}
 """Bytes of shuffled rows that make one byte of a file. Measured with zstd: 5 for narrow orders, 3 for 100 columns."""
 SHUFFLED_BY_OTHERS = 1.5
-"""Measured with snappy."""
+"""Bytes of shuffled rows that make one byte of a file with any other codec. Measured with snappy."""
 
 _SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": MB, "g": 2**30}
@@ -45,11 +45,11 @@ class FileLayout:
 
     @property
     def shuffled_mib(self) -> int:
-        """How much of a shuffle Delta's optimized writes put into one file. They cannot tell how small it becomes."""
+        """How many MiB of a shuffle Delta's optimized writes put into one file: they do not know its final size."""
         return max(1, round(self.file_bytes * SHUFFLED.get(self.codec, SHUFFLED_BY_OTHERS) / MB))
 
     def of(self, properties: Mapping[str, str]) -> FileLayout:
-        """What the properties of a table say; where they say nothing that can be used, this layout."""
+        """The layout that the properties of a table set; for what they do not set, or not usably, this layout."""
         size, codec = properties.get(FILE_SIZE), properties.get(CODEC)
         return FileLayout(
             file_bytes=self.file_bytes if size is None else _usable(FILE_SIZE, size, file_bytes(size), self.file_bytes),
@@ -68,7 +68,7 @@ def file_bytes(size: object) -> int | None:
 
 
 def known_codec(name: str) -> str | None:
-    """One of ``CODECS``; None if it is none of them."""
+    """The codec of ``CODECS`` with this name; None if it is not among them."""
     codec = {"none": "uncompressed"}.get(name.lower(), name.lower())
     return codec if codec in CODECS else None
 

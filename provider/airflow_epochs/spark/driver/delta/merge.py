@@ -63,19 +63,19 @@ _OF_SESSION = {
     "txnVersion": "spark.databricks.delta.write.txnVersion",
     "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
 }
-"""Option of a write -> setting of the session that is its like for MERGE, which takes no options."""
+"""Option of a write -> the session's setting with the same effect on MERGE, which takes no options."""
 _AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
-"""A server may have it on: then a MERGE adds columns though nobody asked for it."""
+"""A server may have this setting on: then a MERGE adds columns though nobody asked for it."""
 _BY_NAME = "spark.databricks.delta.resolveMergeUpdateStructsByName.enabled"
-"""A server may have it off: then a MERGE stores the fields of structs by their places, and compares them by name."""
+"""A server may have this setting off: then a MERGE stores the fields of structs by places, and compares by names."""
 _OVERWRITES_PARTITIONS = "spark.databricks.delta.dynamicPartitionOverwrite.enabled"
-"""A server may have it off: then Delta refuses to replace partitions, and a decided epoch could not be committed."""
+"""A server may have this setting off: then Delta refuses to replace partitions, and a decided epoch stays in doubt."""
 _NOT_PLANNED = "Error occurred during query planning"
-"""What EXPLAIN says, followed by a colon and the reason; it raises for nothing but the syntax."""
+"""What EXPLAIN prints before a colon and the reason if it cannot plan a statement. It raises only for the syntax."""
 
 _TAKES_MATCHED = re.compile(r"\bwhen\s+matched\b", re.IGNORECASE)
 _TAKES_ALL = re.compile(r"\bwhen\s+not\s+matched\s+by\s+source\b", re.IGNORECASE)
-"""Clauses by which a MERGE writes files of the table anew. Another one only inserts rows."""
+"""Clauses by which a MERGE writes files of the table anew. A MERGE without them only inserts rows."""
 
 
 # -- stage -------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | Non
 
 
 def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame) -> str | None:
-    """Why Spark cannot plan the MERGE, or it would move rows; None if neither.
+    """Why Spark cannot plan the MERGE, or why it would move rows; None if neither is the case.
 
     Without a table, the staged rows stand in for it.
     """
@@ -147,7 +147,7 @@ def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame
 
 
 def _of_padding(plan: DeltaChangeStaging) -> str | None:
-    """What is wrong with a MERGE that compares a column of type CHAR: what Spark says of it names no column."""
+    """What is wrong with a MERGE that compares a column of type CHAR: Spark's own error names no column."""
     compared = {name.lower() for name in (*plan.how.keys, plan.how.sequence_by) if name}
     for field in (plan.schema or {}).get("fields", ()):
         kind = field.get("metadata", {}).get(table_rules.CHAR_OR_VARCHAR, "")
@@ -166,8 +166,8 @@ def _of_padding(plan: DeltaChangeStaging) -> str | None:
 def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
     """Bring the rows staged at ``place`` into ``target`` in the plan's mode, once.
 
-    Where the table is not the one that was promised, nothing is written. The session's settings are changed meanwhile:
-    nothing else may write in it.
+    If the table is not the one that the sink voted for, nothing is written. The session's settings are changed
+    meanwhile: nothing else may write in it.
     """
     spark.conf.set(_AUTO_MERGE, "false")
     spark.conf.set(_BY_NAME, "true")
@@ -186,7 +186,7 @@ def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
 
 
 def _replaced(before: SeenTable, plan: ChangePlan) -> str | None:
-    """Why an overwrite would take rows away that nobody has promised to replace; None if it would not.
+    """Why an overwrite would remove rows that the vote did not look at; None if it would not.
 
     An append may go to a table that somebody has created meanwhile, or has partitioned by other columns.
     """
@@ -220,13 +220,13 @@ def _overwrite_with(rows: DataFrame, plan: ChangePlan, table: DescribedTable | N
 
 
 def _of_overwrite(plan: ChangePlan) -> dict[str, str]:
-    """Which rows go is said, since a server can be set up to replace single partitions where nothing is said."""
+    """Options that say which rows are replaced: else a server may be set up to replace single partitions."""
     partitions = plan.change.how.mode == "overwrite_partitions"
     return _options(plan) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
 
 
 def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
-    """By the newer writer: ``saveAsTable`` would replace the table with its properties and constraints."""
+    """Overwrite a table of a catalog by ``writeTo``: ``saveAsTable`` would replace its properties and constraints."""
     from pyspark.sql import functions as F
 
     writer = rows.writeTo(identifier(plan.target)).options(**_of_overwrite(plan))
@@ -303,7 +303,7 @@ def delta_forget(spark: SparkSession, plan: ForgetPlan) -> Forgotten:
 
 
 def _telling(user_metadata: str, **facts: str) -> str:
-    """More in the note that the commit leaves, for the epochs after it."""
+    """The commit's note with more ``facts``, which later epochs read."""
     note = json.loads(user_metadata)
     note["airflow_epochs"] |= facts
     return compact_json(note)
@@ -326,7 +326,7 @@ def _merge_into(
 
 @contextmanager
 def _signed(spark: SparkSession, plan: ChangePlan) -> Iterator[None]:
-    """Sign what is written in this session meanwhile."""
+    """Sign every write of this session with the epoch until the block ends."""
     settings = {_OF_SESSION[option]: value for option, value in signature(plan).items()}
     try:
         for key, value in settings.items():
@@ -361,12 +361,12 @@ class _Merge:
 
     @property
     def statement(self) -> str:
-        """In SQL."""
+        """The MERGE in SQL."""
         into = f"MERGE{self.evolution} INTO {identifier(self.target)} AS t"
         return f"{into} USING {self.view} AS s ON {self.condition} {self.clauses}"
 
     def moved(self, spark: SparkSession, instants: list[str]) -> str | None:
-        """Why it would move rows of the table into other partitions; None if it would not."""
+        """Why the MERGE would move rows of the table into other partitions; None if it would not."""
         if _TAKES_ALL.search(self.clauses):
             join = f" CROSS JOIN (SELECT 1 FROM {self.view} LIMIT 1)"
         elif _TAKES_MATCHED.search(self.clauses):
@@ -391,7 +391,7 @@ class _Merge:
 
 
 def _condition(how: How, schema: JsonDict) -> str:
-    """Of a row of the table and a staged one that have the same key."""
+    """The SQL condition under which a table row and a staged row have the same key."""
     return f"{_same_key(how, schema)} AND ({how.on})" if how.on else _same_key(how, schema)
 
 
@@ -400,13 +400,13 @@ def _same_key(how: How, schema: JsonDict) -> str:
 
 
 def _of_table(name: str, schema: JsonDict) -> str:
-    """A column of the table as it is compared with that of the rows, which have this schema."""
+    """A column of the table, in SQL, with nested fields in the order of ``schema``, the rows' schema."""
     column = comparison.column_of(schema, name)
     return comparison.in_order_of(column and column["type"], f"t.{quoted(name)}")
 
 
 def _upsert_clauses(how: How, schema: JsonDict) -> str:
-    """Named columns and no ``*``: what the table has and the rows have not keeps its value, or is NULL."""
+    """The clauses of an upsert. They name columns: one that only the table has keeps its value, or is NULL."""
     deleted, newer = f"s.{quoted(delta_keys.DELETED)}", _newer(how.sequence_by, schema)
     keys, columns = {key.lower() for key in how.keys}, [field["name"] for field in schema["fields"]]
     updates = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns if name.lower() not in keys)
@@ -419,7 +419,7 @@ def _upsert_clauses(how: How, schema: JsonDict) -> str:
 
 
 def _newer(sequence: str | None, schema: JsonDict) -> str:
-    """Of two rows that are equally new, the one of the later epoch counts as newer."""
+    """The condition that a staged row is newer. If both are equally new, the row of the later epoch is newer."""
     if sequence is None:
         return "true"
     return f"(t.{quoted(sequence)} IS NULL OR s.{quoted(sequence)} >= {_of_table(sequence, schema)})"

@@ -27,7 +27,7 @@ SET_UTC = "Set spark.sql.session.timeZone=UTC, in `session_conf` of SparkConnect
 
 
 def difference(now: Collection[str], staged: Collection[str]) -> str | None:
-    """Why rows staged for a table's partitions mean others now; None if they mean the same. Names have no case."""
+    """Why a table's partition columns ``now`` are not the ``staged`` ones; None if they are. Names have no case."""
     if {name.lower() for name in now} == {name.lower() for name in staged}:
         return None
     return f"it is partitioned by {list(now)} now, and was by {list(staged)} when the rows were staged"
@@ -77,7 +77,7 @@ def unambiguous(df: DataFrame, plan: DeltaStaging) -> DataFrame:
 
 
 def require_unambiguous(spark: SparkSession, plan: CommitPlan, table: DescribedTable | None) -> None:
-    """Check the staged rows once more before their commit, which may have another time zone than their staging had.
+    """Check the staged rows once more before their commit: its time zone may differ from the time zone of staging.
 
     The table may also be partitioned by other columns since.
 
@@ -134,7 +134,7 @@ def _ambiguous(name: str, target: str) -> str:
 
 
 def _comes_back(instant: str) -> str:
-    """The condition that Delta's writer, which makes a local time of an instant, makes the same instant of that."""
+    """The condition that an instant survives Delta's writer, which stores it as a local time."""
     return f"({instant}) <=> CAST(CAST(({instant}) AS STRING) AS TIMESTAMP_LTZ)"
 
 
@@ -144,19 +144,19 @@ def _instants(found: Iterable[Value]) -> list[tuple[str, str]]:
 
 
 def _values(df: DataFrame, plan: DeltaStaging) -> list[Value]:
-    """All partition columns of the table."""
+    """The values of all partition columns of the table."""
     return [*_given(df, plan.partition_by), *_generated(df, plan)]
 
 
 def _given(df: DataFrame, partition_by: Collection[str]) -> list[Value]:
-    """The partition columns of the rows."""
+    """The values of the partition columns that the rows have."""
     return [
         (field.name, column_named(field.name), field.dataType.simpleString()) for field in _fields(df, partition_by)
     ]
 
 
 def _generated(df: DataFrame, plan: DeltaStaging) -> list[Value]:
-    """Those that the table computes from the rows. An upsert may lack what they are computed from."""
+    """The values of partition columns that the table computes from the rows; an upsert may lack the columns for it."""
     names = {name.lower() for name in plan.partition_by} - {name.lower() for name in df.columns}
     found, kinds = [], {}
     for column in (plan.schema or {"fields": []})["fields"]:

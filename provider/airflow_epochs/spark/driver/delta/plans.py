@@ -10,7 +10,7 @@ from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import JsonDict
 
 EPOCH = "__epoch"
-"""The column of a state table that says which epoch has written the row. The other one beside the state is DELETED."""
+"""The column of a state table for the epoch that wrote the row. Beside it and the state there is only DELETED."""
 
 # -- stage -------------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ class DeltaStaging:
         schema: The target's, in Spark's JSON, as its log has it; None if there is no target, or Spark is to look.
         partition_by: The table's partitioning.
         properties: The table's properties.
-        optimize_write: What the target's owner says of shuffling before a write; None if nothing.
+        optimize_write: Whether rows are shuffled before a write, by the target's owner; None: the owner does not say.
         layout: The files; None: as the server writes them, because nobody keeps them.
         user_metadata: The note on the table's commit.
     """
@@ -104,7 +104,7 @@ class StateStaging(DeltaStaging):
 
     @property
     def wants_known_dates(self) -> bool:
-        """No: the commits of a state have no statistics of dates. And a fold must take the dates that are there."""
+        """False: the commits of a state have no statistics of dates. And a fold must take the dates that are there."""
         return False
 
     @classmethod
@@ -126,8 +126,8 @@ class CommitPlan(JobPlan):
         app: Who signs the commit, together with ``epoch``.
         epoch: The epoch.
         previous: The transaction of the epoch before, as the ledger knows it; None for the first.
-        previous_epoch: Its epoch.
-        table_id: The id of the table that was promised; None if there was none.
+        previous_epoch: The epoch of that transaction.
+        table_id: The id of the table that the sink voted for; None if the table did not exist then.
         partition_by: The partitioning of a table that is created.
         properties: The properties of a table that is created.
         layout: The files, where the table's properties say nothing else.
@@ -155,9 +155,9 @@ class Change:
 
     Attributes:
         how: The mode.
-        rows: How many are staged.
-        notes: A folder beside the table for what later epochs must know of its keys.
-        all_notes: What is there in this folder and in those of sinks of other names.
+        rows: How many rows are staged.
+        notes: The folder beside the table for the sink's notes about deleted keys, which later epochs need.
+        all_notes: The notes in this folder, and in the folders of sinks with other names.
     """
 
     how: How
@@ -209,7 +209,7 @@ class FencePlan(JobPlan):
         target: The table.
         app: Who signs the commit, together with ``epoch``.
         epoch: The epoch.
-        over: Transactions; None: no epoch.
+        over: The transactions that the marker may have; None among them: the table may have no marker.
         user_metadata: The note on the commit.
     """
 
@@ -287,7 +287,7 @@ class DescribedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """``table`` is None where there is no table, or none of Delta's: then ``format`` says of which it is."""
+    """What Spark knows of a table. ``table`` is None if there is no Delta table; ``format``: the other one's format."""
 
     table: DescribedTable | None = None
     format: str | None = None

@@ -1,4 +1,4 @@
-"""Whether rows fit a table in a sink's mode: what Spark asks where it stages them, and the vote of what was staged.
+"""Whether rows fit a table in a sink's mode: Spark checks this when it stages them, and the vote checks it again.
 
 Standard library only.
 """

@@ -23,7 +23,7 @@ DEFAULT = "CURRENT_DEFAULT"
 COLUMN_MAPPING = "delta.columnMapping.mode"
 _NESTED = ("elementType", "keyType", "valueType")
 _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")
-"""What no name may have in a table that does not map its columns."""
+"""Characters that no name may have in a table that does not map its columns."""
 _NOT_STORED = re.compile(r"interval|time\(")
 
 
@@ -72,7 +72,7 @@ def problems(
 ) -> list[str]:
     """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta.
 
-    With ``add_columns``, the table may lack columns. The rows may lack none that Delta's writer partitions them by.
+    With ``add_columns``, the table may lack columns. The rows must have all columns by which Delta's writer partitions.
     """
     columns = {field["name"].lower(): field for field in table["fields"]}
     given = {field["name"].lower() for field in rows["fields"]}
@@ -90,7 +90,7 @@ def problems(
 
 
 def retyped(place: str, table: JsonDict, declared: Mapping[str, Any]) -> str | None:
-    """That a state table, or the table that a state begins with, has other types than the DAG; None if it has not.
+    """The problem that the table of a state, or its initial table, has other types than the DAG; None if it has not.
 
     ``declared``: column -> type. A column that one side lacks does not count.
     """
@@ -115,8 +115,9 @@ def copies(clauses: str) -> bool:
 def problems_of_merge(table: JsonDict, rows: JsonDict, clauses: str, keys: Collection[str]) -> list[str]:
     """Why a MERGE with these clauses cannot bring rows of schema ``rows`` into ``table``; empty if it can.
 
-    Keys count, which Spark compares in the wider type: two of the rows may be one there. Of the others, only those that
-    a clause copies with the whole row: what a user writes out may be meant to change values.
+    Key columns are compared: Spark compares keys in the wider type, where keys of two rows may be equal. Other
+    columns are compared only if a clause copies them with the whole row: what a user writes out may be meant to change
+    values.
     """
     columns = {field["name"].lower(): field for field in table["fields"]}
     both = [(columns[name], field) for field in rows["fields"] if (name := field["name"].lower()) in columns]

@@ -1,4 +1,4 @@
-"""What a server may be set up to do with every table, and must not do where we read, stage or commit rows.
+"""Settings of a session against defaults of a server that must not apply where we read, stage or commit rows.
 
 A stage job has its Spark session to itself, so that its settings are nobody else's; they are made once, before the
 sinks are staged side by side.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS = "spark.databricks.delta.properties.defaults."
-"""Before the name of a table property without ``delta.``: what every table gets that this session creates."""
+"""The prefix of settings for properties (named without ``delta.``) of every table that this session creates."""
 MARKERS_EXPIRE = "setTransactionRetentionDuration"
 """A table with it forgets its epochs' markers, and takes an epoch that it has for one that it has never seen."""
 FOR_EVERY_READER = frozenset(
@@ -28,9 +28,9 @@ FOR_EVERY_READER = frozenset(
         *("randomizeFilePrefixes", "randomPrefixLength"),
     }
 )
-"""Of a server's defaults, those that a table which deltalake creates gets: with another, such as column mapping or row
-tracking, deltalake would not commit to it, or not read it rightly. Delta refuses what it does not know, such as the
-codec, if a writer names it, and ignores it as a default."""
+"""The default properties of a server that a table which deltalake creates gets. With other ones, such as column mapping
+or row tracking, deltalake would not commit to it, or not read it rightly. Delta refuses a property that it does not
+know, such as the codec, if a writer names it, and ignores it as a default."""
 ROWS_IN_GROUP = 2**20
 """At most so many rows share statistics by which readers skip them: without it, 128 MB before compression, which may be
 ten million narrow rows. Files get 2 % larger; with groups of 131,072 rows they get 12 to 19 % larger."""
@@ -44,7 +44,7 @@ OF_READS = {
     # Else Delta may read a table as it was, up to so long ago.
     "spark.databricks.delta.stalenessLimit": "0",
 }
-"""Of every session: it reads all rows that a table has now, whatever the server is set up to do."""
+"""Settings of every session: it reads all rows that a table has now, whatever the server is set up to do."""
 OF_FILES = {
     # Files with dates before 1582 in the calendar of that time are read as other dates by all but Spark.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -60,7 +60,7 @@ OF_FILES = {
     # Parquet's default, 3, takes more processor time for files that are as large to 3 %.
     "parquet.compression.codec.zstd.level": "1",
 }
-"""Of every session that writes rows. When it staged, version 0.1 wrote them as the server said."""
+"""Settings of every session that writes rows. Version 0.1 staged rows with the server's settings."""
 AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 OF_STAGING = {
     # Once more: the transform may have changed them for files of its own, and the batch is read after that.
@@ -87,7 +87,7 @@ class StageJob:
         files_of_0_1: Version 0.1 promised rows by a digest of their files. Staged again, such rows need the same
             layout of files.
         variants_by_json: As in ``StagePlan``.
-        again: As in ``StagePlan``. The rows must be the promised ones, whatever is refused today.
+        again: As in ``StagePlan``. The rows must be those that the sink voted for, whatever is refused today.
     """
 
     records: int
@@ -147,7 +147,7 @@ def write_for_every_reader(spark: SparkSession) -> None:
 
 
 def size_files(spark: SparkSession, shuffled_mib: int) -> None:
-    """Let Delta's optimized writes gather so much for a file, from now on."""
+    """Let Delta's optimized writes gather ``shuffled_mib`` MiB of a shuffle for a file, from now on."""
     spark.conf.set(FILE_SIZE, str(shuffled_mib))
 
 
@@ -172,7 +172,7 @@ def prepare_compaction(spark: SparkSession, layout: FileLayout) -> None:
 
 @contextmanager
 def compacting(spark: SparkSession) -> Iterator[None]:
-    """Let a table that is to compact itself do so meanwhile, and none afterwards."""
+    """Let tables that are set to compact themselves do so until the block ends, and not afterwards."""
     spark.conf.set(AUTO_COMPACT, "true")
     try:
         yield

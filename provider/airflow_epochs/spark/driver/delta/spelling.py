@@ -7,7 +7,7 @@ import re
 from airflow_epochs.transforms.conditions import quoted
 
 _SPECIAL = re.compile(r"[{}\[\]*?\\]")
-"""What would make a path a pattern."""
+"""Characters that would make a path a pattern."""
 
 
 def is_path(target: str) -> bool:

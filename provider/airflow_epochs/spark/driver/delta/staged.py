@@ -22,8 +22,8 @@ def rows(spark: SparkSession, place: str) -> DataFrame:
     """What was staged at ``place``.
 
     Spark reads the few lines of the log, and the files that they name. Delta's reader would first compute the state of
-    the table: three queries more, which take longer than the rows of a small epoch. It reads only what the files alone
-    do not tell.
+    the table: three queries more, which take longer than the rows of a small epoch. It is used only if the files do not
+    hold all that the table has.
     """
     from pyspark.sql.types import StructType
 
@@ -37,17 +37,17 @@ def rows(spark: SparkSession, place: str) -> DataFrame:
 
 
 def table(spark: SparkSession, place: str) -> DataFrame:
-    """The same by Delta's reader.
+    """The rows that were staged at ``place``, read by Delta's reader.
 
-    For the source of a MERGE, which Delta copies first if it is no Delta table, since it might change meanwhile.
+    Delta copies the source of a MERGE first, unless it is a Delta table: it might change meanwhile.
     """
     return spark.read.format("delta").load(for_spark(place))
 
 
 def _lines(spark: SparkSession, place: str) -> list[Row]:
-    """What the log says of columns and files; nothing if there is no log, of which Delta's reader then tells.
+    """The log's lines about columns and files; empty if there is no log. Then Delta's reader raises the error.
 
-    A line that is no JSON is an error: it might name a file.
+    A line that is not JSON is an error: it might name a file.
     """
     reader = spark.read.schema(_LOG).options(mode="FAILFAST", pathGlobFilter="*.json", **STRICT)
     try:

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 _TIMESTAMP, _INSTANT = "spark.sql.timestampType", "TIMESTAMP_LTZ"
-"""The setting that says what the word TIMESTAMP means, and its value for an instant."""
+"""The setting for the meaning of the word TIMESTAMP, and its value if the word means an instant."""
 _LIMITED = re.compile(r"\b(var)?char\(\d")
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
 
 
 def understood(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, StateRead]:
-    """The same with the columns as Spark knows them. For the time before sinks are staged side by side.
+    """``reads`` with the columns as Spark knows them. To be called before sinks are staged side by side.
 
     TIMESTAMP is an instant in them, whatever a server takes the word for.
     """
@@ -80,7 +80,7 @@ def closed(reads: Mapping[str, StateRead], states: Mapping[str, DataFrame]) -> d
 
 
 def warnings(reads: Mapping[str, StateRead]) -> Iterator[str]:
-    """What is told of states that no operator has got in this epoch, but one before. ``reads``: as of ``closed``."""
+    """Warnings about states that no operator got in this epoch, but one got before. ``reads``: from ``closed``."""
     for name, read in reads.items():
         if any(read.closed) and not read.closed_now:
             yield (
@@ -152,7 +152,7 @@ def stage_sink(
     """Stage the epoch's changes of the state, or the whole state. ``read``: the state that the changes rest on.
 
     The claim has a problem if the changes do not have the state's columns, if a key is NULL, or if ``expires`` of a key
-    falls. Of a fold, also if a key changes twice; of changes, the vote looks at that.
+    falls; for a fold, also if a key changes twice. For changes, the vote looks at that.
     """
     plan, declared = _noted(plan, read.closed_now or read.closed), _schema(spark, read)
     if problem := _misfit(declared, df, plan):
@@ -190,16 +190,16 @@ def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tupl
 
 
 def _of_texts(declared: StructType, where: str = "") -> Iterator[table_rules.Rule]:
-    """Text that is not UTF-8 would keep every reader but Spark out."""
+    """The rule that texts are UTF-8: only Spark could read a table with other texts."""
     for field in declared.fields:
         if flawed := anywhere(quoted(field.name), json.loads(field.dataType.json()), not_utf8):
             yield f"rule of state that column {field.name} is UTF-8{where}", f"NOT coalesce({flawed}, false)"
 
 
 def _as_stored(field: StructField, keys: tuple[str, ...]) -> Column:
-    """The column with its type in the table. Of a key, -0.0 becomes 0.0, and every NaN the same one.
+    """The column with its type in the table. In a key, -0.0 becomes 0.0, and every NaN the same one.
 
-    To Spark they are equal; the vote and other readers compare the bits.
+    Spark takes both for equal; the vote and other readers compare the bits.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType
@@ -243,7 +243,7 @@ def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging, read: Sta
 
 
 _NEVER = "TIMESTAMP '9999-12-31 23:59:59.999999 UTC'"
-"""The end of a row without ``expires``."""
+"""When a row without ``expires`` expires: practically never."""
 
 
 def _until(expires: str) -> Column:
@@ -253,7 +253,7 @@ def _until(expires: str) -> Column:
 
 
 def _fallen(spark: SparkSession, before: DataFrame, place: str, read: StateRead) -> str | None:
-    """Some keys whose ``expires`` is earlier now than before; None if there are none.
+    """Some keys whose ``expires`` is earlier now than before; None if it fell for no key.
 
     Older rows are dropped, file by file, once they have expired. A newer row that expires sooner would be dropped
     first, and the older row would be the state again. Behind a deletion an earlier time does no harm: the deletion
@@ -304,7 +304,7 @@ def _schema(spark: SparkSession, read: StateRead) -> StructType:
 
 
 def _unread(schema: str, error: Exception) -> Refused:
-    """Spark makes no DataFrame of a schema."""
+    """The error for a schema that Spark cannot make a DataFrame with."""
     if limited := _limited_texts(schema):
         return Refused(
             f"A column of a state table cannot be of type char or varchar: {', '.join(limited)}.",

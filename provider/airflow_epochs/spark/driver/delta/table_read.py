@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHANGES = {"_change_type": "string", "_commit_version": "bigint", "_commit_timestamp": "timestamp_ltz"}
 """The columns of Delta's change data feed."""
 _OF_DELTA, _DEFAULTS = "delta.", ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
-"""How the names of properties begin, or what they are, by which a table tells its writers how to fill a column."""
+"""Properties by which a table tells its writers how to fill a column: how their names begin, or the names."""
 _FILE, _KNOWN = "__epochs_file", "__epochs_known"
 
 
@@ -58,7 +58,7 @@ def _told(metadata: JsonDict) -> JsonDict:
 
 
 def _as_told(field: StructField, schema: JsonDict) -> Column:
-    """The column with no other properties than ``field`` has. Delta's reader leaves some that are for writers."""
+    """The column with the properties of ``field`` alone. Delta's reader leaves others, which are for writers."""
     from pyspark.sql import functions as F
 
     column = F.col(quoted(field.name))
@@ -117,7 +117,7 @@ def _with_partitions(spark: SparkSession, read: TableRead, rows: DataFrame, sche
 
 
 def _column(field: StructField, partitions: Mapping[str, str]) -> Column:
-    """A row of a file that nobody has named would otherwise lose its partition."""
+    """A column of a row. A partition column follows from the row's file: Spark fails on a file that is not named."""
     from pyspark.sql import functions as F
 
     if field.name not in partitions:

@@ -1,6 +1,6 @@
 """Rules that Spark applies to a table's rows only when it commits: here it applies them while it stages.
 
-So a row that breaks one is a VOTE_ABORT, and no decided epoch that the table refuses.
+So a row that breaks a rule leads to VOTE_ABORT. Otherwise the table would refuse an epoch that is decided.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TableRules:
     """A table's rules, and the columns of the table that the rows lack.
 
     Attributes:
-        rules: What every row must meet.
+        rules: The conditions that every row must meet.
         nulls: Columns that are NULL in a new row, as the table's schema has them.
         generated: Column -> the expression that gives its value in a new row.
         others: Columns whose value in a new row only Delta knows.
@@ -75,10 +75,10 @@ def kept(df: DataFrame, target: str, found: TableRules, *, unless: str = "false"
     Args:
         df: The rows.
         target: The table.
-        found: Its rules.
-        unless: The condition of rows that need not keep them.
-        are_whole: Whether what the rows lack has the value that it has in a new row. Otherwise it is unknown, and so
-            is whether a rule about it is kept: the table says so at the commit.
+        found: The table's rules.
+        unless: The condition of rows that need not keep the rules.
+        are_whole: Whether a column that the rows lack gets the value of a new row. Otherwise its value is unknown, so
+            rules about it cannot be checked here: the table checks them at the commit.
     """
     if found.are_all_given:
         return ruled(df, target, found.rules, unless)
@@ -161,7 +161,7 @@ def _of_columns(schema: JsonDict, given: set[str]) -> Iterator[Rule]:
 
 
 def _invariant(told: str, metadata: JsonDict) -> Iterator[Rule]:
-    """What Delta knew before CHECK constraints. The rule names columns as they do."""
+    """The condition of an invariant, which Delta had before CHECK constraints. It names columns as these do."""
     if invariant := metadata.get(delta_schema.INVARIANTS):
         rule = json.loads(invariant)["expression"]["expression"]
         yield f"invariant of column {told} ({rule})", rule
@@ -187,9 +187,9 @@ def _too_long(name: str, kind: object, given: str) -> str | None:
 
 
 def _within(told: str, parent: str, kind: object) -> Iterator[Rule]:
-    """The NOT NULL constraints of a struct's fields, which a struct that is NULL breaks, too, as Delta has it.
+    """The NOT NULL constraints of a struct's fields. As in Delta, a struct that is NULL breaks them, too.
 
-    It has none within arrays and maps.
+    Delta has no such constraints within arrays and maps.
     """
     if not isinstance(kind, dict) or kind["type"] != "struct":
         return

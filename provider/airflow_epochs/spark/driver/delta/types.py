@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TEXT = '"string"'
 _NOT_TO_BE_CAST = ("__COLLATIONS", '"udt"')
-"""Text with another order, which is wanted, and makes a table for Spark alone; types without a name in SQL."""
+"""Types that are not cast: text with a collation of the user's, which only Spark reads; types without a name in SQL."""
 
 
 def plain(df: DataFrame) -> DataFrame:
@@ -40,7 +40,7 @@ def plain(df: DataFrame) -> DataFrame:
 def widened(df: DataFrame, table: JsonDict) -> DataFrame:
     """``df`` with the wider types that columns, and fields in them, of a table have got since it was staged for it.
 
-    Nobody can undo such a change of a table, and Delta appends no narrower rows to it. Every value stays what it is.
+    Such a change of a table cannot be undone, and Delta appends no narrower rows to it. Every value stays what it is.
     """
     from pyspark.sql import functions as F
 
