@@ -63,7 +63,7 @@ def _restore_tasks(run: Run, session: Session) -> None:
 
 
 def _to_clear(ledger: Ledger, pipeline: str, run: Run) -> list[tuple[str, int]]:
-    """Id and map index of each; empty: all."""
+    """The tasks to clear, by id and map index; empty: all tasks."""
     return [*not_green(run), *marked_green(ledger, pipeline, run)]
 
 

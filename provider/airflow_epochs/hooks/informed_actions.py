@@ -27,7 +27,7 @@ from airflow_epochs.time_limit import bounded
 log = secrecy.logger(__name__)
 
 ANSWERS_WITHIN_S = 10.0
-"""How long a sink may take to answer, before it counts as one that cannot be asked. Somebody waits for the page."""
+"""How long a sink may take to answer before it counts as unreachable. Somebody waits for the page."""
 
 T = TypeVar("T")
 

@@ -129,7 +129,7 @@ class Ledger:
         return self._believes(pipeline)
 
     def unchecked(self) -> Ledger:
-        """The same ledger for somebody without its keys, who believes every record, and must write nothing."""
+        """The same ledger for a reader without its keys, who believes every record and must write nothing."""
         return Ledger(self._store, self.pipeline, checked=False)
 
     # -- pipeline and owner ---------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ class Ledger:
         return replace(view, receipts=_present(receipts), waived=_present(waived))
 
     def waiver(self, number: int, sink: str) -> WaivedRecord | None:
-        """An operator's word that the sink cannot keep its promise. Beside a receipt it counts if that was lost."""
+        """The sink's waiver in the epoch; None if there is none. Beside a receipt it counts if the commit was lost."""
         return self._records.get(sink_key(number, sink, "waived"), WaivedRecord)
 
     def _require_no_history(self, number: int) -> None:
@@ -569,7 +569,7 @@ class Ledger:
 
 
 def _of_one_format(record: DryRunRecord) -> DryRunRecord:
-    """The record. Its signature, or the lack of one, holds for the records in it, whatever they say of themselves."""
+    """The record, with its own format in the records inside it: its signature, or the lack of one, holds for them."""
     format = record.format
     return replace(record, opened=replace(record.opened, format=format), tried=replace(record.tried, format=format))
 

@@ -1,4 +1,4 @@
-"""The records beside the epochs: whose the pipeline is, what is believed, and what operators have said."""
+"""The records of a pipeline besides its epochs: its owner, which records are believed, and operators' commands."""
 
 from __future__ import annotations
 

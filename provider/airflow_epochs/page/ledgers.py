@@ -35,7 +35,7 @@ class Unlisted:
 def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Listed], list[Unlisted]]:
     """The pipelines that the user may see, and the connections without any. ``dag_id``: as in ``overview``.
 
-    What does not tell its owner is shown to those who may read a DAG that names its connection.
+    A ledger that does not tell its owner is shown to users who may read a DAG that names its connection.
     """
     listed: list[Listed] = []
     unlisted: list[Unlisted] = []

@@ -101,7 +101,7 @@ class Standing:
         return self.before is not None and name in self.before.waived and name not in self.before.markers
 
     def has_had(self, name: str) -> bool:
-        """Whether an epoch was completed with a sink of this name, be it that the sink was waived."""
+        """Whether an epoch was completed with a sink of this name, also if the sink was waived in it."""
         return self.before is not None and self.before.has_had(name)
 
     @property

@@ -15,7 +15,7 @@ from airflow_epochs.model import REWIND, Command, Ranges, described_epochs, reco
 from airflow_epochs.model.command import ADOPT_CHECKPOINT, ADOPT_GROUP
 
 PARTITIONS_SHOWN_MAX = 20
-"""The ledger's record has all of them."""
+"""How many partitions a text lists. The ledger's record has all of them."""
 
 _ONE_ROW = "nothing comes twice: the newer row of a key takes the place of the older one"
 _KEY_ONCE = (
@@ -183,7 +183,7 @@ def _twice_there(look: Outlook, name: str) -> str:
 
 
 def _comes_again(at: Standing, look: Outlook, name: str) -> str:
-    """What a sink shows that gets rows once more, beside those that it has of the epochs since the tables' one."""
+    """What a sink shows that keeps its rows of the epochs after the restored one, and gets rows once more."""
     replaced = _replaces_by(at, name)
     if told := _once_more(at, name, replaced):
         return told
@@ -195,7 +195,7 @@ def _comes_again(at: Standing, look: Outlook, name: str) -> str:
 
 
 def _is_one_row(at: Standing, look: Outlook) -> bool:
-    """Whether the next epochs read once more what those since the tables' one have read, and no more."""
+    """Whether the next epochs read exactly what the epochs after the restored one have read."""
     moved_in = at.before.moved_in if at.before else 0
     goes_on = all(look.sinks[each] == Outcome() for each in look.restoration.points)
     return goes_on and moved_in <= look.restoration.epoch
@@ -206,7 +206,7 @@ def _since(at: Standing, restoration: Restoration) -> str:
 
 
 def _replaced(at: Standing, look: Outlook) -> list[str]:
-    """The sinks in which it is not so that rows come twice."""
+    """The lines for sinks in which rows do not come twice."""
     twice = [name for name, each in look.sinks.items() if look.read(each.again)]
     told = {name: _once_more(at, name, _replaces_by(at, name)) for name in twice}
     return [f"  but in sink {name}, {what}" for name, what in told.items() if what]
