@@ -7,7 +7,7 @@ EpochError
  ├── OutcomeUnknown  it may or may not have happened: look before anything else, never clean up
  ├── Fenced          a newer attempt, or another run, owns this epoch: stop
  └── Corrupt         ledger and sink disagree, or data is gone: a human must look; nothing was written
-      └── RowsGone   … namely staged rows that were promised: they can be staged again
+      └── RowsGone   … namely staged rows that a sink voted for: they can be staged again
            └── RowsLost  … although the sink shows their epoch: staged again, they are put back
 
 The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownException``.

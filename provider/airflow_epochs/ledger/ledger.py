@@ -197,7 +197,7 @@ class Ledger:
         )
 
     def owner(self, identity: PipelineRecord) -> str:
-        """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
+        """The id of the DAG that owns the pipeline: by the newest takeover, else by the registration."""
         return self.owners(identity)[-1]
 
     def owners(self, identity: PipelineRecord) -> tuple[str, ...]:
@@ -467,7 +467,7 @@ class Ledger:
         return self._tries_at(keys)
 
     def tries_of(self, opened: OpenRecord) -> list[TryRecord]:
-        """The records of this attempt's tries, sorted by key; without those of other attempts or ledgers."""
+        """The records of this attempt's tries, sorted by key; no try of another attempt or ledger."""
         keys = [key for key in self._keys_of_tries(opened.txn.epoch) if attempt_tried(key) == opened.txn.attempt]
         return [record for record in self._tries_at(keys) if record.txn_id == opened.txn_id]
 

@@ -227,7 +227,7 @@ def _runs_of(ledger: Ledger, complete: CompleteRecord) -> frozenset[Run]:
 
 
 def _condition(view: EpochView | None, complete: CompleteRecord | None, pause: PauseRecord | None) -> Condition:
-    """The condition. A pause shows only if no epoch is unfinished or none goes on: work and doubt matter more."""
+    """The condition. A pause shows only if no unfinished epoch is at work or in doubt: work and doubt matter more."""
     if pause and (view is None or view.state is State.ABORTED):
         return Condition.PAUSED
     if view is None:

@@ -55,7 +55,7 @@ class Standing:
 
     Attributes:
         epoch: The next epoch.
-        attempt: Its newest attempt, which was aborted or holds a command; 0: none.
+        attempt: Its newest attempt, which was aborted or holds a command; 0: no attempt.
         newest: The newest open record of the pipeline: it describes source and sinks.
         before: The completion record of the epoch before; None before the first one.
         order: The attempt of the next epoch that holds its newest command; None: there is none.
