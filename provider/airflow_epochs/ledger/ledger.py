@@ -446,7 +446,7 @@ class Ledger:
         index = self._records.get(run_key(run), RunIndex)
         if index and index.format == FORMAT_UNSIGNED and self._records.trust.is_history(index.epoch):
             key = self._records.key(run_key(run))
-            log.warning("%s is signed with no key of today and is ignored: %s counts as a new run", key, run)
+            log.warning("index %s is ignored, since no key of today has signed it: %s counts as a new run", key, run)
             return None
         return index.epoch if index else None
 

@@ -448,7 +448,7 @@ def _alone(failure: BaseException) -> BaseException:
     """
     if not isinstance(failure, (EpochError, AirflowFailException, AirflowSkipException)):
         return failure
-    log.debug("what led to the error", exc_info=failure)
+    log.debug("the traceback of the error that ends this task", exc_info=failure)
     failure.__cause__ = None  # also suppresses the context
     return failure.with_traceback(None)
 

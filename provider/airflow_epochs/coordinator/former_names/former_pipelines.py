@@ -133,7 +133,11 @@ def _former(task: TaskTry, of: Owned) -> Former | None:
         is_broken = not isinstance(error, OutcomeUnknown)
         if may_answer_later(error) or (is_broken and is_ours and not ended and of.believed):
             raise
-        log.warning("Nobody can tell if a pipeline of DAG %s is this one under another name. %s", dag_id, error)
+        log.warning(
+            "The provider cannot find out whether a pipeline of DAG %s is this one under another name. %s",
+            dag_id,
+            error,
+        )
         return None
 
 
