@@ -269,7 +269,8 @@ def _source_spec(args: Namespace, ledger: Ledger, at: Standing) -> JsonDict:
         code = error.code if isinstance(error, EpochError) else None
         told = code.name if code else type(error).__name__
         print(
-            f"The source cannot be read from a DAG here ({told}): it is taken as epoch {newest.txn.epoch} has it on record."
+            f"The source cannot be read from a DAG here ({told}): it is taken as epoch {newest.txn.epoch} has it on "
+            "record."
         )
         return newest.source
 
