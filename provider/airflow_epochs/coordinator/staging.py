@@ -207,7 +207,7 @@ def _begun(
 
 
 def _rejoined(task: TaskTry, opened: OpenRecord, this: _Try) -> tuple[_Try, JsonDict] | None:
-    """An earlier try of the same sinks whose Spark job has outlived its task, and its report; None: there is none.
+    """An earlier try of the same sinks whose Spark job has outlived its task, and its report; None: no such try.
 
     Its rows were staged by the same code from the same input, in places that are on record.
     """

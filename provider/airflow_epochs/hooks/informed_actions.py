@@ -152,7 +152,7 @@ class TakeOver(actions.TakeOver):
 
 
 def _why_unknown(error: BaseException) -> str:
-    """Why nobody can tell what the sink shows, as a clause."""
+    """Why it is not known what the sink shows, as a clause."""
     if isinstance(error, EpochError) and error.code is codes.RECORD_CONNECTION_FOREIGN:
         return "the ledger is not signed, so the sink was not asked"
     return "it could not be asked"

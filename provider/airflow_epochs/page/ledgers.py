@@ -56,7 +56,7 @@ def all_pipelines(user: GetUserDep, dag_id: str | None = None) -> tuple[list[Lis
 
 
 def _of_connection(conn_id: str, dag_id: str | None) -> tuple[list[Listed], str]:
-    """The pipelines; and that nothing is stored there, if so. Of a store with pipelines, one listing tells."""
+    """The pipelines of a connection; and a sentence if nothing is stored there. One listing, if there are pipelines."""
     hook = EpochsHook(conn_id)
     names = hook.pipelines()
     rows = overview(names, hook.ledger, dag_id)

@@ -167,7 +167,7 @@ class _Told:
         self._stood: object = None
 
     def is_news(self, stands: object) -> bool:
-        """Whether it stands elsewhere now, or has stood there for too long; from now on it is no news."""
+        """Whether it stands elsewhere now, or has stood there for too long. From this call on, that is known."""
         if stands == self._stood and time.monotonic() < self._at + self._again_s:
             return False
         self._stood, self._at = stands, time.monotonic()

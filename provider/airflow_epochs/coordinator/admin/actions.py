@@ -91,7 +91,7 @@ class Waive:
         admin.with_promise(ledger, self.epoch, self.sink)
 
     def is_shown(self, ledger: Ledger, view: EpochView) -> bool:
-        """Whether the sink shows the epoch's rows already. Raises NotChecked, with a clause, if nobody can tell."""
+        """Whether the sink shows the epoch's rows already. Raises NotChecked, with a clause, if it is not known."""
         raise NotChecked("it could not be asked")
 
     def _lost(self, ledger: Ledger, view: EpochView) -> list[str]:

@@ -48,7 +48,7 @@ class SinkResult:
         rows_then: How many rows the epoch published; None if it published no rows here.
         rows_now: How many rows were staged; None if no rows were.
         difference: The rows of only one side; None if the rows cannot be compared: ``note`` says why.
-        deleted_then, deleted_now: Of a state table, how many of the changes are deletions; else None.
+        deleted_then, deleted_now: How many changes of a state table are deletions; None for other sinks.
         broken: Condition of an expectation -> how many rows break it.
         dead_letters: How many rows became dead letters.
         vote: What the sink would vote on these rows; None if it is no sink of the pipeline any more.

@@ -46,7 +46,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.sinks import GROUP
 
 EPOCHS_COUNTED_MAX = 1_000
-"""The rows of at most so many epochs are counted before an operator is asked. Counting more would take too long."""
+"""How many epochs' rows are counted, at most, before an operator is asked. Counting more would take too long."""
 
 
 @dataclass(frozen=True, kw_only=True)

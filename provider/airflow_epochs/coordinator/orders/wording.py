@@ -213,7 +213,7 @@ def _replaced(at: Standing, look: Outlook) -> list[str]:
 
 
 def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str | None:
-    """What a sink shows of rows that it gets once more; None if it adds them, or nobody can tell."""
+    """What a sink shows of rows that it gets once more; None if it adds them, or if that is not known."""
     spec = at.newest.sinks[name].spec
     if replaced == () or (replaced and (spec.get("sequence_by") or spec.get("mode") not in _IN_MODE)):
         return _ONE_ROW if replaced else None
@@ -222,7 +222,7 @@ def _once_more(at: Standing, name: str, replaced: tuple[str, ...] | None) -> str
 
 
 def _replaces_by(at: Standing, name: str) -> tuple[str, ...] | None:
-    """As in ``Replacing``. None: nobody can tell here, or not in general."""
+    """As in ``Replacing``. None: it is not known here, or not in general."""
     sink = built(at.newest.sinks[name].spec)
     return None if sink is None else replaces_by(sink)
 
